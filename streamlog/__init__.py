@@ -1,0 +1,1 @@
+"""streamlog: a shared log on object storage."""

@@ -1,0 +1,416 @@
+"""Every error that streamlog raises, sorted by what the caller does about it.
+
+    StreamlogError
+    ├── Unavailable          retry later: nothing is wrong with the call
+    │   ├── StoreUnavailable, MetadataUnavailable, Overloaded, DiskFull, OffsetNotAvailable, Closed
+    │   └── NotLeader        retry at the leader
+    ├── Conflict             refresh what you know, then retry
+    │   ├── OffsetConflict, TokenMismatch, AlreadyExists, ValueConflict
+    ├── Fenced               stop; reopen with a newer epoch
+    │   └── StreamFenced, TenureFenced, ProducerFenced, EpochFenced
+    ├── Invalid              fix the call
+    │   ├── OffsetOutOfRange, InvalidRecord, CorruptMessage, InvalidTimestamp, MessageTooLarge,
+    │   │   RecordListTooLarge, OutOfOrderSequence, PolicyViolation, InvalidName, InvalidConfig,
+    │   │   UnsupportedVersion, RevisionCompacted, DeadlinePassed
+    │   └── NotFound         fix the name
+    │       └── StreamNotFound, UnknownTopicOrPartition, KeyNotFound, ObjectNotFound
+    ├── QuotaExceeded        wait `retry_after_ms`
+    ├── Unauthorized         ask for permission
+    ├── OutcomeUnknown       it may have happened: retry only idempotently
+    ├── WalPending           the data is on another node's disk
+    ├── DataInUse, ForeignCluster   this process must not touch that data
+    ├── Corrupt              alarm: stored bytes are wrong (object key and byte range)
+    └── Internal             a bug here
+
+`code` is the number that Kafka gives to the same fact (its names too), or one of ours from 10000 on.
+`fields` holds the typed facts; they travel over gRPC and come out of the client unchanged.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error numbers where Kafka has the fact; numbers from 10000 on are streamlog's own."""
+
+    NONE = 0
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    TOPIC_AUTHORIZATION_FAILED = 29
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTION_COORDINATOR_FENCED = 52
+    KAFKA_STORAGE_ERROR = 56
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 76
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    # streamlog's own
+    UNAVAILABLE = 10000
+    STORE_UNAVAILABLE = 10001
+    METADATA_UNAVAILABLE = 10002
+    OVERLOADED = 10003
+    DISK_FULL = 10004
+    CLOSED = 10005
+    OFFSET_CONFLICT = 10010
+    TOKEN_MISMATCH = 10011
+    ALREADY_EXISTS = 10012
+    VALUE_CONFLICT = 10013
+    STREAM_FENCED = 10020
+    TENURE_FENCED = 10021
+    INVALID_NAME = 10030
+    STREAM_NOT_FOUND = 10031
+    KEY_NOT_FOUND = 10032
+    OBJECT_NOT_FOUND = 10033
+    REVISION_COMPACTED = 10034
+    OUTCOME_UNKNOWN = 10040
+    WAL_PENDING = 10041
+    DATA_IN_USE = 10042
+    FOREIGN_CLUSTER = 10043
+    CORRUPT = 10050
+
+
+Field = str | int | bool
+
+
+class StreamlogError(Exception):
+    """Root of the tree. `str(error)` says what happened and what to do."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    is_retryable: ClassVar[bool] = False
+    """The same call may succeed later without a change."""
+    has_no_side_effects: bool = True
+    """False where the call, or a part of it, may have taken effect."""
+
+    def __init__(self, message: str, **fields: Field) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: dict[str, Field] = fields
+
+    def __getattr__(self, name: str) -> Field:
+        try:
+            return self.__dict__["fields"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Unavailable(StreamlogError):
+    """Something that the call needs is away; retry with back-off."""
+
+    code = ErrorCode.UNAVAILABLE
+    is_retryable = True
+
+
+class StoreUnavailable(Unavailable):
+    """The object store failed or timed out. Field: `operation`."""
+
+    code = ErrorCode.STORE_UNAVAILABLE
+
+
+class MetadataUnavailable(Unavailable):
+    """The metadata store failed or timed out."""
+
+    code = ErrorCode.METADATA_UNAVAILABLE
+
+
+class Overloaded(Unavailable):
+    """The byte bound stayed reached until the deadline. Fields: `queued_bytes`, `bound_bytes`."""
+
+    code = ErrorCode.OVERLOADED
+
+
+class DiskFull(Unavailable):
+    """A local disk has no room. Field: `path`."""
+
+    code = ErrorCode.DISK_FULL
+
+
+class OffsetNotAvailable(Unavailable):
+    """The offset exists at the leader but is not committed, or not known here yet."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class NotLeader(Unavailable):
+    """Another node leads the partition. Fields: `leader_node`, `leader_epoch` where known."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class Closed(Unavailable):
+    """The engine, stream or client was closed."""
+
+    code = ErrorCode.CLOSED
+
+
+class Conflict(StreamlogError):
+    """The world is not as the call expected; refresh, then retry."""
+
+
+class OffsetConflict(Conflict):
+    """`expected_next_offset` is not the tail. Fields: `expected`, `actual`."""
+
+    code = ErrorCode.OFFSET_CONFLICT
+
+
+class TokenMismatch(Conflict):
+    """The stream has another fencing token."""
+
+    code = ErrorCode.TOKEN_MISMATCH
+
+
+class AlreadyExists(Conflict):
+    """The name is taken."""
+
+    code = ErrorCode.ALREADY_EXISTS
+
+
+class TopicAlreadyExists(AlreadyExists):
+    """A topic of that name exists."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class ValueConflict(Conflict):
+    """A compare-and-set found another value or revision."""
+
+    code = ErrorCode.VALUE_CONFLICT
+
+
+class Fenced(StreamlogError):
+    """A newer owner exists; stop and reopen."""
+
+    code = ErrorCode.STREAM_FENCED
+
+
+class StreamFenced(Fenced):
+    """The stream was opened with a higher epoch. Fields: `stream_id`, `epoch`."""
+
+
+class TenureFenced(Fenced):
+    """This process was sealed; it must stop writing for good."""
+
+    code = ErrorCode.TENURE_FENCED
+
+
+class ProducerFenced(Fenced):
+    """A newer epoch of the same producer exists."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class EpochFenced(Fenced):
+    """The caller's leader epoch is older than this node's."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class Invalid(StreamlogError):
+    """The call is wrong; fix it."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class OffsetOutOfRange(Invalid):
+    """Fields: `offset`, `start_offset` (inclusive), `end_offset` (exclusive)."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class InvalidRecord(Invalid):
+    """A record batch breaks a rule of the format. Field: `record_index` where one record is at fault."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class CorruptMessage(Invalid):
+    """A record batch from a client fails its CRC or cannot be parsed."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+    is_retryable = True
+
+
+class InvalidTimestamp(Invalid):
+    """A timestamp is outside the topic's limits. Field: `record_index`."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class MessageTooLarge(Invalid):
+    """Fields: `size_bytes`, `max_bytes`."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class RecordListTooLarge(Invalid):
+    """The batch is larger than a segment. Fields: `size_bytes`, `max_bytes`."""
+
+    code = ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+class OutOfOrderSequence(Invalid):
+    """A gap in an idempotent producer's sequence. Fields: `producer_id`, `expected`, `actual`."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class InvalidTxnState(Invalid):
+    """The producer's transaction does not allow the call."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class PolicyViolation(Invalid):
+    """The topic's policy does not allow the call."""
+
+    code = ErrorCode.POLICY_VIOLATION
+
+
+class InvalidName(Invalid):
+    """A topic, namespace or key name has characters or a length that are not allowed."""
+
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class InvalidPartitions(Invalid):
+    """The partition count is out of range."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidConfig(Invalid):
+    """Unknown setting or value out of range; the message names the nearest known one."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class UnsupportedVersion(Invalid):
+    """The data was written by a newer version. Fields: `found`, `supported`."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class UnknownLeaderEpoch(Invalid):
+    """The caller's leader epoch is newer than this node's."""
+
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+    is_retryable = True
+
+
+class RevisionCompacted(Invalid):
+    """The revision is no longer held. Field: `oldest`."""
+
+    code = ErrorCode.REVISION_COMPACTED
+
+
+class DeadlinePassed(Invalid):
+    """The deadline had passed before anything was done."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+    is_retryable = True
+
+
+class NotFound(Invalid):
+    """No such thing."""
+
+
+class StreamNotFound(NotFound):
+    """Field: `stream_id`."""
+
+    code = ErrorCode.STREAM_NOT_FOUND
+
+
+class UnknownTopicOrPartition(NotFound):
+    """Fields: `topic`, `partition`."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    is_retryable = True
+
+
+class KeyNotFound(NotFound):
+    """Fields: `namespace`, `key`."""
+
+    code = ErrorCode.KEY_NOT_FOUND
+
+
+class ObjectNotFound(NotFound):
+    """Field: `object_key`."""
+
+    code = ErrorCode.OBJECT_NOT_FOUND
+
+
+class QuotaExceeded(StreamlogError):
+    """Field: `retry_after_ms`."""
+
+    code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    is_retryable = True
+
+
+class Unauthorized(StreamlogError):
+    """The principal may not do this. Fields: `principal`, `resource`, `operation`."""
+
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class OutcomeUnknown(StreamlogError):
+    """The call may or may not have taken effect; an idempotent retry is safe."""
+
+    code = ErrorCode.OUTCOME_UNKNOWN
+    has_no_side_effects = False
+
+
+class WalPending(StreamlogError):
+    """Acknowledged bytes of the stream lie only on another node's disk."""
+
+    code = ErrorCode.WAL_PENDING
+
+
+class DataInUse(StreamlogError):
+    """Another process holds the data folder. Fields: `path`, `pid`, `host`."""
+
+    code = ErrorCode.DATA_IN_USE
+
+
+class ForeignCluster(StreamlogError):
+    """Store and metadata belong to different clusters. Fields: `store_cluster`, `meta_cluster`."""
+
+    code = ErrorCode.FOREIGN_CLUSTER
+
+
+class Corrupt(StreamlogError):
+    """Stored bytes fail their check. Fields: `object_key`, `start`, `end` (bytes, end exclusive)."""
+
+    code = ErrorCode.CORRUPT
+
+
+class Internal(StreamlogError):
+    """A broken invariant: a bug in streamlog."""
+
+
+def by_name() -> dict[str, type[StreamlogError]]:
+    """Class name → class, for every error in the tree."""
+    found: dict[str, type[StreamlogError]] = {}
+    todo: list[type[StreamlogError]] = [StreamlogError]
+    while todo:
+        cls = todo.pop()
+        found[cls.__name__] = cls
+        todo.extend(cls.__subclasses__())
+    return found

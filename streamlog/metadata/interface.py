@@ -1,0 +1,199 @@
+"""What the engine asks of the metadata: the fold as a view, commits, ids, moves.
+
+`Metadata` is one tenure's hand on the shared metadata; PROTOCOL names are used throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from streamlog.model.batch import StreamState
+
+
+class Tenure(NamedTuple):
+    """One process lifetime; never reused."""
+
+    node_id: int
+    node_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.node_id}.{self.node_epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """An object as the fold knows it. `store` 0 is the store; other numbers are reserved."""
+
+    object_id: int
+    size_bytes: int
+    index_position: int
+    index_length: int
+    index_crc32c: int
+    store: int = 0
+
+
+class RangeRow(NamedTuple):
+    """start (inclusive) to end (exclusive) offset of one stream, written under `epoch`."""
+
+    stream_id: int
+    epoch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """A stored object and its ranges, by (stream_id, start); a stream's ranges in it meet."""
+
+    row: ObjectRow
+    ranges: Sequence[RangeRow]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEntry:
+    stream_id: int
+    epoch: int
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class StreamEpoch(NamedTuple):
+    stream_id: int
+    epoch: int
+
+
+class TrimEntry(NamedTuple):
+    stream_id: int
+    epoch: int
+    start: int
+
+
+class TokenEntry(NamedTuple):
+    stream_id: int
+    epoch: int
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """What one holder wants in its next commit record, applied in field order.
+
+    `creates` come first, so that objects may hold ranges of streams created beside them.
+    Several entries may share a record; the order of calls is kept.
+    """
+
+    creates: Sequence[CreateEntry] = ()
+    objects: Sequence[NewObject] = ()
+    tokens: Sequence[TokenEntry] = ()
+    trims: Sequence[TrimEntry] = ()
+    closes: Sequence[StreamEpoch] = ()
+    destroys: Sequence[StreamEpoch] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The entry is in the fold, but for `stripped`: streams that this tenure no longer holds."""
+
+    revision: int
+    seq: int
+    stripped: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """A stream in the fold; data is start (inclusive) to end (exclusive)."""
+
+    stream_id: int
+    epoch: int
+    holder: Tenure
+    start: int
+    end: int
+    state: StreamState
+    token: bytes
+    tags: dict[str, str]
+
+
+class LiveRange(NamedTuple):
+    """Offsets start to end (exclusive) lie in the object; clipped to the stream's start."""
+
+    start: int
+    end: int
+    object: ObjectRow
+
+
+class Metadata(Protocol):
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def tenure(self) -> Tenure: ...
+
+    @property
+    def is_fenced(self) -> bool:
+        """This tenure was sealed: it will never commit again."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """The fold holds every record up to this revision."""
+        ...
+
+    def stream(self, stream_id: int) -> StreamRow | None: ...
+
+    def streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamRow]:
+        """By id, those past `after`."""
+        ...
+
+    async def locate(
+        self, stream_id: int, start: int, end: int, *, limit: int = 64
+    ) -> list[LiveRange]:
+        """Live ranges that overlap [start, end), in order, the first ones up to `limit`.
+
+        O(log n) in the number of objects; may read one checkpoint block.
+        """
+        ...
+
+    async def object(self, object_id: int) -> ObjectRow | None:
+        """None: not committed, or dead."""
+        ...
+
+    async def allocate_stream_ids(self, count: int) -> list[int]: ...
+
+    async def allocate_object_id(self) -> int:
+        """From this tenure's own block; waits while [floor, floor+W) is used up."""
+        ...
+
+    def release_object_id(self, object_id: int) -> None:
+        """The object will never be committed; it is swept."""
+        ...
+
+    async def commit(self, entry: CommitEntry) -> Committed:
+        """Durable and folded on return; entries are committed in the order of calls.
+
+        Waits while the metadata store is away, resending the same bytes after an unknown outcome.
+        A cancelled call's entry is committed all the same. Errors: TenureFenced, Closed.
+        """
+        ...
+
+    async def open_streams(
+        self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool = False
+    ) -> list[StreamRow]:
+        """Moves streams (id, epoch or None for the next) to this tenure; folded up to the move.
+
+        Errors: StreamNotFound, StreamFenced (epoch too low), Conflict (open and its holder lives),
+        WalPending, TenureFenced, MetadataUnavailable.
+        """
+        ...
+
+    def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
+        """`callback(stream_id, new_epoch)` when the fold shows that another tenure took a stream."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Writes a checkpoint now; MetadataUnavailable, StoreUnavailable leave the old one."""
+        ...
+
+    async def close(self, *, drained: bool) -> None:
+        """Seals this tenure (`drained`: its disk WAL is empty) and frees everything."""
+        ...

@@ -1,0 +1,1 @@
+"""What a stream is to its users: plain values and protocols, no behaviour."""

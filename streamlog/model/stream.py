@@ -1,0 +1,147 @@
+"""The Stream and StreamClient protocols: all that a log needs of a storage medium (KIP-1183).
+
+Whoever implements these two and KVClient has a medium that SharedLog runs on; the conformance class
+in `streamlog.testing.stream_conformance` shows whether it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from streamlog.model.batch import (
+    APPEND,
+    FETCH,
+    AppendContext,
+    AppendResult,
+    BatchAttributes,
+    CloseStreamOptions,
+    CreateStreamOptions,
+    DeleteStreamOptions,
+    FetchContext,
+    FetchResult,
+    OpenStreamOptions,
+    RecordBatch,
+    Reservation,
+    StreamDescription,
+)
+
+
+class Stream(Protocol):
+    """An append-only sequence of records; start_offset ≤ confirm_offset ≤ next_offset.
+
+    Every method may be called from one event loop only.
+    """
+
+    @property
+    def stream_id(self) -> int: ...
+
+    @property
+    def stream_epoch(self) -> int: ...
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that can be fetched."""
+        ...
+
+    @property
+    def confirm_offset(self) -> int:
+        """End (exclusive) of what is durable and can be fetched."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record; past confirm_offset while appends are under way."""
+        ...
+
+    def append(
+        self, batch: RecordBatch, context: AppendContext = APPEND
+    ) -> Awaitable[AppendResult]:
+        """Adds a batch at next_offset, which moves at this call when there is room or a reservation.
+
+        The awaitable ends when the batch is durable. Acks of one stream come in order. Cancelling
+        it stops the wait only: the batch may still be stored.
+        Without room the append waits its turn (and is sequenced then) until the deadline.
+
+        Errors: OffsetConflict, TokenMismatch (told only after everything before is durable);
+        Overloaded (nothing stored); StreamFenced, TenureFenced; OutcomeUnknown; Closed.
+        """
+        ...
+
+    async def reserve(self, size_bytes: int, context: AppendContext = APPEND) -> Reservation:
+        """Waits for room; first come, first served. Errors: Overloaded at the deadline, Closed."""
+        ...
+
+    async def fetch(
+        self,
+        start_offset: int,
+        end_offset: int,
+        max_bytes_hint: int,
+        context: FetchContext = FETCH,
+    ) -> FetchResult:
+        """Batches from the one that contains start_offset, up to end_offset (exclusive).
+
+        At least one batch unless start == end; passes the hint by one batch at most.
+        Errors: OffsetOutOfRange for start < start_offset or end > confirm_offset; Corrupt;
+        StoreUnavailable.
+        """
+        ...
+
+    async def attributes(self, start_offset: int, end_offset: int) -> Sequence[BatchAttributes]:
+        """The attributes of every batch that overlaps the range, in order, without reading data.
+
+        Errors as for fetch.
+        """
+        ...
+
+    async def wait_confirmed(self, offset: int) -> None:
+        """Returns when confirm_offset ≥ offset. Errors: Closed, StreamFenced."""
+        ...
+
+    async def trim(self, new_start_offset: int) -> None:
+        """Records below are gone for good; durable on return. A backward trim does nothing.
+
+        Errors: OffsetOutOfRange above confirm_offset.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Waits for appends under way, then gives the stream up; durable on return."""
+        ...
+
+    async def destroy(self) -> None:
+        """Removes the stream; its data goes after the deletion delay."""
+        ...
+
+
+class StreamClient(Protocol):
+    """Makes, opens and deletes streams."""
+
+    async def create_and_open_streams(
+        self, options: Sequence[CreateStreamOptions], first_batches: Sequence[RecordBatch] = ()
+    ) -> list[Stream]:
+        """New, empty, open streams, all or none, durable on return.
+
+        `first_batches` are stored in the last of them by the same commit.
+        """
+        ...
+
+    async def create_and_open_stream(self, options: CreateStreamOptions = ...) -> Stream: ...
+
+    async def open_stream(self, stream_id: int, options: OpenStreamOptions = ...) -> Stream:
+        """Errors: StreamNotFound, StreamFenced (older epoch), Conflict (open elsewhere), WalPending."""
+        ...
+
+    async def close_stream(self, stream_id: int, options: CloseStreamOptions = ...) -> None: ...
+
+    async def delete_stream(self, stream_id: int, options: DeleteStreamOptions = ...) -> None:
+        """Errors: StreamNotFound, StreamFenced."""
+        ...
+
+    async def describe_stream(self, stream_id: int) -> StreamDescription:
+        """Errors: StreamNotFound."""
+        ...
+
+    async def list_streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamDescription]:
+        """Streams with id > after, by id."""
+        ...

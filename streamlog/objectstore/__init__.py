@@ -1,0 +1,1 @@
+"""Objects under keys: the one durable medium behind everything."""

@@ -1,0 +1,60 @@
+"""Background work: every owner has one `Background`, the only place where tasks are made.
+
+The first task that fails is remembered, told to the owner once, and stops nothing else by itself:
+the owner decides (it closes, with the reason for every caller).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    """The tasks of one owner; made inside a running loop, ended by `close`."""
+
+    def __init__(self, owner: str, on_failure: Callable[[BaseException], None]) -> None:
+        self._owner = owner
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.failure: BaseException | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Runs `work`; an exception out of it is the owner's failure."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}.{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def every(
+        self, interval_s: Callable[[], float], tick: Callable[[], Awaitable[None]], *, name: str
+    ) -> asyncio.Task[None]:
+        """Calls `tick` again and again, `interval_s()` seconds after it last ended."""
+
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(interval_s())
+                await tick()
+
+        return self.spawn(loop(), name=name)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and self.failure is None:
+            self.failure = error
+            log.error("%s failed", task.get_name(), exc_info=error)
+            self._on_failure(error)
+
+    async def close(self) -> None:
+        """Cancels what still runs and waits for its end."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

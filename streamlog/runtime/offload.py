@@ -1,0 +1,70 @@
+"""The one door through which the event loop hands away whatever blocks or burns.
+
+A call that may take more than 2 ms (fdatasync, a synced RocksDB write, zstd, a store request, a CRC
+over more than 256 KiB) goes through `Offload.run`, never directly. Under simulation the same call
+runs inline after a virtual delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Protocol, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Lane(Enum):
+    """Kinds of work; each has its own bounded pool, so that one kind cannot starve another."""
+
+    WAL = "wal"
+    """Writes and syncs of the local log: one thread, in order."""
+    META = "meta"
+    """RocksDB: one thread, in order."""
+    STORE = "store"
+    """Object store requests."""
+    READ = "read"
+    """Store reads of consumers that lag far behind."""
+    CPU = "cpu"
+    """Compression, decoding, building of objects and checkpoints."""
+
+
+class Offload(Protocol):
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """`fn(*args)` off the loop. Exceptions propagate.
+
+        Cancellation stops the wait, not the work: `fn` runs to its end.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Waits for work under way, then frees the threads."""
+        ...
+
+
+THREADS: dict[Lane, int] = {Lane.WAL: 1, Lane.META: 1, Lane.STORE: 8, Lane.READ: 4, Lane.CPU: 2}
+
+
+class ThreadOffload:
+    """Offload to named thread pools, made when first used."""
+
+    def __init__(self, threads: dict[Lane, int] | None = None) -> None:
+        self._threads = {**THREADS, **(threads or {})}
+        self._pools: dict[Lane, ThreadPoolExecutor] = {}
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        pool = self._pools.get(lane)
+        if pool is None:
+            pool = self._pools[lane] = ThreadPoolExecutor(
+                self._threads[lane], thread_name_prefix=f"streamlog-{lane.value}"
+            )
+        return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
+
+    async def close(self) -> None:
+        pools, self._pools = self._pools, {}
+        loop = asyncio.get_running_loop()
+        for pool in pools.values():
+            await loop.run_in_executor(None, pool.shutdown)

@@ -1,0 +1,363 @@
+from streamlog.v1 import error_pb2 as _error_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConfigResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONFIG_RESOURCE_TYPE_UNSPECIFIED: _ClassVar[ConfigResourceType]
+    CONFIG_RESOURCE_TYPE_TOPIC: _ClassVar[ConfigResourceType]
+    CONFIG_RESOURCE_TYPE_BROKER: _ClassVar[ConfigResourceType]
+    CONFIG_RESOURCE_TYPE_BROKER_DEFAULT: _ClassVar[ConfigResourceType]
+    CONFIG_RESOURCE_TYPE_CLIENT: _ClassVar[ConfigResourceType]
+
+class ConfigOperation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONFIG_OPERATION_UNSPECIFIED: _ClassVar[ConfigOperation]
+    CONFIG_OPERATION_SET: _ClassVar[ConfigOperation]
+    CONFIG_OPERATION_DELETE: _ClassVar[ConfigOperation]
+    CONFIG_OPERATION_APPEND: _ClassVar[ConfigOperation]
+    CONFIG_OPERATION_SUBTRACT: _ClassVar[ConfigOperation]
+CONFIG_RESOURCE_TYPE_UNSPECIFIED: ConfigResourceType
+CONFIG_RESOURCE_TYPE_TOPIC: ConfigResourceType
+CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType
+CONFIG_RESOURCE_TYPE_BROKER_DEFAULT: ConfigResourceType
+CONFIG_RESOURCE_TYPE_CLIENT: ConfigResourceType
+CONFIG_OPERATION_UNSPECIFIED: ConfigOperation
+CONFIG_OPERATION_SET: ConfigOperation
+CONFIG_OPERATION_DELETE: ConfigOperation
+CONFIG_OPERATION_APPEND: ConfigOperation
+CONFIG_OPERATION_SUBTRACT: ConfigOperation
+
+class NewTopic(_message.Message):
+    __slots__ = ("name", "partitions", "configs")
+    class ConfigsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    configs: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class CreateTopicsRequest(_message.Message):
+    __slots__ = ("topics", "validate_only")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[NewTopic]
+    validate_only: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class CreateTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class TopicResult(_message.Message):
+    __slots__ = ("name", "error", "topic_id", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    error: _error_pb2.Error
+    topic_id: str
+    partitions: int
+    def __init__(self, name: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class DeleteTopicsRequest(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeleteTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicSummary]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSummary, _Mapping]]] = ...) -> None: ...
+
+class TopicSummary(_message.Message):
+    __slots__ = ("name", "topic_id", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic_id: str
+    partitions: int
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class DescribeTopicsRequest(_message.Message):
+    __slots__ = ("names", "allow_auto_create")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_AUTO_CREATE_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    allow_auto_create: bool
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., allow_auto_create: _Optional[bool] = ...) -> None: ...
+
+class DescribeTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicDescription]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicDescription, _Mapping]]] = ...) -> None: ...
+
+class TopicDescription(_message.Message):
+    __slots__ = ("name", "error", "topic_id", "partitions", "configs")
+    class ConfigsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    error: _error_pb2.Error
+    topic_id: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    configs: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class PartitionDescription(_message.Message):
+    __slots__ = ("partition", "error", "leader_node", "leader_epoch", "log_start_offset", "high_watermark", "last_stable_offset", "log_end_offset", "size_bytes", "segments", "meta_stream_id", "data_stream_id", "time_stream_id", "txn_stream_id")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LEADER_NODE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LAST_STABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    META_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    TXN_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    error: _error_pb2.Error
+    leader_node: int
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_end_offset: int
+    size_bytes: int
+    segments: int
+    meta_stream_id: int
+    data_stream_id: int
+    time_stream_id: int
+    txn_stream_id: int
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., leader_node: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., meta_stream_id: _Optional[int] = ..., data_stream_id: _Optional[int] = ..., time_stream_id: _Optional[int] = ..., txn_stream_id: _Optional[int] = ...) -> None: ...
+
+class CreatePartitionsRequest(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: int
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class CreatePartitionsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConfigResource(_message.Message):
+    __slots__ = ("type", "name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    type: ConfigResourceType
+    name: str
+    def __init__(self, type: _Optional[_Union[ConfigResourceType, str]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DescribeConfigsRequest(_message.Message):
+    __slots__ = ("resource",)
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ...) -> None: ...
+
+class DescribeConfigsResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[ConfigEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
+
+class ConfigEntry(_message.Message):
+    __slots__ = ("name", "value", "source", "read_only", "documentation", "default_value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    source: str
+    read_only: bool
+    documentation: str
+    default_value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ..., default_value: _Optional[str] = ...) -> None: ...
+
+class IncrementalAlterConfigsRequest(_message.Message):
+    __slots__ = ("resource", "changes", "validate_only")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    changes: _containers.RepeatedCompositeFieldContainer[ConfigChange]
+    validate_only: bool
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ConfigChange, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class ConfigChange(_message.Message):
+    __slots__ = ("name", "operation", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    operation: ConfigOperation
+    value: str
+    def __init__(self, name: _Optional[str] = ..., operation: _Optional[_Union[ConfigOperation, str]] = ..., value: _Optional[str] = ...) -> None: ...
+
+class IncrementalAlterConfigsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("version", "cluster_id", "node_id", "tenure", "store_url", "meta_url", "wal", "started_ms", "streams", "topics", "partitions", "objects", "pending_upload_bytes", "wal_bytes", "metadata_revision", "rss_bytes", "connections")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TENURE_FIELD_NUMBER: _ClassVar[int]
+    STORE_URL_FIELD_NUMBER: _ClassVar[int]
+    META_URL_FIELD_NUMBER: _ClassVar[int]
+    WAL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    cluster_id: str
+    node_id: int
+    tenure: str
+    store_url: str
+    meta_url: str
+    wal: str
+    started_ms: int
+    streams: int
+    topics: int
+    partitions: int
+    objects: int
+    pending_upload_bytes: int
+    wal_bytes: int
+    metadata_revision: int
+    rss_bytes: int
+    connections: int
+    def __init__(self, version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., tenure: _Optional[str] = ..., store_url: _Optional[str] = ..., meta_url: _Optional[str] = ..., wal: _Optional[str] = ..., started_ms: _Optional[int] = ..., streams: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., objects: _Optional[int] = ..., pending_upload_bytes: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., connections: _Optional[int] = ...) -> None: ...
+
+class ListObjectsRequest(_message.Message):
+    __slots__ = ("page_token", "limit")
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    page_token: str
+    limit: int
+    def __init__(self, page_token: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListObjectsResponse(_message.Message):
+    __slots__ = ("objects", "next_page_token")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectSummary]
+    next_page_token: str
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectSummary, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ObjectSummary(_message.Message):
+    __slots__ = ("key", "object_id", "size_bytes", "modified_ms", "live")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_MS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    object_id: int
+    size_bytes: int
+    modified_ms: int
+    live: bool
+    def __init__(self, key: _Optional[str] = ..., object_id: _Optional[int] = ..., size_bytes: _Optional[int] = ..., modified_ms: _Optional[int] = ..., live: _Optional[bool] = ...) -> None: ...
+
+class DescribeObjectRequest(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    def __init__(self, key: _Optional[str] = ...) -> None: ...
+
+class DescribeObjectResponse(_message.Message):
+    __slots__ = ("object", "format_version", "cluster_id", "tenure", "blocks")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    TENURE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectSummary
+    format_version: int
+    cluster_id: str
+    tenure: str
+    blocks: _containers.RepeatedCompositeFieldContainer[ObjectBlock]
+    def __init__(self, object: _Optional[_Union[ObjectSummary, _Mapping]] = ..., format_version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., tenure: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[ObjectBlock, _Mapping]]] = ...) -> None: ...
+
+class ObjectBlock(_message.Message):
+    __slots__ = ("stream_id", "epoch", "start_offset", "end_offset", "position", "length", "compression")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    epoch: int
+    start_offset: int
+    end_offset: int
+    position: int
+    length: int
+    compression: str
+    def __init__(self, stream_id: _Optional[int] = ..., epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., position: _Optional[int] = ..., length: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
