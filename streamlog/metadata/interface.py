@@ -186,6 +186,17 @@ class Metadata(Protocol):
         """
         ...
 
+    async def take_over_previous(
+        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
+    ) -> list[Tenure]:
+        """Takes every stream that earlier tenures of this node hold (`ALL`); folded on return.
+
+        Call it once, after the local WAL durably names this tenure. Returns the tenures taken over.
+        Errors: WalPending when one of them wrote a disk WAL, is not drained and is not among
+        `wal_tenures` (the tenures whose entries the WAL in hand holds).
+        """
+        ...
+
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
         """`callback(stream_id, new_epoch)` when the fold shows that another tenure took a stream."""
         ...

@@ -6,7 +6,7 @@ in `streamlog.testing.stream_conformance` shows whether it is right.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from streamlog.model.batch import (
@@ -118,11 +118,14 @@ class StreamClient(Protocol):
     """Makes, opens and deletes streams."""
 
     async def create_and_open_streams(
-        self, options: Sequence[CreateStreamOptions], first_batches: Sequence[RecordBatch] = ()
+        self,
+        options: Sequence[CreateStreamOptions],
+        first_batches: Callable[[Sequence[int]], Sequence[tuple[int, RecordBatch]]] | None = None,
     ) -> list[Stream]:
-        """New, empty, open streams, all or none, durable on return.
+        """New, open streams, one per options, all or none, durable on return.
 
-        `first_batches` are stored in the last of them by the same commit.
+        `first_batches` is told the new streams' ids and returns (stream id, batch) pairs that are
+        stored by the same commit, so that the streams are never seen without them.
         """
         ...
 

@@ -1,0 +1,32 @@
+"""One appended batch with its place: what WAL, object files and the tail cache have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.buffers import Parts, parts_size
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """Offsets base_offset to base_offset + record_count (exclusive) of a stream, under `epoch`.
+
+    `payload_crc32c` covers the joined `parts`.
+    """
+
+    stream_id: int
+    epoch: int
+    base_offset: int
+    record_count: int
+    base_timestamp_ms: int
+    parts: Parts
+    attributes: bytes
+    payload_crc32c: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        return parts_size(self.parts)
