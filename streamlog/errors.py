@@ -22,7 +22,7 @@
     ├── Corrupt              alarm: stored bytes are wrong (object key and byte range)
     └── Internal             a bug here
 
-`code` is the number that Kafka gives to the same fact (its names too), or one of ours from 10000 on.
+`code` is the number that Kafka gives to the same fact (its names too); from 10000 on, one of ours.
 `fields` holds the typed facts; they travel over gRPC and come out of the client unchanged.
 """
 
@@ -236,7 +236,7 @@ class OffsetOutOfRange(Invalid):
 
 
 class InvalidRecord(Invalid):
-    """A record batch breaks a rule of the format. Field: `record_index` where one record is at fault."""
+    """A record batch breaks a rule of the format. Field: `record_index` of the record at fault."""
 
     code = ErrorCode.INVALID_RECORD
 
@@ -396,7 +396,7 @@ class ForeignCluster(StreamlogError):
 
 
 class Corrupt(StreamlogError):
-    """Stored bytes fail their check. Fields: `object_key`, `start`, `end` (bytes, end exclusive)."""
+    """Stored bytes fail their check. Fields: `object_key`, `start`, `end` (bytes, exclusive)."""
 
     code = ErrorCode.CORRUPT
 

@@ -206,7 +206,7 @@ class AbstractLog(ABC):
 
     @abstractmethod
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
-        """Drops the segments that end at or before the offset, oldest first; how many were dropped."""
+        """Drops the segments that end at or before the offset, oldest first; returns how many."""
 
     @abstractmethod
     async def roll(self) -> None:

@@ -198,7 +198,7 @@ class Metadata(Protocol):
         ...
 
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
-        """`callback(stream_id, new_epoch)` when the fold shows that another tenure took a stream."""
+        """`callback(stream_id, new_epoch)` when the fold shows that another tenure took it."""
         ...
 
     async def checkpoint(self) -> None:

@@ -15,8 +15,8 @@ ATTRIBUTES_BYTES_MAX = 64
 class RecordBatch:
     """What one append stores; opaque to the engine.
 
-    `record_count` (≥ 1) is the batch's offset span. `parts` is the payload in pieces, kept without a
-    copy until it is durable: the caller must not change it. `attributes` (≤ 64 bytes) are stored
+    `record_count` (≥ 1) is the batch's offset span. `parts` is the payload in pieces, kept without
+    a copy until it is durable: the caller must not change it. `attributes` (≤ 64 bytes) are stored
     beside the index and read without touching data.
     """
 
@@ -147,9 +147,9 @@ class CreateStreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenStreamOptions:
-    """`epoch` None takes the next one. An epoch below the stream's is Fenced; the stream's own epoch
-    by its holder returns the stream again. `accept_data_loss` opens a stream whose holder has
-    acknowledged bytes on its own disk only.
+    """`epoch` None takes the next one. An epoch below the stream's is Fenced; the stream's own
+    epoch by its holder returns the stream again. `accept_data_loss` opens a stream whose holder
+    has acknowledged bytes on its own disk only.
     """
 
     epoch: int | None = None

@@ -57,7 +57,7 @@ class Stream(Protocol):
     def append(
         self, batch: RecordBatch, context: AppendContext = APPEND
     ) -> Awaitable[AppendResult]:
-        """Adds a batch at next_offset, which moves at this call when there is room or a reservation.
+        """Adds a batch at next_offset, which moves at this call if there is room or a reservation.
 
         The awaitable ends when the batch is durable. Acks of one stream come in order. Cancelling
         it stops the wait only: the batch may still be stored.
@@ -132,7 +132,9 @@ class StreamClient(Protocol):
     async def create_and_open_stream(self, options: CreateStreamOptions = ...) -> Stream: ...
 
     async def open_stream(self, stream_id: int, options: OpenStreamOptions = ...) -> Stream:
-        """Errors: StreamNotFound, StreamFenced (older epoch), Conflict (open elsewhere), WalPending."""
+        """Errors: StreamNotFound, StreamFenced (older epoch), Conflict (open elsewhere),
+        WalPending.
+        """
         ...
 
     async def close_stream(self, stream_id: int, options: CloseStreamOptions = ...) -> None: ...

@@ -31,8 +31,8 @@ class ListPage:
 class ObjectStore(Protocol):
     """All calls are durable and visible to everybody on return; calls are idempotent.
 
-    Errors of each: StoreUnavailable (retry), OutcomeUnknown (puts and deletes: retry the same bytes),
-    DiskFull, Internal.
+    Errors of each: StoreUnavailable (retry), OutcomeUnknown (puts and deletes: retry the same
+    bytes), DiskFull, Internal.
     """
 
     @property

@@ -1,7 +1,7 @@
 """A folder of fixed-size files: all that the write-ahead log asks of a disk.
 
-Calls block and go through `Offload` (Lane.WAL). `SystemDisk` is a real folder; the simulator has one
-that tears unsynced writes and loses them at a crash.
+Calls block and go through `Offload` (Lane.WAL). `SystemDisk` is a real folder; the simulator has
+one that tears unsynced writes and loses them at a crash.
 """
 
 from __future__ import annotations
