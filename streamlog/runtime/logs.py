@@ -1,0 +1,74 @@
+"""Log lines: one formatter for people, one for machines, and the trace id that both carry.
+
+Facts go in `extra=`; they come out as `name=value` pairs, or as JSON members.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+trace_id: ContextVar[str] = ContextVar("streamlog_trace_id", default="")
+"""The trace id of the request that this task serves; set by whoever accepts the request."""
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    facts = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    current = trace_id.get()
+    if current and "trace_id" not in facts:
+        facts["trace_id"] = current
+    return facts
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-21T10:00:00.000Z info streamlog.server.node: text name=value`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_time(record)} {record.levelname.lower()} {record.name}: {record.getMessage()}"
+        for name, value in _facts(record).items():
+            text = str(value)
+            line += f" {name}={json.dumps(text) if ' ' in text or not text else text}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_facts(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(stream: TextIO, *, style: str = "text", level: str = "info") -> logging.Handler:
+    """Sends all of the process's log lines to `stream`; the handler made, already in place."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    return handler

@@ -1,0 +1,1 @@
+"""What both ends of the wire share beside the generated code; imports `v1` and `errors` alone."""

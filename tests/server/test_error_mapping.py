@@ -1,0 +1,67 @@
+"""Every typed error comes out of the wire as the same class with the same fields."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from streamlog import errors
+from streamlog.v1 import error_pb2
+from streamlog.v1support import errors as wire
+
+CLASSES = sorted(errors.by_name().values(), key=lambda cls: cls.__name__)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_round_trip_keeps_class_text_and_fields(cls: type[errors.StreamlogError]) -> None:
+    error = cls("what happened; what to do", start_offset=-5, path="/ä", is_last=True)
+    status = wire.to_status(error)
+    back = wire.from_status(status.code, status.message, status.trailers, may_have_happened=True)
+    assert type(back) is cls
+    assert back.message == error.message
+    assert back.fields == error.fields
+    assert back.is_retryable == error.is_retryable
+    assert back.has_no_side_effects == error.has_no_side_effects
+
+
+def test_side_effects_of_one_error_travel() -> None:
+    error = errors.Invalid("half of it was done")
+    error.has_no_side_effects = False
+    assert wire.from_proto(wire.to_proto(error)).has_no_side_effects is False
+
+
+def test_every_code_is_in_the_proto() -> None:
+    proto = {
+        value.number: name for name, value in error_pb2.ErrorCode.DESCRIPTOR.values_by_name.items()
+    }
+    ours = {int(code): f"ERROR_CODE_{code.name}" for code in errors.ErrorCode}
+    assert proto == ours
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "ä" * 10_000, "\ud800" * 5_000])
+def test_details_stay_under_4_kib(text: str) -> None:
+    fields = {f"{index}{'n' * 500}": text for index in range(40)}
+    error = errors.Invalid(text, **fields)
+    status = wire.to_status(error)
+    assert len(status.trailers[0][1]) < 4096
+    assert len(status.message.encode()) <= 256
+    wire.to_proto(error).SerializeToString()
+
+
+def test_unknown_class_becomes_its_nearest_relative() -> None:
+    proto = error_pb2.Error(code=error_pb2.ERROR_CODE_DISK_FULL, name="NotYetInvented", message="m")
+    assert type(wire.from_proto(proto)) is errors.DiskFull
+    proto = error_pb2.Error(code=31_000, name="NotYetInvented", message="m", is_retryable=True)  # type: ignore[arg-type]
+    assert type(wire.from_proto(proto)) is errors.Unavailable
+
+
+def test_a_bare_status_is_unknown_for_writes_and_unavailable_for_reads() -> None:
+    for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        assert isinstance(
+            wire.from_status(code, "gone", (), may_have_happened=True), errors.OutcomeUnknown
+        )
+        assert isinstance(
+            wire.from_status(code, "gone", (), may_have_happened=False), errors.Unavailable
+        )
+    unknown = wire.from_status(grpc.StatusCode.UNIMPLEMENTED, "", (), may_have_happened=True)
+    assert isinstance(unknown, errors.UnsupportedVersion)
