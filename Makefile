@@ -1,0 +1,89 @@
+# Everything that a developer types. `make` alone lists the targets.
+# Needs make and a Python of 3.11 or newer; the rest is installed into $(VENV).
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+BIN = $(VENV)/bin
+RUN = PATH="$(CURDIR)/$(BIN):$(BIN):$$PATH"
+LOGS ?=
+JOBS ?= 2
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint bench dist proto proto-baseline docs format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-15s %s\n' "$$name" "$$text"; done
+
+# ---- environment: one stamp for each set of packages, so that a second run costs nothing
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "no Python of 3.11 or newer was found: say make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+setup: $(VENV)/.installed ## make the environment in .venv, nothing else
+
+# ---- what a user comes for
+
+demo: $(VENV)/.installed ## log lines in, kill -9, log lines out, byte for byte (LOGS=DIR for your own)
+	@$(BIN)/streamlog demo $(if $(LOGS),--logs "$(LOGS)")
+
+# ---- tests
+
+test: $(VENV)/.installed-test ## run all tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.installed-test ## run the tests that are quick (3 minutes at most)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not slow' $(PYTEST_ARGS)
+
+# ---- lint: style, types, layers, protos, and that generated files are what the sources say
+
+lint: $(VENV)/.installed-lint ## check style, types, layers, protos and generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against proto/baseline.binpb
+	$(RUN) $(BIN)/python proto/generate.py --check
+	$(BIN)/python -m streamlog.settings.document --check
+	$(BIN)/python -m streamlog.cli.document --check
+
+format: $(VENV)/.installed-lint ## put the code into the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(VENV)/.installed-lint ## generate streamlog/v1 from proto/
+	$(RUN) $(BIN)/python proto/generate.py
+
+proto-baseline: $(VENV)/.installed-lint ## accept today's protos as what later changes may not break
+	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info -o proto/baseline.binpb
+
+docs: $(VENV)/.installed ## generate docs/config.md and docs/cli.md
+	$(BIN)/python -m streamlog.settings.document
+	$(BIN)/python -m streamlog.cli.document
+
+# ---- figures and packages
+
+bench: $(VENV)/.installed-test ## run the benchmarks: a table, and JSON in bench-results/
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+dist: $(VENV)/.installed-dist ## build wheel and sdist into dist/
+	rm -rf dist build
+	$(BIN)/python -m build
+
+clean: ## remove what was built and cached (the environment stays)
+	rm -rf .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m streamlog.cli` is the `streamlog` command."""
+
+from streamlog.cli.main import main
+
+main()

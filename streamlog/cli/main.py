@@ -1,0 +1,112 @@
+"""The `streamlog` command. Exit codes: 0 done, 1 failed (one line on stderr), 2 wrong usage.
+
+Interrupted by Ctrl-C: 130. The reader of our output went away: 141, and no message, as for any
+Unix filter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import ClassVar
+
+import click
+
+from streamlog.cli.lazy import LazyGroup
+from streamlog.cli.state import State, remote_options
+from streamlog.errors import StreamlogError
+
+FAILURE = 1
+INTERRUPTED = 130
+READER_WENT_AWAY = 141
+
+
+class Commands(LazyGroup):
+    lazy: ClassVar = {
+        "dev": ("streamlog.cli.node:dev", "Run a node on this machine's files, to try things."),
+        "serve": ("streamlog.cli.node:serve", "Run a node."),
+        "demo": ("streamlog.cli.demo:demo", "Log lines in, kill -9, log lines out: byte for byte."),
+        "status": ("streamlog.cli.status:status", "Show what a node is and holds."),
+        "topic": ("streamlog.cli.topic:topic", "Create, list, describe, alter, delete topics."),
+        "produce": ("streamlog.cli.produce:produce", "Write lines from stdin to a topic."),
+        "consume": ("streamlog.cli.consume:consume", "Write a topic's records to stdout."),
+        "stream": ("streamlog.cli.stream:stream", "Work with streams, below topics."),
+        "kv": ("streamlog.cli.kv:kv", "Small values under names."),
+        "object": ("streamlog.cli.objects:objects", "Look at the objects in the store."),
+        "log": ("streamlog.cli.log:log", "Look inside a partition's log."),
+        "config": ("streamlog.cli.config:config", "Show and explain settings."),
+        "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
+    }
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"streamlog {version('streamlog-engine')}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["--help", "-h"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+@remote_options
+def cli() -> None:
+    """A shared log on object storage.
+
+    Options given here hold for every command; given after a command, they win.
+    """
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line; the exit code."""
+    state = State()
+    try:
+        with cli.make_context("streamlog", list(argv), obj=state) as ctx:
+            cli.invoke(ctx)
+        sys.stdout.flush()
+        return 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_WENT_AWAY
+    except StreamlogError as error:
+        _report(error, state)
+        return FAILURE
+    except OSError as error:
+        click.echo(f"streamlog: {error}", err=True)
+        return FAILURE
+
+
+def _report(error: StreamlogError, state: State) -> None:
+    name = type(error).__name__
+    if state.json:
+        facts = {"name": name, "code": int(error.code), "message": error.message} | {
+            "retryable": error.is_retryable,
+            "fields": error.fields,
+        }
+        click.echo(json.dumps({"error": facts}), err=True)
+    else:
+        click.echo(f"streamlog: {name}: {' '.join(error.message.split())}", err=True)
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

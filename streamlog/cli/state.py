@@ -1,0 +1,79 @@
+"""What the options that every command has decide: server, JSON, time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+SERVER_DEFAULT = "127.0.0.1:9644"
+TIMEOUT_S_DEFAULT = 30.0
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass
+class State:
+    """One per process; an option given after the command wins over the one before it."""
+
+    server: str = SERVER_DEFAULT
+    json: bool = False
+    timeout_s: float = TIMEOUT_S_DEFAULT
+
+
+def state_of(ctx: click.Context) -> State:
+    return ctx.ensure_object(State)
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    given = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+    if given or ctx.parent is None:
+        setattr(state_of(ctx), str(param.name), value)
+    return value
+
+
+json_option = click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep,
+    is_eager=True,
+    help="Write JSON: one object, or one a line where there are many.",
+)
+
+_server_option = click.option(
+    "--server",
+    metavar="HOST:PORT",
+    default=SERVER_DEFAULT,
+    envvar="STREAMLOG_SERVER",
+    show_default=True,
+    show_envvar=True,
+    expose_value=False,
+    callback=_keep,
+    is_eager=True,
+    help="The node to talk to.",
+)
+
+_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    default=TIMEOUT_S_DEFAULT,
+    show_default=True,
+    expose_value=False,
+    callback=_keep,
+    is_eager=True,
+    help="How long one request may take, retries included.",
+)
+
+
+def remote_options(function: Function) -> Function:
+    """`--server`, `--timeout` and `--json`: for every command that talks to a node."""
+    wrapped: Function = json_option(_timeout_option(_server_option(function)))
+    return wrapped
+
+
+pass_state = click.make_pass_decorator(State, ensure=True)
