@@ -1,0 +1,1 @@
+"""Benchmarks against physical floors, in the same run: `python -m benchmarks` or `make bench`."""

@@ -1,0 +1,91 @@
+"""Rows of figures: printed as a table, kept as JSON, with the ratio to the floor of the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Row:
+    """One measured figure. `ratio` = value / floor (floor / value where less is better)."""
+
+    benchmark: str
+    case: str
+    value: float
+    unit: str
+    floor: float | None = None
+    floor_name: str = ""
+    aim: float | None = None
+    """What `ratio` (or, without a floor, `value`) should reach."""
+    less_is_better: bool = False
+    facts: dict[str, float | str] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        if self.floor is None or not self.value:
+            return None
+        return self.floor / self.value if self.less_is_better else self.value / self.floor
+
+    @property
+    def verdict(self) -> str:
+        if self.aim is None:
+            return ""
+        if self.floor is not None and self.ratio is not None:
+            reached = self.ratio >= self.aim
+        else:
+            reached = self.value <= self.aim if self.less_is_better else self.value >= self.aim
+        return "reached" if reached else "short"
+
+
+class Report:
+    """Collects rows and prints each as soon as it is there."""
+
+    def __init__(self, echo: Callable[[str], None] = print) -> None:
+        self.rows: list[Row] = []
+        self._echo = echo
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self._echo(line(row))
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in self.rows]
+        machine = {
+            "cores": os.cpu_count(),
+            "python": sys.version.split()[0],
+            "system": platform.platform(terse=True),
+        }
+        path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+
+
+def line(row: Row) -> str:
+    ratio = "" if row.ratio is None else f"{row.ratio:6.2f}"
+    floor = "" if row.floor is None else f"{row.floor:12,.2f}"
+    aim = "" if row.aim is None else f"{row.aim:10,.2f}"
+    facts = "  ".join(
+        f"{name} {value:,.2f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in row.facts.items()
+    )
+    return (
+        f"{row.benchmark:10s} {row.case:44s} {row.value:14,.2f} {row.unit:10s}"
+        f"{floor:>13s} {ratio:>6s} {aim:>10s} {row.verdict:8s}{facts}"
+    )
+
+
+HEADER = (
+    f"{'benchmark':10s} {'case':44s} {'value':>14s} {'unit':10s}"
+    f"{'floor':>13s} {'ratio':>6s} {'aim':>10s} {'':8s}facts"
+)
+
+
+def percentile(values: list[float], fraction: float) -> float:
+    """The value below which `fraction` of the values lie; values need not be sorted."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
