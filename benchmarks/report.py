@@ -1,4 +1,4 @@
-"""Rows of figures: printed as a table, kept as JSON, with the ratio to the floor of the same run."""
+"""Rows of figures: a table, JSON, and the ratio to the floor of the same run."""
 
 from __future__ import annotations
 
