@@ -5,7 +5,6 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 BIN = $(VENV)/bin
-RUN = PATH="$(CURDIR)/$(BIN):$(BIN):$$PATH"
 LOGS ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
@@ -57,7 +56,7 @@ lint: $(VENV)/.installed-lint ## check style, types, layers, protos and generate
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against proto/baseline.binpb
-	$(RUN) $(BIN)/python proto/generate.py --check
+	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m streamlog.settings.document --check
 	$(BIN)/python -m streamlog.cli.document --check
 
@@ -66,7 +65,7 @@ format: $(VENV)/.installed-lint ## put the code into the house format
 	$(BIN)/ruff format .
 
 proto: $(VENV)/.installed-lint ## generate streamlog/v1 from proto/
-	$(RUN) $(BIN)/python proto/generate.py
+	$(BIN)/python proto/generate.py
 
 proto-baseline: $(VENV)/.installed-lint ## accept today's protos as what later changes may not break
 	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info -o proto/baseline.binpb

@@ -7,7 +7,29 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = ["grpcio", "protobuf", "rocksdict", "zstandard", "cramjam", "aiokafka", "murmurhash2", "awscrt", "boto3", "aiohttp", "prometheus-client", "click", "pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "import-linter", "buf-bin", "grpcio-tools", "setuptools"]
+PACKAGES = [
+    "grpcio",
+    "protobuf",
+    "rocksdict",
+    "zstandard",
+    "cramjam",
+    "aiokafka",
+    "murmurhash2",
+    "awscrt",
+    "boto3",
+    "aiohttp",
+    "prometheus-client",
+    "click",
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "ruff",
+    "mypy",
+    "import-linter",
+    "buf-bin",
+    "grpcio-tools",
+    "setuptools",
+]
 
 
 def main() -> None:

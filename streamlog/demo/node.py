@@ -1,0 +1,118 @@
+"""A node as a child process: started, killed without warning, started again on the same data."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from streamlog.errors import StreamlogError, Unavailable
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+class NodeProcess:
+    """`streamlog dev` or `serve` in a process of its own; its port stays the same over restarts.
+
+    Its log goes to `node.log` in the folder.
+    """
+
+    def __init__(self, folder: Path, *, wal: str, mode: str = "dev") -> None:
+        self._folder = folder
+        self._mode = mode
+        self._wal = wal
+        self._listen = "127.0.0.1:0"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.banner: dict[str, object] = {}
+
+    @property
+    def server(self) -> str:
+        """HOST:PORT of the node's gRPC listener."""
+        return self._listen
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        return self._folder / "node.log"
+
+    def start(self) -> float:
+        """Starts the node and waits until it serves; how many seconds that took."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        begun = time.monotonic()
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # A Ctrl-C at the terminal is for the parent, which stops its node itself.
+                start_new_session=True,
+            )
+        self.banner = self._await_banner(self._process)
+        self._listen = str(self.banner["listen"])
+        return time.monotonic() - begun
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "streamlog.cli", self._mode, "--json"]
+        command += ["--data", str(self._folder / "data"), "--wal", self._wal]
+        return [*command, "--listen", self._listen, "--http-listen", "127.0.0.1:0"]
+
+    def _await_banner(self, process: subprocess.Popen[bytes]) -> dict[str, object]:
+        """The first line of stdout: one JSON object, written when the node serves."""
+        assert process.stdout is not None
+        first: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(target=_first_line, args=(process.stdout, first), daemon=True).start()
+        try:
+            line = first.get(timeout=START_TIMEOUT_S)
+        except queue.Empty:
+            line = b""
+        if not line:
+            process.kill()
+            process.wait()
+            raise Unavailable(f"the node did not start: {self.last_log_line()}")
+        banner = json.loads(line)
+        assert isinstance(banner, dict)
+        return banner
+
+    def last_log_line(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it wrote no log"
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that is not enough. Does nothing to a node that is not there."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise StreamlogError(
+                f"the node did not stop within {STOP_TIMEOUT_S:g} s; its log: {self.log_path}"
+            ) from None
+
+
+def _first_line(stdout: IO[bytes], first: queue.Queue[bytes]) -> None:
+    first.put(stdout.readline())
+    # Keeps the pipe empty, so that the node never waits for its parent to read.
+    while stdout.read(1 << 16):
+        pass
