@@ -9,38 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from streamlog.format.rows import ObjectRow as ObjectRow
+from streamlog.format.rows import RangeRow as RangeRow
+from streamlog.format.rows import Tenure as Tenure
 from streamlog.model.batch import StreamState
-
-
-class Tenure(NamedTuple):
-    """One process lifetime; never reused."""
-
-    node_id: int
-    node_epoch: int
-
-    def __str__(self) -> str:
-        return f"{self.node_id}.{self.node_epoch}"
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRow:
-    """An object as the fold knows it. `store` 0 is the store; other numbers are reserved."""
-
-    object_id: int
-    size_bytes: int
-    index_position: int
-    index_length: int
-    index_crc32c: int
-    store: int = 0
-
-
-class RangeRow(NamedTuple):
-    """start (inclusive) to end (exclusive) offset of one stream, written under `epoch`."""
-
-    stream_id: int
-    epoch: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
