@@ -1,0 +1,220 @@
+"""The index region: where each data block lies, and the attributes of every record batch.
+
+One GET of [index_position, index_position + index_length) reads it. Index region (little endian)
+
+    offset  field             bytes  meaning
+    0       magic             4      "SLIX"
+    4       version           u16    the object's version, 1
+    6       reserved          u16    0
+    8       block count       u32    n
+    12      attributes bytes  u32    of the attributes section
+    16      crc               u32    CRC-32C of bytes 0 to 16 and of all that follows
+    20      index block       n × 49, by (stream id, start)
+            attributes        n runs, one per block, in the same order
+
+Index block entry
+
+    0       stream id            u64
+    8       start                i64    first offset in the block
+    16      end                  i64    past the last offset
+    24      position             u64    of the block in the object
+    32      length               u32    of the block
+    36      crc                  u32    CRC-32C of the block as stored
+    40      batch count          u32
+    44      attributes position  u32    of its run, from the start of the attributes section
+    48      compression          u8     as in the block
+
+Attributes run of a block: batch count × 13 bytes, then the attributes one after another
+
+    0       record count      u32
+    4       timestamp         i64    base timestamp, ms
+    12      attributes bytes  u8
+
+`index_crc32c` in footer, commit record and fold is the CRC-32C of the whole region. Magic, version
+and CRC stay where they are in every version; policy in object_header.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from struct import Struct
+
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Corrupt
+from streamlog.format.corrupt import corrupt, unsupported
+from streamlog.format.entry import StreamEntry
+from streamlog.format.object_block import BATCH_BYTES, BLOCK_HEADER_BYTES, BlockRow, Compression
+from streamlog.format.object_header import HEADER_BYTES, VERSION
+from streamlog.format.rows import ObjectRow
+from streamlog.model.batch import BatchAttributes
+from streamlog.runtime.buffers import Buffer
+
+_MAGIC = b"SLIX"
+_HEADER = Struct("<4sHHIII")
+_CRC_POSITION = 16
+_ROW = Struct("<QqqQIIIIB")
+_STREAM_AND_END = Struct("<Q8xq")
+_ATTRIBUTES = Struct("<IqB")
+
+encode_row = _ROW.pack
+"""The fields of a BlockRow, in order."""
+
+
+def encode_attributes(entries: Sequence[StreamEntry]) -> bytes:
+    """The attributes run of one block."""
+    pack = _ATTRIBUTES.pack
+    parts = [pack(e.record_count, e.base_timestamp_ms, len(e.attributes)) for e in entries]
+    parts += [e.attributes for e in entries]
+    return b"".join(parts)
+
+
+def encode_region(rows: Sequence[bytes], attributes: Sequence[bytes]) -> bytes:
+    """The index region from encoded rows and attributes runs, in the same order."""
+    attributes_section = b"".join(attributes)
+    head = _HEADER.pack(_MAGIC, VERSION, 0, len(rows), len(attributes_section), 0)[:_CRC_POSITION]
+    body = b"".join(rows) + attributes_section
+    return head + crc32c(body, crc32c(head)).to_bytes(4, "little") + body
+
+
+class ObjectIndex:
+    """The decoded index block, kept as its own bytes: 49 for each data block, no attributes."""
+
+    __slots__ = ("_count", "_limit", "_rows", "object_key")
+
+    def __init__(self, rows: bytes, limit: int, object_key: str) -> None:
+        """`limit`: position where the data blocks end."""
+        self._rows = rows
+        self._count = len(rows) // _ROW.size
+        self._limit = limit
+        self.object_key = object_key
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a cache should charge for it."""
+        return len(self._rows) + 200
+
+    def __len__(self) -> int:
+        return self._count
+
+    def block(self, number: int) -> BlockRow:
+        """The block at 0 ≤ number < len, in index order."""
+        row = BlockRow._make(_ROW.unpack_from(self._rows, number * _ROW.size))
+        if (
+            row.start >= row.end
+            or row.batch_count < 1
+            or row.length < BLOCK_HEADER_BYTES + BATCH_BYTES * row.batch_count
+            or row.position < HEADER_BYTES
+            or row.position + row.length > self._limit
+        ):
+            at = self._limit + _HEADER.size + number * _ROW.size
+            raise corrupt("an index row is impossible", self.object_key, at, at + _ROW.size)
+        return row
+
+    def blocks(self) -> list[BlockRow]:
+        """All of them, by (stream id, start)."""
+        return [self.block(number) for number in range(self._count)]
+
+    def numbers_for(self, stream_id: int, start: int, end: int) -> range:
+        """Numbers of the stream's blocks that overlap [start, end), in order."""
+        first = bisect_right(range(self._count), (stream_id, start), key=self._stream_and_end)
+        number = first
+        while number < self._count:
+            row_stream, row_start, *_ = _ROW.unpack_from(self._rows, number * _ROW.size)
+            if row_stream != stream_id or row_start >= end:
+                break
+            number += 1
+        return range(first, number)
+
+    def blocks_for(self, stream_id: int, start: int, end: int) -> list[BlockRow]:
+        """The stream's blocks that overlap [start, end), in order."""
+        return [self.block(number) for number in self.numbers_for(stream_id, start, end)]
+
+    def _stream_and_end(self, number: int) -> tuple[int, int]:
+        stream_id, end = _STREAM_AND_END.unpack_from(self._rows, number * _ROW.size)
+        return stream_id, end
+
+
+def decode_index(data: Buffer, row: ObjectRow, *, object_key: str = "") -> ObjectIndex:
+    """The index of the object whose region is `data`. Errors: Corrupt, UnsupportedVersion."""
+    key = object_key or f"object {row.object_id}"
+    start, end = row.index_position, row.index_position + row.index_length
+    if len(data) != row.index_length or crc32c(data) != row.index_crc32c:
+        raise corrupt("the index region's size or CRC does not match", key, start, end)
+    rows, _ = _sections(data, start, key)
+    return ObjectIndex(bytes(rows), row.index_position, key)
+
+
+def decode_attributes(
+    data: Buffer,
+    stream_id: int,
+    start: int,
+    end: int,
+    *,
+    object_key: str = "object",
+    index_position: int = 0,
+) -> list[BatchAttributes]:
+    """Of the stream's batches that overlap [start, end), in order, from an index region's bytes.
+
+    `index_position` only serves messages. Errors: Corrupt, UnsupportedVersion.
+    """
+    rows, attributes = _sections(data, index_position, object_key)
+    index = ObjectIndex(bytes(rows), 1 << 64, object_key)
+    found: list[BatchAttributes] = []
+    for block in index.blocks_for(stream_id, start, end):
+        run = attributes[block.attributes_position :]
+        if not _read_run(run, block, start, end, found):
+            raise corrupt(
+                "an attributes run is impossible",
+                object_key,
+                index_position,
+                index_position + len(data),
+            )
+    return found
+
+
+def _read_run(
+    run: memoryview, block: BlockRow, start: int, end: int, found: list[BatchAttributes]
+) -> bool:
+    table_bytes = block.batch_count * _ATTRIBUTES.size
+    if len(run) < table_bytes:
+        return False
+    base, at = block.start, table_bytes
+    for count, timestamp, size in _ATTRIBUTES.iter_unpack(run[:table_bytes]):
+        if base + count > start and base < end:
+            found.append(BatchAttributes(base, count, timestamp, bytes(run[at : at + size])))
+        base += count
+        at += size
+    return base == block.end and at <= len(run)
+
+
+def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview, memoryview]:
+    """Index block and attributes section of a region whose CRC holds."""
+
+    def wrong(what: str) -> Corrupt:
+        return corrupt(what, object_key, position, position + len(data))
+
+    if len(data) < _HEADER.size:
+        raise wrong("the index region is cut short")
+    view = memoryview(data)
+    magic, version, _, count, attributes_bytes, crc = _HEADER.unpack_from(view)
+    if magic != _MAGIC or crc != crc32c(view[_HEADER.size :], crc32c(view[:_CRC_POSITION])):
+        raise wrong("the index region's CRC does not match")
+    if version != VERSION:
+        raise unsupported(object_key, version, VERSION)
+    attributes_at = _HEADER.size + count * _ROW.size
+    if attributes_at + attributes_bytes != len(view):
+        raise wrong("the index region's sizes do not add up")
+    return view[_HEADER.size : attributes_at], view[attributes_at:]
+
+
+__all__ = [
+    "BlockRow",
+    "Compression",
+    "ObjectIndex",
+    "decode_attributes",
+    "decode_index",
+    "encode_attributes",
+    "encode_region",
+    "encode_row",
+]
