@@ -1,0 +1,47 @@
+"""`streamlog status`: one node, as it describes itself."""
+
+from __future__ import annotations
+
+import click
+
+from streamlog.cli.output import emit, facts, size
+from streamlog.cli.remote import admin
+from streamlog.cli.state import State, pass_state, remote_options
+
+FIELDS = (
+    "version",
+    "cluster_id",
+    "node_id",
+    "tenure",
+    "store_url",
+    "meta_url",
+    "wal",
+    "started_ms",
+    "streams",
+    "topics",
+    "partitions",
+    "objects",
+    "pending_upload_bytes",
+    "wal_bytes",
+    "metadata_revision",
+    "rss_bytes",
+    "connections",
+)
+
+
+@click.command()
+@remote_options
+@pass_state
+def status(state: State) -> None:
+    """Show what a node is and holds."""
+    with admin(state) as client:
+        found = client.status()
+    values = {name: getattr(found, name) for name in FIELDS}
+    if state.json:
+        emit({"server": state.server} | values)
+        return
+    readable = {
+        name.removesuffix("_bytes"): size(value) if name.endswith("_bytes") else value
+        for name, value in values.items()
+    }
+    facts({"server": state.server} | readable)

@@ -1,0 +1,160 @@
+"""`streamlog topic`: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamlog.cli.output import emit, facts, note, size, table
+from streamlog.cli.parsing import pairs
+from streamlog.cli.remote import admin
+from streamlog.cli.state import State, pass_state, remote_options
+
+_configs = click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=pairs,
+    help="A setting under Kafka's name, such as retention.ms=3600000; may be repeated.",
+)
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter, delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="[default: the node's num.partitions]"
+)
+@_configs
+@remote_options
+@pass_state
+def create(state: State, name: str, partitions: int | None, configs: dict[str, str]) -> None:
+    """Create the topic NAME."""
+    with admin(state) as client:
+        client.create_topic(name, partitions=partitions, configs=configs)
+    if state.json:
+        emit({"name": name, "created": True})
+    else:
+        note(f"created {name}")
+
+
+@topic.command("list")
+@remote_options
+@pass_state
+def list_topics(state: State) -> None:
+    """List all topics."""
+    with admin(state) as client:
+        topics = client.list_topics()
+    if state.json:
+        emit([{"name": one.name, "partitions": one.partitions} for one in topics])
+    else:
+        table(("topic", "partitions"), [(one.name, one.partitions) for one in topics])
+
+
+@topic.command()
+@click.argument("name")
+@remote_options
+@pass_state
+def describe(state: State, name: str) -> None:
+    """Show the topic NAME: its partitions, offsets, sizes, and settings that are not the default."""
+    with admin(state) as client:
+        found = client.describe_topic(name)
+    if state.json:
+        emit(
+            {
+                "name": found.name,
+                "topic_id": found.topic_id,
+                "configs": dict(found.configs),
+                "partitions": [_partition(one) for one in found.partitions],
+            }
+        )
+        return
+    facts({"topic": found.name, "id": found.topic_id} | dict(sorted(found.configs.items())))
+    click.echo()
+    table(
+        ("partition", "leader", "epoch", "start", "high watermark", "end", "segments", "size"),
+        [
+            (
+                one.partition,
+                one.leader_node,
+                one.leader_epoch,
+                one.log_start_offset,
+                one.high_watermark,
+                one.log_end_offset,
+                one.segments,
+                size(one.size_bytes),
+            )
+            for one in found.partitions
+        ],
+    )
+
+
+PARTITION_FIELDS = (
+    "partition",
+    "leader_node",
+    "leader_epoch",
+    "log_start_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "log_end_offset",
+    "size_bytes",
+    "segments",
+    "meta_stream_id",
+    "data_stream_id",
+    "time_stream_id",
+    "txn_stream_id",
+)
+
+
+def _partition(found: Any) -> dict[str, int]:
+    return {name: getattr(found, name) for name in PARTITION_FIELDS}
+
+
+@topic.command()
+@click.argument("name")
+@remote_options
+@pass_state
+def delete(state: State, name: str) -> None:
+    """Delete the topic NAME and all its records."""
+    with admin(state) as client:
+        client.delete_topic(name)
+    if state.json:
+        emit({"name": name, "deleted": True})
+    else:
+        note(f"deleted {name}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="The new count; only upwards.")
+@_configs
+@click.option(
+    "--unset", multiple=True, metavar="NAME", help="Back to the default; may be repeated."
+)
+@remote_options
+@pass_state
+def alter(
+    state: State,
+    name: str,
+    partitions: int | None,
+    configs: dict[str, str],
+    unset: tuple[str, ...],
+) -> None:
+    """Change the settings or the partition count of the topic NAME."""
+    if partitions is None and not configs and not unset:
+        raise click.UsageError("nothing to change: give --partitions, --config or --unset")
+    with admin(state) as client:
+        if configs or unset:
+            client.alter_configs(topic=name, configs={**configs, **dict.fromkeys(unset)})
+        if partitions is not None:
+            client.create_partitions(name, partitions)
+    if state.json:
+        emit({"name": name, "altered": True})
+    else:
+        note(f"altered {name}")
