@@ -45,9 +45,7 @@ class _Bare(log_pb2_grpc.LogServiceServicer):
     ) -> log_pb2.ProduceResponse:
         return log_pb2.ProduceResponse()
 
-    async def Fetch(
-        self, request: log_pb2.FetchRequest, context: object
-    ) -> log_pb2.FetchResponse:
+    async def Fetch(self, request: log_pb2.FetchRequest, context: object) -> log_pb2.FetchResponse:
         size = request.max_bytes
         if size not in self._answers:
             partition = log_pb2.FetchPartitionResult(record_batches=os.urandom(size))
