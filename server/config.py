@@ -1,0 +1,96 @@
+"""Limits that the service puts on its clients; each is enforced where its comment says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """Bounds on what clients may ask of one node."""
+
+    connections_max: int = setting(
+        2000,
+        "TCP connections to the gRPC port; the next one is closed at once. A connection costs about "
+        "30 KiB of memory.",
+        minimum=1,
+        maximum=100_000,
+    )
+    requests_max: int = setting(
+        20_000,
+        "Requests under way on all connections together, long polls included; the next one is "
+        "refused with RESOURCE_EXHAUSTED.",
+        minimum=10,
+        maximum=1_000_000,
+    )
+    requests_per_connection_max: int = setting(
+        4096,
+        "Requests under way on one connection; the client's library holds back the next one.",
+        minimum=1,
+        maximum=100_000,
+    )
+    in_flight_bytes_per_connection_max: int = setting(
+        32 * MIB,
+        "Bytes of produce and append requests of one connection that are not answered yet; above "
+        "this the connection is not read from (streams) or the request waits (unary calls). One "
+        "request may pass the bound when it is alone.",
+        minimum=64 * 1024,
+        maximum=1024 * MIB,
+    )
+    message_bytes_max: int = setting(
+        32 * MIB,
+        "Size of one gRPC message from a client; a larger one is refused with RESOURCE_EXHAUSTED.",
+        minimum=64 * 1024,
+        maximum=1024 * MIB,
+    )
+    fetch_bytes_max: int = setting(
+        16 * MIB,
+        "Bytes of record batches in one fetch answer (Fetch, FetchStream), whatever is asked for; "
+        "one batch may pass it. Memory: this much for each fetch under way.",
+        minimum=64 * 1024,
+        maximum=1024 * MIB,
+    )
+    fetch_wait_ms_max: int = setting(
+        300_000,
+        "Longest wait of a long poll; a longer wish is cut to it.",
+        minimum=0,
+        maximum=86_400_000,
+    )
+    produce_timeout_ms: int = setting(
+        30_000,
+        "How long produce and append wait for room when the client names no time.",
+        minimum=1,
+        maximum=3_600_000,
+    )
+    topics_max: int = setting(
+        10_000, "Topics in the cluster; the next create is refused.", minimum=1, maximum=10_000_000
+    )
+    partitions_max: int = setting(
+        100_000,
+        "Partitions in the cluster; a create that would pass it is refused.",
+        minimum=1,
+        maximum=100_000_000,
+    )
+    partitions_per_topic_max: int = setting(
+        10_000, "Partitions of one topic.", minimum=1, maximum=1_000_000
+    )
+    partitions_per_request_max: int = setting(
+        10_000, "Partitions named in one request.", minimum=1, maximum=1_000_000
+    )
+    kv_value_bytes_max: int = setting(
+        512 * 1024, "Size of one value put through KVService.", minimum=1, maximum=1_400_000
+    )
+
+
+TOPIC_NAME_BYTES_MAX = 249
+"""Kafka's bound; the letters are Kafka's too: [a-zA-Z0-9._-]."""
+KV_NAME_BYTES_MAX = 1024
+NAMESPACE_BYTES_MAX = 249
+TAGS_BYTES_MAX = 1024
+CLIENT_ID_BYTES_MAX = 255
+RECORDS_FORM_BYTES_MAX = MIB
+"""Produce with plain records, and a fetch answer in plain records."""

@@ -1,0 +1,289 @@
+"""LogService over gRPC. Produce and Fetch work on raw bytes; see envelope and fetch_encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import groupby
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from streamlog.errors import Invalid, StreamlogError
+from streamlog.server.calls import Calls, Context
+from streamlog.server.context import RequestContext
+from streamlog.server.conversion import (
+    fetch_call,
+    isolation,
+    not_yet,
+    produce_call,
+    produce_response,
+    refuse_replica_id,
+)
+from streamlog.server.envelope import parse_request, parse_stream_request
+from streamlog.server.fetch_encoding import encode_fetch_response
+from streamlog.server.in_flight import Budgets
+from streamlog.server.pipeline import Answer, Drain, Pipeline
+from streamlog.server.services.fetch import FetchService
+from streamlog.server.services.log import LogService, PartitionQuestion
+from streamlog.server.services.produce import ProduceService, SequencedProduce
+from streamlog.v1 import log_pb2
+from streamlog.v1support.errors import to_proto
+
+SERVICE = "streamlog.v1.LogService"
+
+
+class _ProduceAnswer:
+    """The answer to one message of a ProduceStream."""
+
+    __slots__ = ("_correlation_id", "_sequenced")
+
+    def __init__(self, correlation_id: int, sequenced: SequencedProduce) -> None:
+        self._correlation_id = correlation_id
+        self._sequenced = sequenced
+
+    async def message(self) -> bytes:
+        response = produce_response(await self._sequenced.results())
+        return log_pb2.ProduceStreamResponse(
+            correlation_id=self._correlation_id, response=response
+        ).SerializeToString()
+
+    def abandon(self) -> None:
+        self._sequenced.abandon()
+
+
+class Refusal:
+    """A request of a pipeline that was refused as a whole; the pipeline goes on."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    async def message(self) -> bytes:
+        return self._message
+
+    def abandon(self) -> None:
+        """Nothing is under way."""
+
+
+class GrpcLog:
+    def __init__(
+        self,
+        produce: ProduceService,
+        fetch: FetchService,
+        logs: LogService,
+        *,
+        calls: Calls,
+        budgets: Budgets,
+        drain: Drain,
+    ) -> None:
+        self._produce = produce
+        self._fetch = fetch
+        self._logs = logs
+        self._calls = calls
+        self._budgets = budgets
+        self._drain = drain
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        calls = self._calls
+        raw: dict[str, Any] = {
+            "Produce": grpc.unary_unary_rpc_method_handler(
+                calls.unary("LogService/Produce", self._on_produce)
+            ),
+            "ProduceStream": grpc.stream_stream_rpc_method_handler(
+                calls.streaming("LogService/ProduceStream", self._on_produce_stream)
+            ),
+            "Fetch": grpc.unary_unary_rpc_method_handler(
+                calls.unary("LogService/Fetch", self._on_fetch),
+                request_deserializer=log_pb2.FetchRequest.FromString,
+            ),
+        }
+        for name, handle, request, response in (
+            (
+                "ListOffsets",
+                self._on_list_offsets,
+                log_pb2.ListOffsetsRequest,
+                log_pb2.ListOffsetsResponse,
+            ),
+            (
+                "OffsetsForLeaderEpoch",
+                self._on_offsets_for_leader_epoch,
+                log_pb2.OffsetsForLeaderEpochRequest,
+                log_pb2.OffsetsForLeaderEpochResponse,
+            ),
+            (
+                "InitProducerId",
+                self._on_init_producer_id,
+                log_pb2.InitProducerIdRequest,
+                log_pb2.InitProducerIdResponse,
+            ),
+            (
+                "DeleteRecords",
+                self._on_delete_records,
+                log_pb2.DeleteRecordsRequest,
+                log_pb2.DeleteRecordsResponse,
+            ),
+        ):
+            raw[name] = grpc.unary_unary_rpc_method_handler(
+                calls.unary(f"LogService/{name}", handle),
+                request_deserializer=request.FromString,
+                response_serializer=response.SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE, raw)
+
+    async def _on_produce(self, known: RequestContext, message: bytes, _: Context) -> bytes:
+        call = parse_request(message)
+        if call is None:
+            call = produce_call(parse(log_pb2.ProduceRequest, message))
+        with self._budgets.of(known.peer) as budget:
+            await budget.take(len(message))
+            try:
+                sequenced = await self._produce.sequence(known, call)
+                return produce_response(await sequenced.results()).SerializeToString()
+            finally:
+                budget.release(len(message))
+
+    async def _on_produce_stream(
+        self, known: RequestContext, _: object, context: Context
+    ) -> None:
+        async def start(message: bytes) -> Answer:
+            found = parse_stream_request(message)
+            correlation_id = 0
+            try:
+                if found is None:
+                    request = parse(log_pb2.ProduceStreamRequest, message)
+                    correlation_id = request.correlation_id
+                    found = correlation_id, produce_call(request.request)
+                correlation_id, call = found
+                return _ProduceAnswer(correlation_id, await self._produce.sequence(known, call))
+            except StreamlogError as error:
+                return Refusal(
+                    log_pb2.ProduceStreamResponse(
+                        correlation_id=correlation_id, error=to_proto(error)
+                    ).SerializeToString()
+                )
+
+        with self._budgets.of(known.peer) as budget:
+            await Pipeline(reader(context), context.write, start, budget, self._drain).run()
+
+    async def _on_fetch(
+        self, known: RequestContext, request: log_pb2.FetchRequest, _: Context
+    ) -> bytes:
+        return encode_fetch_response(await self._fetch.fetch(known, fetch_call(request)))
+
+    async def _on_list_offsets(
+        self, known: RequestContext, request: log_pb2.ListOffsetsRequest, _: Context
+    ) -> log_pb2.ListOffsetsResponse:
+        refuse_replica_id(request)
+        questions = [
+            PartitionQuestion(t.topic, p.partition, p.timestamp_ms, _current_epoch(p))
+            for t in request.topics
+            for p in t.partitions
+        ]
+        answers = await self._logs.list_offsets(
+            known, questions, isolation(request.isolation_level)
+        )
+        response = log_pb2.ListOffsetsResponse()
+        for topic, pairs in _by_topic(questions, answers):
+            topic_out = response.topics.add(topic=topic)
+            for question, answer in pairs:
+                out = topic_out.partitions.add(partition=question.partition)
+                if isinstance(answer, StreamlogError):
+                    out.error.CopyFrom(to_proto(answer))
+                elif answer.offset >= 0:
+                    out.offset = answer.offset
+                    if answer.timestamp_ms >= 0:
+                        out.timestamp_ms = answer.timestamp_ms
+                    if answer.leader_epoch >= 0:
+                        out.leader_epoch = answer.leader_epoch
+        return response
+
+    async def _on_offsets_for_leader_epoch(
+        self, known: RequestContext, request: log_pb2.OffsetsForLeaderEpochRequest, _: Context
+    ) -> log_pb2.OffsetsForLeaderEpochResponse:
+        refuse_replica_id(request)
+        questions = [
+            PartitionQuestion(t.topic, p.partition, p.leader_epoch, _current_epoch(p))
+            for t in request.topics
+            for p in t.partitions
+        ]
+        answers = await self._logs.offsets_for_leader_epoch(known, questions)
+        response = log_pb2.OffsetsForLeaderEpochResponse()
+        for topic, pairs in _by_topic(questions, answers):
+            topic_out = response.topics.add(topic=topic)
+            for question, answer in pairs:
+                out = topic_out.partitions.add(partition=question.partition)
+                if isinstance(answer, StreamlogError):
+                    out.error.CopyFrom(to_proto(answer))
+                elif answer.end_offset >= 0:
+                    out.leader_epoch = answer.leader_epoch
+                    out.end_offset = answer.end_offset
+        return response
+
+    async def _on_init_producer_id(
+        self, known: RequestContext, request: log_pb2.InitProducerIdRequest, _: Context
+    ) -> log_pb2.InitProducerIdResponse:
+        if request.transactional_id:
+            raise not_yet("transactional_id", "transactions")
+        if request.transaction_timeout_ms:
+            raise not_yet("transaction_timeout_ms", "transactions")
+        producer_id, producer_epoch = await self._logs.init_producer_id(
+            known,
+            request.producer_id if request.HasField("producer_id") else None,
+            request.producer_epoch if request.HasField("producer_epoch") else None,
+        )
+        return log_pb2.InitProducerIdResponse(
+            producer_id=producer_id, producer_epoch=producer_epoch
+        )
+
+    async def _on_delete_records(
+        self, known: RequestContext, request: log_pb2.DeleteRecordsRequest, _: Context
+    ) -> log_pb2.DeleteRecordsResponse:
+        questions = [
+            PartitionQuestion(t.topic, p.partition, p.offset if p.HasField("offset") else None)
+            for t in request.topics
+            for p in t.partitions
+        ]
+        answers = await self._logs.delete_records(known, questions)
+        response = log_pb2.DeleteRecordsResponse()
+        for topic, pairs in _by_topic(questions, answers):
+            topic_out = response.topics.add(topic=topic)
+            for question, answer in pairs:
+                out = topic_out.partitions.add(partition=question.partition)
+                if isinstance(answer, StreamlogError):
+                    out.error.CopyFrom(to_proto(answer))
+                else:
+                    out.log_start_offset = answer
+        return response
+
+
+def reader(context: Context) -> Callable[[], Awaitable[bytes | None]]:
+    """Reads a bidirectional call's next request; None after the last."""
+
+    async def read() -> bytes | None:
+        message = await context.read()
+        return None if message is grpc.aio.EOF else message
+
+    return read
+
+
+def parse(message_type: Any, data: bytes) -> Any:
+    """Errors: Invalid for bytes that are no such message."""
+    try:
+        return message_type.FromString(data)
+    except DecodeError as error:
+        raise Invalid(
+            f"the bytes are no {message_type.DESCRIPTOR.name} (cut short, or not protobuf): {error}"
+        ) from error
+
+
+def _current_epoch(part: Any) -> int | None:
+    if part.HasField("current_leader_epoch") and part.current_leader_epoch >= 0:
+        return int(part.current_leader_epoch)
+    return None
+
+
+def _by_topic(questions: list[PartitionQuestion], answers: list[Any]) -> Any:
+    return groupby(zip(questions, answers, strict=True), key=lambda pair: pair[0].topic)

@@ -1,0 +1,92 @@
+"""Bytes of requests that are not answered yet, bounded for each connection.
+
+A stream that would pass the bound is not read from, so HTTP/2 flow control holds its client back; a
+unary request waits. One request alone may pass the bound, for otherwise it could never be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamlog.server.metrics import ServerMetrics
+
+
+class ConnectionBudget:
+    """The bytes in flight of one connection; first come, first served."""
+
+    __slots__ = ("_bound", "_metrics", "_waiters", "used", "users")
+
+    def __init__(self, bound: int, metrics: ServerMetrics) -> None:
+        self._bound = bound
+        self._metrics = metrics
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.used = 0
+        self.users = 0
+
+    def try_take(self, size_bytes: int) -> bool:
+        """Takes room if there is some now and nobody waits for it."""
+        if self._waiters or (self.used and self.used + size_bytes > self._bound):
+            return False
+        self._add(size_bytes)
+        return True
+
+    async def take(self, size_bytes: int) -> None:
+        """Waits for room. Cancellation takes nothing."""
+        if self.try_take(size_bytes):
+            return
+        self._metrics.in_flight_waits.inc()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size_bytes, waiter)
+        self._waiters.append(entry)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.release(size_bytes)
+            else:
+                self._waiters.remove(entry)
+                self._admit()
+            raise
+
+    def release(self, size_bytes: int) -> None:
+        self._add(-size_bytes)
+        if self._waiters:
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiters:
+            size_bytes, waiter = self._waiters[0]
+            if self.used and self.used + size_bytes > self._bound:
+                return
+            self._waiters.popleft()
+            self._add(size_bytes)
+            waiter.set_result(None)
+
+    def _add(self, size_bytes: int) -> None:
+        self.used += size_bytes
+        self._metrics.in_flight_bytes.inc(size_bytes)
+
+
+class Budgets:
+    """The budgets of all connections that have a request under way; a peer is a connection."""
+
+    def __init__(self, bound: int, metrics: ServerMetrics) -> None:
+        self._bound = bound
+        self._metrics = metrics
+        self._budgets: dict[str, ConnectionBudget] = {}
+
+    @contextmanager
+    def of(self, peer: str) -> Iterator[ConnectionBudget]:
+        budget = self._budgets.get(peer)
+        if budget is None:
+            budget = self._budgets[peer] = ConnectionBudget(self._bound, self._metrics)
+        budget.users += 1
+        try:
+            yield budget
+        finally:
+            budget.users -= 1
+            if not budget.users:
+                del self._budgets[peer]

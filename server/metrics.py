@@ -1,0 +1,130 @@
+"""What the service counts; cost is per request or per batch, never per record."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_LAG_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+
+
+class TopicMetrics:
+    """Records and bytes per topic; a topic's lines go with the topic."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._records_in = Counter(
+            "streamlog_topic_records_in",
+            "Records stored by produce requests, duplicates left out.",
+            ["topic"],
+            registry=registry,
+        )
+        self._bytes_in = Counter(
+            "streamlog_topic_bytes_in",
+            "Bytes of record batches stored by produce requests.",
+            ["topic"],
+            registry=registry,
+        )
+        self._bytes_out = Counter(
+            "streamlog_topic_bytes_out",
+            "Bytes of record batches handed to consumers.",
+            ["topic"],
+            registry=registry,
+        )
+        self._in: dict[str, tuple[Counter, Counter]] = {}
+        self._out: dict[str, Counter] = {}
+
+    def produced(self, topic: str, records: int, size_bytes: int) -> None:
+        pair = self._in.get(topic)
+        if pair is None:
+            pair = self._records_in.labels(topic), self._bytes_in.labels(topic)
+            self._in[topic] = pair
+        pair[0].inc(records)
+        pair[1].inc(size_bytes)
+
+    def fetched(self, topic: str, size_bytes: int) -> None:
+        counter = self._out.get(topic)
+        if counter is None:
+            counter = self._out[topic] = self._bytes_out.labels(topic)
+        counter.inc(size_bytes)
+
+    def forget(self, topic: str) -> None:
+        if self._in.pop(topic, None) is not None:
+            self._records_in.remove(topic)
+            self._bytes_in.remove(topic)
+        if self._out.pop(topic, None) is not None:
+            self._bytes_out.remove(topic)
+
+
+class ServerMetrics:
+    """One node's requests, connections and event loop."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "streamlog_requests",
+            "Requests ended, by method and gRPC status.",
+            ["method", "status"],
+            registry=registry,
+        )
+        self.requests_active = Gauge(
+            "streamlog_requests_active",
+            "Requests under way, long polls and open streams included.",
+            registry=registry,
+        )
+        self.requests_bound = Gauge(
+            "streamlog_requests_bound", "Bound on requests under way.", registry=registry
+        )
+        self.connections = Gauge(
+            "streamlog_connections", "Open connections to the gRPC port.", registry=registry
+        )
+        self.connections_bound = Gauge(
+            "streamlog_connections_bound", "Bound on open connections.", registry=registry
+        )
+        self.in_flight_bytes = Gauge(
+            "streamlog_in_flight_bytes",
+            "Bytes of produce and append requests that are not answered yet, all connections.",
+            registry=registry,
+        )
+        self.in_flight_bytes_bound = Gauge(
+            "streamlog_in_flight_bytes_per_connection_bound",
+            "Bound on those bytes for one connection.",
+            registry=registry,
+        )
+        self.in_flight_waits = Counter(
+            "streamlog_in_flight_waits",
+            "Times that a connection was not read from because its bytes in flight were at the "
+            "bound.",
+            registry=registry,
+        )
+        self.long_polls = Gauge(
+            "streamlog_long_polls", "Fetches that wait for new records.", registry=registry
+        )
+        self.read_stream_bytes = Gauge(
+            "streamlog_read_stream_bytes",
+            "Bytes that ReadStream calls have read and not yet handed to their connection.",
+            registry=registry,
+        )
+        self.message_bytes_bound = Gauge(
+            "streamlog_message_bytes_bound", "Bound on one message.", registry=registry
+        )
+        self.topics = Gauge("streamlog_topics", "Topics.", registry=registry)
+        self.topics_bound = Gauge("streamlog_topics_bound", "Bound on topics.", registry=registry)
+        self.partitions = Gauge("streamlog_partitions", "Partitions.", registry=registry)
+        self.partitions_bound = Gauge(
+            "streamlog_partitions_bound", "Bound on partitions.", registry=registry
+        )
+        self.loop_lag = Histogram(
+            "streamlog_loop_lag_seconds",
+            "How much later than asked for the event loop ran a timer.",
+            buckets=_LAG_BUCKETS_S,
+            registry=registry,
+        )
+        self.rss_bytes = Gauge(
+            "streamlog_resident_memory_bytes", "Resident memory of the process.", registry=registry
+        )
+        self.is_ready = Gauge(
+            "streamlog_ready", "1 while the node accepts requests.", registry=registry
+        )
+        self.is_insecure = Gauge(
+            "streamlog_insecure_listener",
+            "1 when the gRPC port listens beyond loopback without TLS.",
+            registry=registry,
+        )

@@ -1,0 +1,281 @@
+"""Fetch: a long poll that reads each byte once and leaves nothing behind when it ends.
+
+1. Read what is there, in request order; the first partition with data ignores the limits.
+2. Enough (min_bytes), an error, no time left, or a node that drains: answer.
+3. Else wait until some partition's visible end passes what was read, and read on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from streamlog.errors import EpochFenced, Invalid, StreamlogError, UnknownLeaderEpoch
+from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartition
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.server.config import RECORDS_FORM_BYTES_MAX, LimitsConfig
+from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
+from streamlog.server.metrics import TopicMetrics
+from streamlog.server.services.plain_records import decode_plain_records
+from streamlog.server.services.ports import Logs
+from streamlog.server.services.requests import (
+    FetchCall,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchTopicResult,
+    PlainRecord,
+)
+
+log = logging.getLogger(__name__)
+
+
+def check_leader_epoch(leader: AbstractLog, current: int | None) -> None:
+    """KIP-320. Errors: EpochFenced, UnknownLeaderEpoch."""
+    if current is None or current == leader.leader_epoch:
+        return
+    facts = f"{leader.topic_partition}: the caller knows leader epoch {current}, this node is at "
+    if current < leader.leader_epoch:
+        raise EpochFenced(
+            f"{facts}{leader.leader_epoch}; refresh the metadata", leader_epoch=leader.leader_epoch
+        )
+    raise UnknownLeaderEpoch(
+        f"{facts}{leader.leader_epoch}; retry until it has caught up", leader_epoch=leader.leader_epoch
+    )
+
+
+class LongPolls:
+    """Everybody who waits for new records, so that a draining node can answer them at once."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.is_draining = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def drain(self) -> None:
+        """Wakes all who wait; from now on nobody does."""
+        self.is_draining = True
+        for waiter in self._waiting:
+            _wake(waiter)
+
+    async def wait(
+        self, watches: Sequence[Coroutine[Any, Any, object]], seconds: float
+    ) -> None:
+        """Returns when one of the watches ends, after `seconds`, or on drain; ends the watches.
+
+        A watch that fails ends the wait too: the read that follows meets the same fact.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(waiter)
+        timer = loop.call_later(seconds, _wake, waiter)
+        if self.is_draining:
+            _wake(waiter)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_watch(watch, waiter)) for watch in watches]
+                await waiter
+                for task in tasks:
+                    task.cancel()
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def _watch(watch: Coroutine[Any, Any, object], waiter: asyncio.Future[None]) -> None:
+    try:
+        await watch
+    except StreamlogError as error:
+        log.debug("a watch ended early", extra={"error": str(error)})
+    finally:
+        _wake(waiter)
+
+
+class _Progress:
+    """One partition of a fetch: what has been read so far."""
+
+    __slots__ = ("current_leader_epoch", "is_full", "log", "max_bytes", "parts", "result", "topic")
+
+    def __init__(self, topic: str, wanted: FetchPartition, max_bytes: int) -> None:
+        self.topic = topic
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.max_bytes = min(wanted.max_bytes or max_bytes, max_bytes)
+        self.log: AbstractLog | None = None
+        self.parts: list[Buffer] = []
+        self.is_full = False
+        self.result = FetchPartitionResult(wanted.partition, wanted.offset)
+
+    def fail(self, error: StreamlogError) -> None:
+        """Records already read are answered; the next fetch meets the error."""
+        self.is_full = True
+        if not self.parts:
+            self.result.error = error
+
+
+class FetchService:
+    def __init__(
+        self,
+        logs: Logs,
+        polls: LongPolls,
+        *,
+        clock: Clock,
+        authorize: Authorize,
+        limits: LimitsConfig,
+        metrics: TopicMetrics,
+        offload: Offload,
+    ) -> None:
+        self._logs = logs
+        self._polls = polls
+        self._offload = offload
+        self._clock = clock
+        self._authorize = authorize
+        self._limits = limits
+        self._metrics = metrics
+
+    async def fetch(self, context: RequestContext, call: FetchCall) -> list[FetchTopicResult]:
+        """In request order. Cancellation leaves nothing behind. Errors: Invalid."""
+        max_bytes = min(call.max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max)
+        if call.as_records:
+            max_bytes = min(max_bytes, RECORDS_FORM_BYTES_MAX)
+        topics = self._begin(call, max_bytes)
+        partitions = [part for _, parts in topics for part in parts]
+        min_bytes = min(max(call.min_bytes, 1), max_bytes)
+        wait_ms = min(call.max_wait_ms, self._limits.fetch_wait_ms_max)
+        give_up = self._clock.monotonic() + wait_ms / 1000
+        if context.deadline is not None:
+            give_up = min(give_up, context.deadline)
+        await self._open(context, partitions)
+        while True:
+            size = await self._read(partitions, max_bytes, call.isolation)
+            seconds = give_up - self._clock.monotonic()
+            if size >= min_bytes or seconds <= 0 or self._polls.is_draining:
+                break
+            if any(part.result.error is not None or part.is_full for part in partitions):
+                break
+            watches = [
+                part.log.wait_for(part.result.next_offset, call.isolation)
+                for part in partitions
+                if part.log is not None
+            ]
+            await self._polls.wait(watches, seconds)
+        return await self._finish(topics, call)
+
+    def _begin(self, call: FetchCall, max_bytes: int) -> list[tuple[str, list[_Progress]]]:
+        count = sum(len(topic.partitions) for topic in call.topics)
+        if count == 0:
+            raise Invalid("the request names no partition")
+        if count > self._limits.partitions_per_request_max:
+            raise Invalid(
+                f"the request names {count} partitions; at most "
+                f"{self._limits.partitions_per_request_max} are allowed"
+            )
+        return [
+            (topic.topic, [_Progress(topic.topic, part, max_bytes) for part in topic.partitions])
+            for topic in call.topics
+        ]
+
+    async def _open(self, context: RequestContext, partitions: list[_Progress]) -> None:
+        for part in partitions:
+            try:
+                self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
+                key = TopicPartition(part.topic, part.result.partition)
+                part.log = self._logs.open_log(key) or await self._logs.log(key)
+                check_leader_epoch(part.log, part.current_leader_epoch)
+            except StreamlogError as error:
+                part.fail(error)
+
+    async def _read(
+        self, partitions: list[_Progress], max_bytes: int, isolation: Isolation
+    ) -> int:
+        """Reads on in every partition; bytes in the answer so far."""
+        size = sum(part.result.size_bytes for part in partitions)
+        for part in partitions:
+            source = part.log
+            if source is None or part.is_full:
+                continue
+            room = min(max_bytes - size, part.max_bytes - part.result.size_bytes)
+            if size and room <= 0:
+                part.is_full = True
+                continue
+            try:
+                found = await source.fetch(
+                    part.result.next_offset,
+                    max(room, 0),
+                    min_one_batch=size == 0,
+                    isolation=isolation,
+                    deadline=None,
+                )
+            except StreamlogError as error:
+                self._facts(part, source)
+                part.fail(error)
+                continue
+            result = part.result
+            result.high_watermark = found.high_watermark
+            result.last_stable_offset = found.last_stable_offset
+            result.log_start_offset = found.log_start_offset
+            if found.size_bytes:
+                part.parts.extend(found.parts)
+                result.aborted += tuple(a for a in found.aborted if a not in result.aborted)
+                result.size_bytes += found.size_bytes
+                result.next_offset = found.next_offset
+                size += found.size_bytes
+            elif size and found.next_offset < self._visible(found, isolation):
+                part.is_full = True  # The next batch does not fit into what is left.
+        return size
+
+    @staticmethod
+    def _visible(found: LogFetch, isolation: Isolation) -> int:
+        if isolation is Isolation.READ_COMMITTED:
+            return found.last_stable_offset
+        return found.high_watermark
+
+    @staticmethod
+    def _facts(part: _Progress, source: AbstractLog) -> None:
+        """A client that is out of range learns the range (KIP-392 case 3)."""
+        part.result.high_watermark = source.high_watermark
+        part.result.last_stable_offset = source.last_stable_offset
+        part.result.log_start_offset = source.log_start_offset
+
+    async def _finish(
+        self, topics: list[tuple[str, list[_Progress]]], call: FetchCall
+    ) -> list[FetchTopicResult]:
+        room = RECORDS_FORM_BYTES_MAX
+        starts = [part.offset for topic in call.topics for part in topic.partitions]
+        position = 0
+        for topic, parts in topics:
+            for part in parts:
+                result = part.result
+                result.parts = part.parts
+                if call.as_records and part.parts:
+                    records, result.next_offset, used = await self._offload.run(
+                        Lane.CPU,
+                        decode_plain_records,
+                        part.parts,
+                        starts[position],
+                        room,
+                        result.next_offset,
+                    )
+                    self._as_records(result, records)
+                    room = max(0, room - used)
+                if result.size_bytes:
+                    self._metrics.fetched(topic, result.size_bytes)
+                position += 1
+        return [
+            FetchTopicResult(topic, [part.result for part in parts]) for topic, parts in topics
+        ]
+
+    @staticmethod
+    def _as_records(result: FetchPartitionResult, records: list[PlainRecord]) -> None:
+        result.records = records
+        result.parts = ()

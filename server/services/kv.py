@@ -1,0 +1,97 @@
+"""Small values for clients, in namespaces of their own; the engine's are out of reach."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from enum import Enum
+
+from streamlog.errors import Invalid, InvalidName, MessageTooLarge
+from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, KVClient, Value
+from streamlog.server.config import KV_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, LimitsConfig
+from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
+
+_NAMESPACE = re.compile(r"[a-zA-Z0-9.-][a-zA-Z0-9._-]*")
+
+
+class PutMode(Enum):
+    ALWAYS = 1
+    IF_ABSENT = 2
+    COMPARE_AND_SET = 3
+
+
+class KVService:
+    def __init__(self, kv: KVClient, *, authorize: Authorize, limits: LimitsConfig) -> None:
+        self._kv = kv
+        self._authorize = authorize
+        self._limits = limits
+
+    async def get(self, context: RequestContext, key: Key) -> Value | None:
+        return await self._kv.get_kv(self._checked(context, Operation.READ, key))
+
+    async def put(
+        self,
+        context: RequestContext,
+        key: Key,
+        data: bytes,
+        mode: PutMode = PutMode.ALWAYS,
+        expected_revision: int = 0,
+    ) -> Value:
+        """The value now stored. Errors: ValueConflict, InvalidName, MessageTooLarge."""
+        key = self._checked(context, Operation.WRITE, key)
+        if len(data) > self._limits.kv_value_bytes_max:
+            raise MessageTooLarge(
+                f"the value has {len(data)} bytes; at most {self._limits.kv_value_bytes_max} are "
+                "allowed (put larger ones into a stream)",
+                size_bytes=len(data),
+                max_bytes=self._limits.kv_value_bytes_max,
+            )
+        if mode is PutMode.IF_ABSENT:
+            return await self._kv.put_kv_if_absent(key, data)
+        if mode is PutMode.COMPARE_AND_SET:
+            return await self._kv.compare_and_set_kv(key, data, expected_revision)
+        return await self._kv.put_kv(key, data)
+
+    async def delete(self, context: RequestContext, key: Key) -> Value | None:
+        """The value removed."""
+        return await self._kv.del_kv(self._checked(context, Operation.DELETE, key))
+
+    async def list(
+        self, context: RequestContext, namespace: str, prefix: bytes, after: bytes | None, limit: int
+    ) -> list[KeyValue]:
+        namespace = self._namespace(context, Operation.READ, namespace)
+        return await self._kv.list_kv(namespace, prefix, after=after, limit=limit)
+
+    def watch(
+        self, context: RequestContext, namespace: str, prefix: bytes, from_revision: int | None
+    ) -> AsyncIterator[KVChange]:
+        namespace = self._namespace(context, Operation.READ, namespace)
+        return self._kv.watch_kv(namespace, prefix, from_revision=from_revision)
+
+    def _checked(self, context: RequestContext, operation: Operation, key: Key) -> Key:
+        if not key.name:
+            raise InvalidName("the key's name is empty")
+        if len(key.name) > KV_NAME_BYTES_MAX:
+            raise InvalidName(
+                f"the key's name has {len(key.name)} bytes; at most {KV_NAME_BYTES_MAX} are allowed"
+            )
+        return Key(key.name, self._namespace(context, operation, key.namespace))
+
+    def _namespace(self, context: RequestContext, operation: Operation, namespace: str) -> str:
+        namespace = namespace or NAMESPACE_DEFAULT
+        if namespace.startswith("_"):
+            raise InvalidName("namespaces that start with _ are the engine's own; choose another")
+        if len(namespace) > NAMESPACE_BYTES_MAX or not _NAMESPACE.fullmatch(namespace):
+            raise InvalidName(
+                f"namespace {namespace[:80]!r}: use 1 to {NAMESPACE_BYTES_MAX} of the letters "
+                "a-z A-Z 0-9 . _ -"
+            )
+        self._authorize(context, operation, Resource(ResourceType.NAMESPACE, namespace))
+        return namespace
+
+
+def checked_limit(limit: int, most: int = 10_000, default: int = 1000) -> int:
+    """0 is the default. Errors: Invalid below 0; above the most it is cut."""
+    if limit < 0:
+        raise Invalid(f"limit is {limit}; give 0 (the default, {default}) or more")
+    return min(limit or default, most)

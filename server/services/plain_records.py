@@ -1,0 +1,61 @@
+"""Plain records ↔ record batches, for clients without a codec; at most 1 MiB a request or answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamlog.codec.batch import scan
+from streamlog.codec.records import BatchBuilder, iterate
+from streamlog.errors import Invalid, MessageTooLarge
+from streamlog.runtime.buffers import Buffer, join
+from streamlog.server.config import RECORDS_FORM_BYTES_MAX
+from streamlog.server.services.requests import PlainRecord
+
+
+def encode_plain_records(records: Sequence[PlainRecord], now_ms: int) -> Buffer:
+    """One batch, uncompressed, without a producer id. Errors: Invalid, MessageTooLarge."""
+    if not records:
+        raise Invalid("the partition has neither record_batches nor records; give one of them")
+    builder = BatchBuilder(1 << 30)
+    for record in records:
+        builder.append(
+            now_ms if record.timestamp_ms is None else record.timestamp_ms,
+            record.key,
+            record.value,
+            list(record.headers),
+        )
+        if builder.size_bytes > RECORDS_FORM_BYTES_MAX:
+            raise MessageTooLarge(
+                f"plain records make a batch of more than {RECORDS_FORM_BYTES_MAX} bytes; send "
+                "fewer a request, or record batches",
+                size_bytes=builder.size_bytes,
+                max_bytes=RECORDS_FORM_BYTES_MAX,
+            )
+    return builder.build()
+
+
+def decode_plain_records(
+    parts: Sequence[Buffer], start_offset: int, room_bytes: int, end_offset: int
+) -> tuple[list[PlainRecord], int, int]:
+    """The records from start_offset on that fit; where the next fetch goes on; bytes used.
+
+    The first record comes whatever its size when room_bytes is not 0. Control batches are passed
+    over. Errors: CorruptMessage, InvalidRecord.
+    """
+    out: list[PlainRecord] = []
+    used = 0
+    for batch in scan(join(parts), verify_crc=False):
+        header = batch.header
+        if header.is_control:
+            continue
+        for offset, timestamp_ms, key, value, headers in iterate(batch.view, verify_crc=False):
+            if offset < start_offset:
+                continue
+            size = 32 + len(key or b"") + len(value or b"")
+            size += sum(len(name) + len(data or b"") + 8 for name, data in headers)
+            if used + size > room_bytes and (out or not room_bytes):
+                return out, offset, used
+            used += size
+            stamp = header.max_timestamp_ms if header.is_log_append_time else timestamp_ms
+            out.append(PlainRecord(key, value, headers, stamp, offset))
+    return out, end_offset, used

@@ -1,0 +1,221 @@
+"""Produce: sequenced in the order of requests, answered when durable; an error is its partition's own.
+
+1. `sequence` hands each partition's batches to its log, in request order, one await each.
+2. What it returns is awaited later, so that the next request is sequenced meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import NamedTuple
+
+from streamlog.errors import (
+    Invalid,
+    InvalidTxnState,
+    OutcomeUnknown,
+    StreamlogError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from streamlog.log.abstract import AbstractLog, LogAppendInfo, ProduceContext, TopicPartition
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.server.config import LimitsConfig
+from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
+from streamlog.server.metrics import TopicMetrics
+from streamlog.server.services.plain_records import encode_plain_records
+from streamlog.server.services.ports import Logs
+from streamlog.server.services.requests import (
+    ProduceCall,
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceTopicResult,
+)
+
+Outcome = Awaitable[LogAppendInfo] | StreamlogError
+
+
+class _Sequenced(NamedTuple):
+    partition: int
+    size_bytes: int
+    outcome: Outcome
+
+
+class SequencedProduce:
+    """One request whose batches have their places; `results` waits until they are durable."""
+
+    __slots__ = ("_clock", "_deadline", "_metrics", "_topics", "_wait_durable")
+
+    def __init__(
+        self,
+        topics: list[tuple[str, list[_Sequenced]]],
+        *,
+        wait_durable: bool,
+        deadline: float,
+        clock: Clock,
+        metrics: TopicMetrics,
+    ) -> None:
+        self._topics = topics
+        self._wait_durable = wait_durable
+        self._deadline = deadline
+        self._clock = clock
+        self._metrics = metrics
+
+    async def results(self) -> list[ProduceTopicResult]:
+        """In request order. Cancelling it leaves the appends under way."""
+        try:
+            return [
+                ProduceTopicResult(topic, [await self._result(topic, part) for part in parts])
+                for topic, parts in self._topics
+            ]
+        finally:
+            if self._wait_durable:
+                self.abandon()
+
+    async def _result(self, topic: str, part: _Sequenced) -> ProducePartitionResult:
+        outcome = part.outcome
+        if isinstance(outcome, StreamlogError):
+            return ProducePartitionResult(part.partition, outcome)
+        if not self._wait_durable:
+            return ProducePartitionResult(part.partition, None)
+        try:
+            info = await self._durable(outcome)
+        except StreamlogError as error:
+            return ProducePartitionResult(part.partition, error)
+        if not info.is_duplicate:
+            records = info.last_offset - info.base_offset + 1
+            self._metrics.produced(topic, records, part.size_bytes)
+        return ProducePartitionResult(
+            part.partition,
+            None,
+            info.base_offset,
+            info.log_append_time_ms,
+            info.log_start_offset,
+            info.is_duplicate,
+        )
+
+    async def _durable(self, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
+        if isinstance(ack, asyncio.Future) and ack.done():
+            return ack.result()
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - self._clock.monotonic())):
+                return await ack
+        except TimeoutError:
+            raise OutcomeUnknown(
+                "the batch is in its place but was not durable when the time was up; retry with "
+                "the same producer id and sequence"
+            ) from None
+
+    def abandon(self) -> None:
+        """Nobody waits any more: the appends go on, their errors are not reported as lost."""
+        for _, parts in self._topics:
+            for part in parts:
+                if isinstance(part.outcome, asyncio.Future):
+                    part.outcome.add_done_callback(_observe)
+                elif isinstance(part.outcome, Coroutine):
+                    part.outcome.close()
+
+
+def _observe(future: asyncio.Future[LogAppendInfo]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+class ProduceService:
+    def __init__(
+        self,
+        logs: Logs,
+        *,
+        clock: Clock,
+        authorize: Authorize,
+        limits: LimitsConfig,
+        metrics: TopicMetrics,
+        auto_create: Callable[[], bool],
+        offload: Offload,
+    ) -> None:
+        self._logs = logs
+        self._offload = offload
+        self._clock = clock
+        self._authorize = authorize
+        self._limits = limits
+        self._metrics = metrics
+        self._auto_create = auto_create
+
+    async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
+        """Gives every batch of the request its place, in request order.
+
+        Errors: Invalid for the request as a whole; everything else is in the results.
+        """
+        self._check(call)
+        deadline = self._clock.monotonic() + (
+            (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
+        )
+        if context.deadline is not None and context.deadline < deadline:
+            deadline = context.deadline
+        produce = ProduceContext(deadline, context.principal, context.client_id, context.trace_id)
+        topics: list[tuple[str, list[_Sequenced]]] = []
+        sequenced = SequencedProduce(
+            topics,
+            wait_durable=call.wait_durable,
+            deadline=deadline,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
+        try:
+            for topic, partitions in call.topics:
+                outcomes: list[_Sequenced] = []
+                topics.append((topic, outcomes))
+                for part in partitions:
+                    outcomes.append(await self._sequence_one(context, produce, topic, part))
+        except BaseException:
+            sequenced.abandon()
+            raise
+        if not call.wait_durable:
+            sequenced.abandon()
+        return sequenced
+
+    def _check(self, call: ProduceCall) -> None:
+        if call.transactional_id:
+            raise InvalidTxnState("transactions come with a later version; leave it unset")
+        count = sum(len(topic.partitions) for topic in call.topics)
+        if count == 0:
+            raise Invalid("the request names no partition")
+        if count > self._limits.partitions_per_request_max:
+            raise Invalid(
+                f"the request names {count} partitions; at most "
+                f"{self._limits.partitions_per_request_max} are allowed"
+            )
+
+    async def _sequence_one(
+        self,
+        context: RequestContext,
+        produce: ProduceContext,
+        topic: str,
+        part: ProducePartition,
+    ) -> _Sequenced:
+        try:
+            self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, topic))
+            partition = TopicPartition(topic, part.partition)
+            log = self._logs.open_log(partition) or await self._open(context, partition)
+            batches = part.batches
+            if batches is None:
+                batches = await self._offload.run(
+                    Lane.CPU, encode_plain_records, part.records, self._clock.now_ms()
+                )
+            return _Sequenced(part.partition, len(batches), await log.append(batches, produce))
+        except StreamlogError as error:
+            return _Sequenced(part.partition, 0, error)
+
+    async def _open(self, context: RequestContext, partition: TopicPartition) -> AbstractLog:
+        try:
+            return await self._logs.log(partition)
+        except UnknownTopicOrPartition:
+            if not self._auto_create() or self._logs.topic(partition.topic) is not None:
+                raise
+        self._authorize(context, Operation.CREATE, Resource(ResourceType.TOPIC, partition.topic))
+        try:
+            await self._logs.create_topic(partition.topic)
+        except TopicAlreadyExists:
+            pass  # Somebody else made it meanwhile.
+        return await self._logs.log(partition)

@@ -1,0 +1,100 @@
+"""Produce and fetch as plain values: what a listener hands to the log service, and gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamlog.errors import StreamlogError
+from streamlog.log.abstract import AbortedTransaction, Isolation
+from streamlog.runtime.buffers import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRecord:
+    """One record in plain form; `timestamp_ms` None: the server's time. `offset` in answers only."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int | None = None
+    offset: int = 0
+
+
+class ProducePartition(NamedTuple):
+    """Kafka v2 batches one after another, or plain records."""
+
+    partition: int
+    batches: Buffer | None
+    records: Sequence[PlainRecord] = ()
+
+
+class ProduceTopic(NamedTuple):
+    topic: str
+    partitions: Sequence[ProducePartition]
+
+
+class ProduceCall(NamedTuple):
+    """`wait_durable` False answers with offset -1 as soon as the batches are sequenced."""
+
+    topics: Sequence[ProduceTopic]
+    wait_durable: bool = True
+    timeout_ms: int = 0
+    transactional_id: str = ""
+
+
+class ProducePartitionResult(NamedTuple):
+    partition: int
+    error: StreamlogError | None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    is_duplicate: bool = False
+
+
+class ProduceTopicResult(NamedTuple):
+    topic: str
+    partitions: Sequence[ProducePartitionResult]
+
+
+class FetchPartition(NamedTuple):
+    partition: int
+    offset: int
+    max_bytes: int = 0
+    current_leader_epoch: int | None = None
+
+
+class FetchTopic(NamedTuple):
+    topic: str
+    partitions: Sequence[FetchPartition]
+
+
+class FetchCall(NamedTuple):
+    topics: Sequence[FetchTopic]
+    max_wait_ms: int = 0
+    min_bytes: int = 1
+    max_bytes: int = 0
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    as_records: bool = False
+
+
+@dataclass(slots=True)
+class FetchPartitionResult:
+    """`parts` joined are whole record batches; `records` only where they were asked for."""
+
+    partition: int
+    next_offset: int
+    error: StreamlogError | None = None
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: tuple[AbortedTransaction, ...] = ()
+    parts: Sequence[Buffer] = ()
+    size_bytes: int = 0
+    records: Sequence[PlainRecord] = ()
+
+
+class FetchTopicResult(NamedTuple):
+    topic: str
+    partitions: Sequence[FetchPartitionResult]

@@ -1,0 +1,299 @@
+"""Streams for clients: this node opens them, appends to them, and serves reads of them.
+
+Streams whose tags say that a log lives in them can be read here, and written only through the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from streamlog.errors import Closed, Conflict, Fenced, Invalid, OutcomeUnknown, PolicyViolation
+from streamlog.model.batch import (
+    ATTRIBUTES_BYTES_MAX,
+    AppendContext,
+    AppendResult,
+    CreateStreamOptions,
+    DeleteStreamOptions,
+    FetchContext,
+    FetchResult,
+    OpenStreamOptions,
+    RecordBatch,
+    StoredBatch,
+    StreamDescription,
+    StreamState,
+)
+from streamlog.model.stream import Stream, StreamClient
+from streamlog.runtime.clock import Clock
+from streamlog.server.config import TAGS_BYTES_MAX, LimitsConfig
+from streamlog.server.context import (
+    CLUSTER,
+    Authorize,
+    Operation,
+    RequestContext,
+    Resource,
+    ResourceType,
+)
+from streamlog.server.services.fetch import LongPolls
+
+READ_CHUNK_BYTES = 1024 * 1024
+"""What a ReadStream call holds in memory at most, one batch more apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """A stream as this node knows it; confirm and next offset are the tail where it is open here."""
+
+    description: StreamDescription
+    start_offset: int
+    confirm_offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendCall:
+    stream_id: int
+    batch: RecordBatch
+    expected_next_offset: int | None = None
+    fencing_token: bytes | None = None
+    timeout_ms: int = 0
+
+
+class SequencedAppend:
+    """An append that has its place, or its error."""
+
+    __slots__ = ("_ack", "_clock", "_deadline", "_on_lost")
+
+    def __init__(
+        self,
+        ack: Awaitable[AppendResult],
+        deadline: float,
+        clock: Clock,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._ack = asyncio.ensure_future(ack)
+        self._deadline = deadline
+        self._clock = clock
+        self._on_lost = on_lost
+
+    async def result(self) -> AppendResult:
+        """Errors: those of Stream.append; OutcomeUnknown when it is not durable in time."""
+        try:
+            if self._ack.done():
+                return self._ack.result()
+            async with asyncio.timeout(max(0.0, self._deadline - self._clock.monotonic())):
+                return await asyncio.shield(self._ack)
+        except (Fenced, Closed):
+            self._on_lost()
+            raise
+        except TimeoutError:
+            self.abandon()
+            raise OutcomeUnknown(
+                "the append was not durable when the time was up; read the stream's end before a "
+                "retry, or append with expected_next_offset"
+            ) from None
+
+    def abandon(self) -> None:
+        """Nobody waits any more; the append goes on."""
+        self._ack.add_done_callback(_observe)
+
+
+def _observe(future: asyncio.Future[AppendResult]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+class StreamService:
+    def __init__(
+        self,
+        streams: StreamClient,
+        polls: LongPolls,
+        *,
+        clock: Clock,
+        authorize: Authorize,
+        limits: LimitsConfig,
+    ) -> None:
+        self._streams = streams
+        self._polls = polls
+        self._clock = clock
+        self._authorize = authorize
+        self._limits = limits
+        self._open: dict[int, Stream] = {}
+        self._writable: set[int] = set()
+
+    async def create(self, context: RequestContext, tags: dict[str, str]) -> StreamFacts:
+        self._authorize(context, Operation.CREATE, CLUSTER)
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
+        if size > TAGS_BYTES_MAX:
+            raise Invalid(f"tags take {size} bytes; at most {TAGS_BYTES_MAX} are allowed")
+        if any(key.startswith("_") for key in tags):
+            raise Invalid("tags that start with _ are the engine's own; choose other names")
+        stream = await self._streams.create_and_open_stream(CreateStreamOptions(tags))
+        self._open[stream.stream_id] = stream
+        self._writable.add(stream.stream_id)
+        return await self._facts(stream.stream_id)
+
+    async def open(
+        self, context: RequestContext, stream_id: int, options: OpenStreamOptions
+    ) -> StreamFacts:
+        """Takes the stream to this node, at the epoch given or the next one."""
+        self._authorize(context, Operation.WRITE, _resource(stream_id))
+        await self._check_writable(stream_id)
+        self._open[stream_id] = await self._streams.open_stream(stream_id, options)
+        return await self._facts(stream_id)
+
+    async def close(self, context: RequestContext, stream_id: int) -> None:
+        self._authorize(context, Operation.WRITE, _resource(stream_id))
+        await self._check_writable(stream_id)
+        stream = self._open.pop(stream_id, None)
+        if stream is not None:
+            await stream.close()
+        else:
+            await self._streams.close_stream(stream_id)
+
+    async def delete(self, context: RequestContext, stream_id: int, epoch: int | None) -> None:
+        self._authorize(context, Operation.DELETE, _resource(stream_id))
+        await self._check_writable(stream_id)
+        self._open.pop(stream_id, None)
+        await self._streams.delete_stream(stream_id, DeleteStreamOptions(epoch))
+        self._writable.discard(stream_id)
+
+    async def describe(self, context: RequestContext, stream_id: int) -> StreamFacts:
+        self._authorize(context, Operation.DESCRIBE, _resource(stream_id))
+        return await self._facts(stream_id)
+
+    async def list(self, context: RequestContext, after: int, limit: int) -> list[StreamFacts]:
+        self._authorize(context, Operation.DESCRIBE, CLUSTER)
+        found = await self._streams.list_streams(after=after, limit=limit)
+        return [self._with_tail(description) for description in found]
+
+    async def append(self, context: RequestContext, call: AppendCall) -> SequencedAppend:
+        """Sequenced in the order of calls, one stream at a time.
+
+        Errors: Invalid, and what opening a stream raises; the append's own errors come later.
+        """
+        self._authorize(context, Operation.WRITE, _resource(call.stream_id))
+        if len(call.batch.attributes) > ATTRIBUTES_BYTES_MAX:
+            raise Invalid(
+                f"attributes have {len(call.batch.attributes)} bytes; at most "
+                f"{ATTRIBUTES_BYTES_MAX} are allowed"
+            )
+        if call.stream_id not in self._writable:
+            await self._check_writable(call.stream_id)
+        stream = self._open.get(call.stream_id) or await self._stream(call.stream_id)
+        timeout_s = (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
+        deadline = self._clock.monotonic() + timeout_s
+        if context.deadline is not None and context.deadline < deadline:
+            deadline = context.deadline
+        ack = stream.append(
+            call.batch,
+            AppendContext(
+                deadline=deadline,
+                trace_id=context.trace_id,
+                expected_next_offset=call.expected_next_offset,
+                fencing_token=call.fencing_token,
+            ),
+        )
+        return SequencedAppend(
+            ack, deadline, self._clock, partial(self._forget, call.stream_id, stream)
+        )
+
+    def _forget(self, stream_id: int, stream: Stream) -> None:
+        """The handle is of no use any more; the next call looks again."""
+        if self._open.get(stream_id) is stream:
+            del self._open[stream_id]
+
+    async def fetch(
+        self,
+        context: RequestContext,
+        stream_id: int,
+        start: int,
+        end: int | None,
+        max_bytes: int,
+        max_wait_ms: int,
+    ) -> tuple[FetchResult, int, int]:
+        """Batches, start offset, confirm offset; waits at the confirm offset for max_wait_ms."""
+        self._authorize(context, Operation.READ, _resource(stream_id))
+        stream = await self._stream(stream_id)
+        wait_ms = min(max_wait_ms, self._limits.fetch_wait_ms_max)
+        if start == stream.confirm_offset and wait_ms and (end is None or end > start):
+            await self._polls.wait([stream.wait_confirmed(start + 1)], wait_ms / 1000)
+        limit = min(max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max)
+        stop = stream.confirm_offset if end is None else end
+        found = await stream.fetch(
+            start,
+            min(stop, stream.confirm_offset) if start <= stream.confirm_offset else stop,
+            limit,
+            FetchContext(deadline=context.deadline, trace_id=context.trace_id),
+        )
+        return found, stream.start_offset, stream.confirm_offset
+
+    async def read(
+        self, context: RequestContext, stream_id: int, start: int, end: int | None
+    ) -> AsyncIterator[tuple[tuple[StoredBatch, ...], int]]:
+        """Batches and confirm offset, chunk by chunk, to `end` or for ever; ends when draining."""
+        self._authorize(context, Operation.READ, _resource(stream_id))
+        stream = await self._stream(stream_id)
+        position = start
+        while (end is None or position < end) and not self._polls.is_draining:
+            if position == stream.confirm_offset:
+                await self._polls.wait(
+                    [stream.wait_confirmed(position + 1)], self._limits.fetch_wait_ms_max / 1000
+                )
+                continue
+            stop = stream.confirm_offset if end is None else min(end, stream.confirm_offset)
+            found = await stream.fetch(
+                position,
+                max(stop, position),
+                READ_CHUNK_BYTES,
+                FetchContext(trace_id=context.trace_id),
+            )
+            position = found.batches[-1].end_offset
+            yield found.batches, stream.confirm_offset
+
+    async def trim(self, context: RequestContext, stream_id: int, new_start: int) -> int:
+        """The start offset after it; durable on return."""
+        self._authorize(context, Operation.DELETE, _resource(stream_id))
+        await self._check_writable(stream_id)
+        stream = await self._stream(stream_id)
+        await stream.trim(new_start)
+        return stream.start_offset
+
+    async def _stream(self, stream_id: int) -> Stream:
+        """The stream where this node already holds it; never takes it from anybody."""
+        stream = self._open.get(stream_id)
+        if stream is None:
+            known = await self._streams.describe_stream(stream_id)
+            if known.state is not StreamState.OPEN:
+                raise Conflict(
+                    f"stream {stream_id} is closed; call OpenStream first", stream_id=stream_id
+                )
+            stream = await self._streams.open_stream(stream_id, OpenStreamOptions(known.epoch))
+            self._open[stream_id] = stream
+        return stream
+
+    async def _check_writable(self, stream_id: int) -> None:
+        known = await self._streams.describe_stream(stream_id)
+        owner = known.tags.get("_log")
+        if owner is not None:
+            raise PolicyViolation(
+                f"stream {stream_id} belongs to {owner}; write through the topic",
+                stream_id=stream_id,
+            )
+        self._writable.add(stream_id)
+
+    async def _facts(self, stream_id: int) -> StreamFacts:
+        return self._with_tail(await self._streams.describe_stream(stream_id))
+
+    def _with_tail(self, known: StreamDescription) -> StreamFacts:
+        stream = self._open.get(known.stream_id)
+        if stream is None:
+            return StreamFacts(known, known.start_offset, known.end_offset, known.end_offset)
+        return StreamFacts(known, stream.start_offset, stream.confirm_offset, stream.next_offset)
+
+
+def _resource(stream_id: int) -> Resource:
+    return Resource(ResourceType.STREAM, str(stream_id))
+
