@@ -1,0 +1,90 @@
+"""A real node as a child process: started, killed, started again on the same port."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class NodeProcess:
+    """`streamlog dev` on a folder of its own."""
+
+    data: Path
+    wal: str = "disk"
+    arguments: tuple[str, ...] = ()
+    port: int = field(default_factory=free_port)
+    banner: dict[str, Any] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    _log: IO[str] | None = None
+
+    @property
+    def server(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        return self.data.parent / f"{self.data.name}.log"
+
+    def start(self) -> NodeProcess:
+        """Returns when the node has said where it listens."""
+        self._log = self.log_path.open("a")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "streamlog.cli.main", "dev", "--json"),
+                *("--data", str(self.data), "--wal", self.wal),
+                *("--listen", self.server, "--http-listen", "127.0.0.1:0"),
+                *self.arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait(30)
+            raise RuntimeError(f"the node did not start: {self.log_path.read_text()[-2000:]}")
+        self.banner = json.loads(line)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to do anything."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, sent: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(sent)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        assert self._log is not None
+        self._log.close()
+        self.process = None
+        return code
+
+    def __enter__(self) -> NodeProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.stop()
