@@ -1,0 +1,71 @@
+"""Leases: which there are, when each ends, which keys hang on each.
+
+Deadlines are monotonic seconds. A deleted or rewritten key leaves its lease.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from streamlog.kvstore.interface import KeyValue, WatchBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Ends at `deadline` (monotonic seconds) unless kept alive."""
+
+    lease_id: int
+    ttl_ms: int
+    deadline: float
+
+
+class LeaseTable:
+    """The durable leases of one store."""
+
+    def __init__(self) -> None:
+        self.next_id = 1
+        """Ids are never given twice."""
+        self._leases: dict[int, Lease] = {}
+        self._keys: dict[int, set[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def get(self, lease_id: int) -> Lease | None:
+        return self._leases.get(lease_id)
+
+    def keys_of(self, lease_id: int) -> Set[bytes]:
+        return self._keys.get(lease_id, frozenset())
+
+    def due(self, now: float) -> list[Lease]:
+        """Those that have ended, oldest deadline first."""
+        found = [lease for lease in self._leases.values() if lease.deadline <= now]
+        return sorted(found, key=lambda lease: (lease.deadline, lease.lease_id))
+
+    def next_deadline(self) -> float:
+        """Infinity where there is no lease."""
+        return min((lease.deadline for lease in self._leases.values()), default=math.inf)
+
+    def attach(self, kv: KeyValue) -> None:
+        if kv.lease_id:
+            self._keys.setdefault(kv.lease_id, set()).add(kv.key)
+
+    def apply(
+        self, leases: Mapping[int, Lease | None], next_id: int, batches: Iterable[WatchBatch]
+    ) -> None:
+        """Takes over what a staging worked out."""
+        self.next_id = next_id
+        for batch in batches:
+            for change in batch.changes:
+                if change.previous is not None and change.previous.lease_id:
+                    self._keys.get(change.previous.lease_id, set()).discard(change.key)
+                if change.kv is not None:
+                    self.attach(change.kv)
+        for lease_id, lease in leases.items():
+            if lease is None:
+                self._leases.pop(lease_id, None)
+                self._keys.pop(lease_id, None)
+            else:
+                self._leases[lease_id] = lease
