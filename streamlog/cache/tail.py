@@ -1,0 +1,113 @@
+"""The newest batches of each stream, kept in memory from the moment they are sequenced.
+
+1. `StreamTail.push` at sequencing: the batch is *held*; nothing drops it.
+2. `TailCache.settled` once it is committed to the store: it may go, oldest first over all streams.
+3. Settled batches go while held and settled bytes together pass the bound, so that the cache
+   gives way to appends under way and memory stays flat.
+
+A stream's tail has no gap and ends at the stream's next offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+
+from streamlog.format.entry import StreamEntry
+
+_COMPACT_AT = 64
+"""Dropped slots at a list's head before the list is cut; keeps dropping O(1) on average."""
+
+
+class StreamTail:
+    """One stream's newest batches: offsets `first` (inclusive) to `end` (exclusive)."""
+
+    __slots__ = ("_bases", "_cache", "_entries", "_head", "end")
+
+    def __init__(self, cache: TailCache, end: int) -> None:
+        self._cache = cache
+        self._bases: list[int] = []
+        self._entries: list[StreamEntry] = []
+        self._head = 0
+        self.end = end
+
+    @property
+    def first(self) -> int:
+        """First offset in memory; `end` when there is none."""
+        return self._bases[self._head] if self._head < len(self._bases) else self.end
+
+    def push(self, entry: StreamEntry, size_bytes: int) -> None:
+        """Adds the batch at `end`."""
+        base = entry.base_offset
+        self._bases.append(base)
+        self._entries.append(entry)
+        self.end = base + entry.record_count
+        self._cache.held_bytes += size_bytes
+
+    def read(self, start: int, end: int, max_bytes: int) -> list[StreamEntry]:
+        """Batches from the one that contains `start` (≥ first), until `end` or the size is met."""
+        found: list[StreamEntry] = []
+        size = 0
+        entries = self._entries
+        for index in range(bisect_right(self._bases, start, self._head) - 1, len(entries)):
+            entry = entries[index]
+            if entry.base_offset >= end or (found and size + entry.size_bytes > max_bytes):
+                break
+            found.append(entry)
+            size += entry.size_bytes
+        return found
+
+    def drop(self, entry: StreamEntry) -> None:
+        """Forgets the batch if it is the oldest one here."""
+        head = self._head
+        if head < len(self._entries) and self._entries[head] is entry:
+            self._head = head = head + 1
+            if head == len(self._entries):
+                self._bases.clear()
+                self._entries.clear()
+                self._head = 0
+            elif head >= _COMPACT_AT and head * 2 >= len(self._entries):
+                del self._bases[:head]
+                del self._entries[:head]
+                self._head = 0
+            else:
+                # The slot must not keep the payload alive.
+                self._entries[head - 1] = _DROPPED
+
+    def clear(self) -> None:
+        """Forgets all; for a stream that was lost or destroyed."""
+        self._bases.clear()
+        self._entries.clear()
+        self._head = 0
+
+
+_DROPPED = StreamEntry(0, 0, 0, 0, 0, (), b"", 0)
+
+
+class TailCache:
+    """The byte bound that all tails share."""
+
+    def __init__(self, bound_bytes: int) -> None:
+        self.bound_bytes = bound_bytes
+        self.held_bytes = 0
+        self.settled_bytes = 0
+        self._settled: deque[tuple[StreamTail, StreamEntry, int]] = deque()
+
+    def tail(self, next_offset: int) -> StreamTail:
+        """An empty tail that ends at next_offset."""
+        return StreamTail(self, next_offset)
+
+    def settled(self, batches: Iterable[tuple[StreamTail, StreamEntry, int]]) -> None:
+        """(tail, batch, its bytes as pushed): committed to the store, or never will be."""
+        queue = self._settled
+        size = 0
+        for batch in batches:
+            queue.append(batch)
+            size += batch[2]
+        self.held_bytes -= size
+        self.settled_bytes += size
+        while queue and self.held_bytes + self.settled_bytes > self.bound_bytes:
+            tail, entry, size_bytes = queue.popleft()
+            tail.drop(entry)
+            self.settled_bytes -= size_bytes

@@ -1,0 +1,329 @@
+"""StreamClient over an engine: creating, opening, trimming, closing, destroying streams.
+
+Every change but an open is an entry of a commit record. A stream's changes wait for one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.engine import Engine, fenced
+from streamlog.engine.stream import EngineStream
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import (
+    Closed,
+    Internal,
+    Invalid,
+    OffsetOutOfRange,
+    StreamFenced,
+    StreamlogError,
+    StreamNotFound,
+)
+from streamlog.format.entry import StreamEntry
+from streamlog.metadata.interface import (
+    CommitEntry,
+    CreateEntry,
+    NewObject,
+    StreamEpoch,
+    StreamRow,
+    TrimEntry,
+)
+from streamlog.model.batch import (
+    CloseStreamOptions,
+    CreateStreamOptions,
+    DeleteStreamOptions,
+    OpenStreamOptions,
+    RecordBatch,
+    StreamDescription,
+    StreamState,
+)
+from streamlog.objectstore.keys import data_key
+
+TAGS_BYTES_MAX = 1024
+_FIRST_EPOCH = 1
+_CREATE_TRIES_MAX = 5
+
+FirstBatches = Callable[[Sequence[int]], Sequence[tuple[int, RecordBatch]]]
+
+_CREATE = CreateStreamOptions()
+_OPEN = OpenStreamOptions()
+_CLOSE = CloseStreamOptions()
+_DELETE = DeleteStreamOptions()
+
+
+class EngineStreamClient:
+    """The StreamClient protocol."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._metadata = engine.metadata
+        self._changing: dict[int, _Turn] = {}
+
+    async def create_and_open_streams(
+        self,
+        options: Sequence[CreateStreamOptions],
+        first_batches: FirstBatches | None = None,
+    ) -> list[EngineStream]:
+        self._engine.check_open()
+        for option in options:
+            _check_tags(option.tags)
+        if not options:
+            return []
+        ids = await self._metadata.allocate_stream_ids(len(options))
+        creates = [
+            CreateEntry(stream_id, _FIRST_EPOCH, dict(option.tags))
+            for stream_id, option in zip(ids, options, strict=True)
+        ]
+        entries = _first_entries(ids, first_batches(ids)) if first_batches is not None else []
+        objects = [await self._put_first(entries)] if entries else []
+        await self._metadata.commit(CommitEntry(creates=creates, objects=objects))
+        self._engine.check_open()
+        by_stream: dict[int, list[StreamEntry]] = {}
+        for entry in entries:
+            by_stream.setdefault(entry.stream_id, []).append(entry)
+        return [self._new(stream_id, by_stream.get(stream_id, ())) for stream_id in ids]
+
+    async def create_and_open_stream(self, options: CreateStreamOptions = _CREATE) -> EngineStream:
+        (stream,) = await self.create_and_open_streams([options])
+        return stream
+
+    async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> EngineStream:
+        engine = self._engine
+        engine.check_open()
+        async with self._alone(stream_id):
+            row = self._metadata.stream(stream_id)
+            if row is not None and row.holder == self._metadata.tenure:
+                core = engine.cores.get(stream_id)
+                if options.epoch is not None and options.epoch < row.epoch:
+                    raise fenced(stream_id, row.epoch)()
+                is_first = core is None or not core.is_handed_out
+                if row.state is StreamState.OPEN and (
+                    options.epoch == row.epoch or (options.epoch is None and is_first)
+                ):
+                    return self._handed_out(engine.core(row))
+            await self._give_up_old_epoch(stream_id)
+            (row,) = await self._metadata.open_streams(
+                [(stream_id, options.epoch)], accept_data_loss=options.accept_data_loss
+            )
+            old = engine.cores.pop(stream_id, None)
+            if old is not None:
+                old.halt(fenced(stream_id, row.epoch))
+            return self._handed_out(engine.core(row))
+
+    async def close_stream(self, stream_id: int, options: CloseStreamOptions = _CLOSE) -> None:
+        row = self._held(stream_id)
+        if row.state is StreamState.CLOSED:
+            return
+        await self.close_core(self._engine.core(row))
+
+    async def delete_stream(self, stream_id: int, options: DeleteStreamOptions = _DELETE) -> None:
+        self._engine.check_open()
+        row = self._row(stream_id)
+        if options.epoch is not None and options.epoch < row.epoch:
+            raise fenced(stream_id, row.epoch)()
+        if row.holder != self._metadata.tenure or row.state is StreamState.CLOSED:
+            await self.open_stream(stream_id)
+            row = self._row(stream_id)
+        await self.destroy_core(self._engine.core(row))
+
+    async def describe_stream(self, stream_id: int) -> StreamDescription:
+        return self._describe(self._row(stream_id))
+
+    async def list_streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamDescription]:
+        return [self._describe(row) for row in self._metadata.streams(after=after, limit=limit)]
+
+    async def trim(self, core: StreamCore, new_start_offset: int) -> None:
+        """As Stream.trim. Waits until what lies below is in the store: the fold trims only that."""
+        _check_core(core)
+        if new_start_offset > core.confirm:
+            raise OffsetOutOfRange(
+                f"cannot trim stream {core.stream_id} to {new_start_offset}: it ends at "
+                f"{core.confirm}",
+                offset=new_start_offset,
+                start_offset=core.start,
+                end_offset=core.confirm,
+            )
+        if new_start_offset <= core.start:
+            return
+        await core.settled_to(new_start_offset, self._engine.press)
+        committed = await self._metadata.commit(
+            CommitEntry(trims=[TrimEntry(core.stream_id, core.epoch, new_start_offset)])
+        )
+        self._check_kept(core, committed.stripped)
+        core.start = max(core.start, new_start_offset)
+
+    async def close_core(self, core: StreamCore) -> None:
+        """As Stream.close."""
+        await self._end(
+            core, CommitEntry(closes=[StreamEpoch(core.stream_id, core.epoch)]), _closed
+        )
+
+    async def destroy_core(self, core: StreamCore) -> None:
+        """As Stream.destroy. Appends under way are finished first: they have been promised."""
+        await self._end(
+            core, CommitEntry(destroys=[StreamEpoch(core.stream_id, core.epoch)]), _destroyed
+        )
+
+    async def _end(
+        self, core: StreamCore, entry: CommitEntry, reason: Callable[[int], StreamlogError]
+    ) -> None:
+        _check_core(core)
+        async with self._alone(core.stream_id):
+            _check_core(core)
+            core.is_closing = True
+            try:
+                await core.quiet(self._engine.press)
+            except BaseException:
+                core.is_closing = False
+                raise
+            # From here on the entry may be applied whatever happens to this call: no append after.
+            committed = await self._metadata.commit(entry)
+            self._check_kept(core, committed.stripped)
+            self._engine.cores.pop(core.stream_id, None)
+            core.halt(lambda: reason(core.stream_id))
+
+    async def _give_up_old_epoch(self, stream_id: int) -> None:
+        """Everything appended under the epoch held so far is in the store on return.
+
+        A commit under the old epoch would be stripped after the move, and a WAL that still holds
+        appends of an epoch that was lost could be taken for the new one's.
+        """
+        engine = self._engine
+        core = engine.cores.get(stream_id)
+        if core is not None:
+            core.is_closing = True
+            try:
+                await core.quiet(engine.press)
+            except BaseException:
+                core.is_closing = False
+                raise
+        if stream_id in engine.foreign:
+            await engine.drain()
+            engine.foreign.discard(stream_id)
+
+    def _check_kept(self, core: StreamCore, stripped: frozenset[int]) -> None:
+        if core.stream_id in stripped:
+            row = self._metadata.stream(core.stream_id)
+            epoch = row.epoch if row is not None else core.epoch + 1
+            self._engine.lost(core.stream_id, epoch)
+            raise fenced(core.stream_id, epoch)()
+
+    async def _put_first(self, entries: list[StreamEntry]) -> NewObject:
+        written = await self._engine.writer.write_entries(entries)
+        try:
+            await self._engine.put.put(
+                data_key(written.object_id), written.parts, tries_max=_CREATE_TRIES_MAX
+            )
+        except BaseException:
+            self._metadata.release_object_id(written.object_id)
+            raise
+        return written.new_object
+
+    def _new(self, stream_id: int, entries: Sequence[StreamEntry]) -> EngineStream:
+        row = self._metadata.stream(stream_id)
+        if row is None:
+            raise Internal(f"stream {stream_id} was created and is not in the fold")
+        core = self._engine.core(row)
+        if entries and core.tail.first == core.next == row.end:
+            # The first batches are read back soon: a tail that starts at the beginning holds them.
+            core.tail = self._engine.tails.tail(entries[0].base_offset)
+            for entry in entries:
+                core.tail.push(entry, entry.size_bytes)
+            self._engine.tails.settled([(core.tail, entry, entry.size_bytes) for entry in entries])
+        return self._handed_out(core)
+
+    def _handed_out(self, core: StreamCore) -> EngineStream:
+        core.is_handed_out = True
+        engine = self._engine
+        return EngineStream(core, engine.sequencer, engine.fetcher, self)
+
+    def _row(self, stream_id: int) -> StreamRow:
+        row = self._metadata.stream(stream_id)
+        if row is None:
+            raise _destroyed(stream_id)
+        return row
+
+    def _held(self, stream_id: int) -> StreamRow:
+        self._engine.check_open()
+        row = self._row(stream_id)
+        if row.holder != self._metadata.tenure:
+            raise StreamFenced(
+                f"stream {stream_id} is held by {row.holder}; open it first",
+                stream_id=stream_id,
+                epoch=row.epoch,
+            )
+        return row
+
+    def _describe(self, row: StreamRow) -> StreamDescription:
+        core = self._engine.cores.get(row.stream_id)
+        end = row.end if core is None or core.epoch != row.epoch else core.confirm
+        return StreamDescription(
+            row.stream_id, row.epoch, row.state, row.start, end, str(row.holder), row.tags
+        )
+
+    @asynccontextmanager
+    async def _alone(self, stream_id: int) -> AsyncIterator[None]:
+        """One open, close or destroy of a stream at a time."""
+        turn = self._changing.setdefault(stream_id, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._changing[stream_id]
+
+
+class _Turn:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+def _check_core(core: StreamCore) -> None:
+    if core.stop is not None:
+        raise core.stop()
+
+
+def _check_tags(tags: dict[str, str]) -> None:
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
+    if size > TAGS_BYTES_MAX:
+        raise Invalid(f"a stream's tags have {size} bytes; at most {TAGS_BYTES_MAX}")
+
+
+def _first_entries(
+    ids: Sequence[int], batches: Sequence[tuple[int, RecordBatch]]
+) -> list[StreamEntry]:
+    following = dict.fromkeys(ids, 0)
+    entries: list[StreamEntry] = []
+    for stream_id, batch in batches:
+        if stream_id not in following:
+            raise Invalid(f"first batches are for the new streams only, not for {stream_id}")
+        entries.append(
+            StreamEntry(
+                stream_id,
+                _FIRST_EPOCH,
+                following[stream_id],
+                batch.record_count,
+                batch.base_timestamp_ms,
+                batch.parts,
+                batch.attributes,
+                crc32c_parts(batch.parts),
+            )
+        )
+        following[stream_id] += batch.record_count
+    return entries
+
+
+def _closed(stream_id: int) -> StreamlogError:
+    return Closed(f"stream {stream_id} was closed; open it again")
+
+
+def _destroyed(stream_id: int) -> StreamlogError:
+    return StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)

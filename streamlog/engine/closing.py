@@ -1,0 +1,46 @@
+"""When the open batch becomes an object: a pure decision.
+
+Full: at once. Pressed (appends wait for room, or somebody waits for the commit): at once.
+Otherwise after the interval; an adaptive policy does not wait when no upload is under way, but
+keeps the distance that the PUT rate asks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Closing(NamedTuple):
+    """Close at `due_at` (monotonic seconds; in the past: now), for `reason`."""
+
+    due_at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClosePolicy:
+    """`put_distance_s`: least time between two uploads that are not full, 0 for none."""
+
+    bytes_target: int
+    interval_s: float
+    is_adaptive: bool
+    put_distance_s: float = 0.0
+
+    def decide(
+        self,
+        *,
+        size_bytes: int,
+        opened_at: float,
+        uploads_in_flight: int,
+        last_closed_at: float,
+        is_pressed: bool,
+    ) -> Closing:
+        if size_bytes >= self.bytes_target:
+            return Closing(opened_at, "size")
+        if is_pressed:
+            return Closing(opened_at, "pressure")
+        earliest = last_closed_at + self.put_distance_s
+        if self.is_adaptive and uploads_in_flight == 0:
+            return Closing(max(opened_at, earliest), "idle")
+        return Closing(max(opened_at + self.interval_s, earliest), "time")

@@ -1,0 +1,164 @@
+"""The engine's settings; each says what it trades."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConfig:
+    """How much may be under way."""
+
+    append_bytes_max: int = setting(
+        64 * MIB,
+        "Bytes of appends that are not yet stored for good (wal=object: not confirmed; wal=disk: "
+        "not uploaded). At the bound appends wait. More rides out longer store outages and costs "
+        "as much memory.",
+        minimum=MIB,
+    )
+    batch_bytes_max: int = setting(
+        32 * MIB,
+        "Largest payload of one append. A large batch holds up the appends of other streams "
+        "behind it.",
+        minimum=1024,
+    )
+    batch_overhead_bytes: int = setting(
+        1024,
+        "Charged per append beside its payload, so that tiny appends cannot fill the memory.",
+        minimum=0,
+    )
+    group_bytes_max: int = setting(
+        4 * MIB,
+        "wal=disk: bytes that one write and sync make durable at most. Larger groups raise "
+        "throughput and the latency of the appends in them.",
+        minimum=64 * 1024,
+    )
+    drain_timeout_ms: int = setting(
+        30_000,
+        "How long closing waits for uploads. What a disk WAL still holds then is replayed by the "
+        "next start.",
+        minimum=0,
+    )
+    retry_backoff_ms: int = setting(
+        50, "First wait after a failed WAL write or store request; doubles up to the maximum."
+    )
+    retry_backoff_ms_max: int = setting(
+        5000, "Longest wait between two tries; a store that returns is noticed that late."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FlushConfig:
+    """wal=object: when appends become an object."""
+
+    flush_bytes_target: int = setting(
+        8 * MIB, "A batch of this size is uploaded at once. Larger objects cost fewer PUTs."
+    )
+    flush_interval_ms: int = setting(
+        100,
+        "Longest wait of an append for others while uploads are under way; an idle node uploads "
+        "at once. Lower is faster and costs more PUTs under load.",
+        minimum=0,
+    )
+    put_rate_max_per_s: float = setting(
+        10.0,
+        "Remote stores: PUTs a second at most, full batches apart. At 10 a month costs at most "
+        "26 million PUTs; lower is cheaper and slower.",
+        minimum=0.01,
+    )
+    uploads_in_flight_max: int = setting(
+        4,
+        "Uploads at a time. More raise throughput on stores with long latency, and memory.",
+        minimum=1,
+    )
+    hedge_delay_ms_min: int = setting(
+        500,
+        "A PUT that takes longer than three times the running p99, and than this, is sent again "
+        "under the same key with the same bytes. Lower cuts tail latency and costs PUTs.",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UploadConfig:
+    """wal=disk: how the WAL is emptied into the store."""
+
+    upload_bytes_target: int = setting(
+        16 * MIB, "Bytes of one upload. Larger objects cost fewer PUTs, and memory meanwhile."
+    )
+    upload_interval_ms: int = setting(
+        1000,
+        "Longest wait before acknowledged bytes go to the store. Lower loses less with a lost "
+        "disk and costs more PUTs.",
+        minimum=0,
+    )
+    uploads_in_flight_max: int = setting(2, "Uploads at a time.", minimum=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectConfig:
+    """How object files are laid out."""
+
+    compression: str = setting(
+        "none",
+        "zstd makes smaller objects where it pays, and costs CPU. Record batches that producers "
+        "compressed gain nothing.",
+        choices=("none", "zstd"),
+    )
+    block_target_bytes: int = setting(
+        512 * 1024, "Size of a data block: the least that a reader gets. Smaller ones cost index."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfig:
+    """Memory for reading, and how far to read ahead."""
+
+    tail_cache_bytes: int = setting(
+        64 * MIB,
+        "The newest batches, appends under way among them, stay in memory up to this size; "
+        "readers near the end never ask the store.",
+    )
+    block_cache_bytes: int = setting(
+        64 * MIB, "Decoded blocks of readers further behind, least recently used dropped first."
+    )
+    index_cache_bytes: int = setting(16 * MIB, "Decoded index sections of objects.")
+    read_ahead_bytes_min: int = setting(
+        512 * 1024, "First read of a reader; doubles while it reads on in sequence."
+    )
+    read_ahead_bytes_max: int = setting(
+        32 * MIB,
+        "Most that one reader reads ahead; never more than a quarter of the block cache.",
+    )
+    lagging_reads_max: int = setting(
+        4, "Reads of far-behind readers at a time, so that they cannot slow the others.", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorConfig:
+    """Deletion of objects without live data."""
+
+    deletion_delay_ms: int = setting(
+        600_000,
+        "How long an object without live data stays, for readers that still hold its place.",
+        minimum=0,
+    )
+    collect_interval_ms: int = setting(60_000, "Time between two runs.", minimum=1)
+    delete_batch_max: int = setting(500, "Objects deleted by one store request.", minimum=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEngineConfig:
+    """All of the engine's settings."""
+
+    append: AppendConfig = AppendConfig()
+    flush: FlushConfig = FlushConfig()
+    upload: UploadConfig = UploadConfig()
+    object: ObjectConfig = ObjectConfig()
+    read: ReadConfig = ReadConfig()
+    collector: CollectorConfig = CollectorConfig()

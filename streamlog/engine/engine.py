@@ -1,0 +1,366 @@
+"""One tenure's streams: the parts of the write and read path put together, and their life.
+
+Opening: the WAL names this tenure, earlier tenures' streams are taken over, the WAL is replayed,
+then the loops start. A failure of any loop ends the engine: every caller hears the reason.
+`close` drains (all is confirmed and in the store) and seals; `kill` stops as a crash would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.cache.tail import TailCache
+from streamlog.engine.block_reader import BlockReader
+from streamlog.engine.budget import Budget
+from streamlog.engine.closing import ClosePolicy
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.engine.fetcher import Fetcher
+from streamlog.engine.group import Group, confirm
+from streamlog.engine.group_commit import GroupCommit
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.object_put import ObjectPut
+from streamlog.engine.object_writer import ObjectWriter
+from streamlog.engine.recovery import recovered_group, replay
+from streamlog.engine.sequencer import Sequencer
+from streamlog.engine.stream_core import ErrorFactory, StreamCore
+from streamlog.engine.uploader import Uploader
+from streamlog.errors import (
+    Closed,
+    Fenced,
+    Internal,
+    OutcomeUnknown,
+    StreamFenced,
+    StreamlogError,
+    TenureFenced,
+)
+from streamlog.metadata.interface import Committed, Metadata, StreamRow
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.background import Background
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+from streamlog.wal.log import WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+WalMode = Literal["disk", "object"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of. `wal` with mode "object": left behind by disk mode, replayed."""
+
+    mode: WalMode
+    metadata: Metadata
+    store: ObjectStore
+    wal: WriteAheadLog | None
+    clock: Clock
+    random: Random
+    offload: Offload
+    registry: CollectorRegistry
+    is_remote: bool
+
+
+class Engine:
+    """Made inside a running loop; of use after `start`."""
+
+    def __init__(self, parts: EngineParts, config: StreamEngineConfig) -> None:
+        self.parts = parts
+        self.config = config
+        self.metadata = parts.metadata
+        self.metrics = metrics = EngineMetrics(parts.registry)
+        self.background = Background("engine", self._fail)
+        self.failure: StreamlogError | None = None
+        self._failed = asyncio.Event()
+        self._is_sweep_due = False
+        self.cores: dict[int, StreamCore] = {}
+        """Streams that this tenure holds and has in memory."""
+        self.foreign: set[int] = set()
+        """Streams lost while this WAL may still hold appends of theirs."""
+        self.tails = TailCache(config.read.tail_cache_bytes)
+        self.budget = Budget(config.append.append_bytes_max, self._press)
+        self.put = ObjectPut(
+            parts.store,
+            config.append,
+            config.flush,
+            self.background,
+            parts.clock,
+            parts.random,
+            metrics,
+            is_hedging=parts.is_remote,
+        )
+        self.writer = ObjectWriter(parts.metadata, parts.offload, config.object)
+        is_disk = parts.mode == "disk"
+        self.uploader = Uploader(
+            self._policy(is_disk),
+            (config.upload if is_disk else config.flush).uploads_in_flight_max,
+            parts.metadata,
+            self.writer,
+            self.put,
+            self._stored,
+            self.background,
+            parts.clock,
+            metrics,
+        )
+        self.group_commit: GroupCommit | None = None
+        if is_disk:
+            assert parts.wal is not None
+            self.group_commit = GroupCommit(
+                config.append,
+                parts.wal,
+                self.uploader.offer,
+                self._set_door,
+                parts.clock,
+                parts.random,
+                metrics,
+            )
+        self.sequencer = Sequencer(
+            config.append, self.budget, self.group_commit or self.uploader, parts.clock, metrics
+        )
+        self.blocks = BlockReader(parts.store, parts.offload, config.read, self.background, metrics)
+        self.fetcher = Fetcher(
+            parts.metadata, self.blocks, config.read, self.background, parts.clock, metrics
+        )
+        metrics.queue_bytes_bound.set(config.append.append_bytes_max)
+        metrics.queue_bytes.set_function(lambda: self.budget.used_bytes)
+        metrics.tail_bytes.set_function(lambda: self.tails.held_bytes + self.tails.settled_bytes)
+        metrics.block_bytes.set_function(lambda: self.blocks.blocks.size_bytes)
+
+    @property
+    def pending_upload_bytes(self) -> int:
+        """Bytes of appends that are not in the store yet."""
+        return self.tails.held_bytes
+
+    async def start(self) -> None:
+        """Recovers, then takes appends. Errors: WalPending, Corrupt, TenureFenced, Unavailable."""
+        metadata, wal = self.metadata, self.parts.wal
+        metadata.on_stream_lost(self.lost)
+        if wal is not None:
+            held = wal.tenures
+            await wal.begin(metadata.tenure)
+            await metadata.take_over_previous(held)
+            await self._recover(wal)
+        else:
+            await metadata.take_over_previous(frozenset())
+        if self.group_commit is not None:
+            self.background.spawn(self.group_commit.run(), name="group_commit")
+        self.background.spawn(self.uploader.run(), name="commit")
+        self.background.every(lambda: 1.0, self._check_fence, name="check_fence")
+        if wal is not None and self.group_commit is None:
+            await self.drain()
+
+    def core(self, row: StreamRow) -> StreamCore:
+        """The stream in memory, under the epoch of `row`, which this tenure holds."""
+        core = self.cores.get(row.stream_id)
+        if core is None or core.epoch != row.epoch:
+            core = StreamCore(row, self.tails.tail(row.end))
+            self.cores[row.stream_id] = core
+        return core
+
+    def check_open(self) -> None:
+        """Raises the reason why the engine is closed, if it is."""
+        if self.sequencer.stop is not None:
+            raise self.sequencer.stop()
+
+    def lost(self, stream_id: int, epoch: int) -> None:
+        """Another tenure took the stream under `epoch`: its appends fail, its Stream is fenced."""
+        core = self.cores.get(stream_id)
+        if core is None or core.epoch >= epoch:
+            return
+        del self.cores[stream_id]
+        if core.next > core.settled:
+            log.warning(
+                "a stream with appends that are not stored was taken over",
+                extra={"stream_id": stream_id, "from": core.settled, "to": core.next},
+            )
+        self.foreign.add(stream_id)
+        core.halt(fenced(stream_id, epoch))
+        self._sweep_soon()
+
+    def press(self) -> None:
+        """What has been appended so far is wanted in the store soon."""
+        self.uploader.press()
+
+    async def drain(self) -> None:
+        """Returns when every append called so far is confirmed and in the store, or its stream lost.
+
+        Errors: the engine's failure.
+        """
+        for core in list(self.cores.values()):
+            try:
+                if core.stop is None:
+                    await core.quiet(self.press)
+            except Fenced:
+                if self.failure is not None:
+                    raise
+
+    async def wait_stopped(self) -> StreamlogError:
+        """Returns when the engine has failed, with the reason."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    async def close(self) -> None:
+        """Takes nothing more, drains for as long as is allowed, and stops."""
+        self.sequencer.closing = _closed
+        if self.failure is None:
+            try:
+                async with asyncio.timeout(self.config.append.drain_timeout_ms / 1000):
+                    await self.drain()
+            except TimeoutError:
+                log.warning(
+                    "closed before everything was in the store",
+                    extra={"pending_bytes": self.pending_upload_bytes},
+                )
+            except StreamlogError:
+                if self.failure is None:
+                    raise
+        await self.kill()
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing acknowledged lies outside the store."""
+        return self.tails.held_bytes == 0 and self.failure is None
+
+    async def kill(self) -> None:
+        """Stops at once. What was sequenced and not confirmed: OutcomeUnknown."""
+        self._stop(
+            _closed,
+            lambda: OutcomeUnknown("the engine was closed before the append was confirmed"),
+        )
+        await self.background.close()
+
+    async def _recover(self, wal: WriteAheadLog) -> None:
+        found = await replay(wal, self.metadata)
+        self.foreign |= found.foreign
+        overhead = self.config.append.batch_overhead_bytes
+        for sequence, entries in found.groups:
+            items = []
+            for entry in entries:
+                row = self.metadata.stream(entry.stream_id)
+                assert row is not None
+                items.append((self.core(row), entry))
+            group = recovered_group(sequence, items, overhead)
+            group.opened_at = self.parts.clock.monotonic()
+            self.budget.take_unbounded(sum(item.charge for item in group.items))
+            self.uploader.offer(group)
+        if found.groups:
+            log.info(
+                "replayed the WAL",
+                extra={"appends": found.batches, "size_bytes": found.size_bytes},
+            )
+        elif found.last_sequence:
+            await wal.release(found.last_sequence)
+
+    def _policy(self, is_disk: bool) -> ClosePolicy:
+        if is_disk:
+            upload = self.config.upload
+            return ClosePolicy(upload.upload_bytes_target, upload.upload_interval_ms / 1000, False)
+        flush = self.config.flush
+        return ClosePolicy(
+            flush.flush_bytes_target,
+            flush.flush_interval_ms / 1000,
+            True,
+            1 / flush.put_rate_max_per_s if self.parts.is_remote else 0.0,
+        )
+
+    async def _stored(self, group: Group, committed: Committed | None) -> None:
+        """A batch is committed: with wal=object it is confirmed now; its room is free."""
+        if committed is not None:
+            for stream_id in committed.stripped:
+                row = self.metadata.stream(stream_id)
+                self.lost(stream_id, row.epoch if row is not None else 1 << 62)
+        if self.group_commit is None:
+            confirm(group)
+            self._count(group)
+        else:
+            self.metrics.upload_backlog_bytes.dec(group.size_bytes)
+        touched: dict[StreamCore, None] = {}
+        charge = 0
+        for item in group.items:
+            item.core.settled = item.entry.end_offset
+            touched[item.core] = None
+            charge += item.charge
+        self.tails.settled([(item.core.tail, item.entry, item.size_bytes) for item in group.items])
+        for core in touched:
+            core.progressed()
+        self.budget.release(charge)
+        if group.wal_sequence and self.parts.wal is not None:
+            await self.parts.wal.release(group.wal_sequence)
+
+    def _count(self, group: Group) -> None:
+        metrics = self.metrics
+        metrics.appends.inc(len(group.items))
+        metrics.append_bytes.inc(group.size_bytes)
+        metrics.group_bytes.observe(group.size_bytes)
+        metrics.ack_seconds.observe(self.parts.clock.monotonic() - group.opened_at)
+
+    async def _check_fence(self) -> None:
+        if self.metadata.is_fenced:
+            raise TenureFenced(
+                f"tenure {self.metadata.tenure} was sealed: another process runs as this node; "
+                "stop one of the two"
+            )
+
+    def _press(self) -> None:
+        self.uploader.press()
+
+    def _set_door(self, door: ErrorFactory | None) -> None:
+        self.sequencer.door = door
+
+    def _sweep_soon(self) -> None:
+        # Many streams are lost together: one sweep serves all.
+        if not self._is_sweep_due:
+            self._is_sweep_due = True
+            asyncio.get_running_loop().call_soon(self._sweep)
+
+    def _sweep(self) -> None:
+        self._is_sweep_due = False
+        self.sequencer.sweep()
+
+    def _fail(self, error: BaseException) -> None:
+        """A loop failed: the engine stops, and everybody hears why."""
+        if self.failure is not None:
+            return
+        if isinstance(error, StreamlogError):
+            reason = error
+        else:
+            reason = Internal(f"the engine stopped after an unexpected failure: {error!r}")
+            reason.__cause__ = error
+        self.failure = reason
+        self._failed.set()
+        self._stop(lambda: _again(reason, True), lambda: _again(reason, False))
+
+    def _stop(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
+        if self.sequencer.stop is not None:
+            return
+        self.uploader.stop()
+        self.sequencer.close(refused, sequenced)
+        for core in self.cores.values():
+            core.halt(refused)
+
+
+def fenced(stream_id: int, epoch: int) -> ErrorFactory:
+    """Why nothing more can be done under an older epoch."""
+    return lambda: StreamFenced(
+        f"stream {stream_id} was opened again with epoch {epoch}; reopen it to go on",
+        stream_id=stream_id,
+        epoch=epoch,
+    )
+
+
+def _closed() -> Closed:
+    return Closed("the engine was closed; open it again")
+
+
+def _again(reason: StreamlogError, has_no_side_effects: bool) -> StreamlogError:
+    """A new error that says the same: each caller gets one with a traceback of its own."""
+    error = type(reason)(reason.message, **reason.fields)
+    error.has_no_side_effects = has_no_side_effects
+    error.__cause__ = reason
+    return error

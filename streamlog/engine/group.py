@@ -1,0 +1,73 @@
+"""A run of sequenced appends that become durable, or stored, together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from streamlog.engine.stream_core import StreamCore
+from streamlog.format.entry import StreamEntry
+from streamlog.model.batch import AppendResult
+
+
+class Pending(NamedTuple):
+    """One sequenced append. `future` is None for a recovered one, which nobody waits for."""
+
+    core: StreamCore
+    entry: StreamEntry
+    size_bytes: int
+    charge: int
+    future: asyncio.Future[AppendResult] | None
+    deadline: float | None
+
+
+class Group:
+    """Sequenced appends in order; `wal_sequence` is their last one in the WAL, 0 without one."""
+
+    __slots__ = ("items", "opened_at", "size_bytes", "wal_sequence")
+
+    def __init__(self) -> None:
+        self.items: list[Pending] = []
+        self.size_bytes = 0
+        self.opened_at = 0.0
+        self.wal_sequence = 0
+
+    def extend(self, other: Group) -> None:
+        """Takes over what follows."""
+        if not self.items:
+            self.opened_at = other.opened_at
+        self.items.extend(other.items)
+        self.size_bytes += other.size_bytes
+        self.wal_sequence = other.wal_sequence
+
+
+class Sink(Protocol):
+    """Where sequenced appends go to become durable."""
+
+    def add(self, pending: Pending) -> None: ...
+
+    def unconfirmed(self) -> Iterable[Group]:
+        """Every group whose appends are not answered yet, oldest first."""
+        ...
+
+
+def confirm(group: Group) -> None:
+    """The group is durable: its streams' confirm offsets move, its appends are answered in order.
+
+    Streams that were lost meanwhile are passed over; their appends have been told.
+    """
+    touched: dict[StreamCore, None] = {}
+    for core, entry, _, _, future, _ in group.items:
+        if core.stop is not None:
+            continue
+        base = entry.base_offset
+        end = base + entry.record_count
+        # A recovered append is confirmed before it is stored.
+        if end > core.confirm:
+            core.confirm = end
+        touched[core] = None
+        if future is not None and not future.done():
+            future.set_result(AppendResult(base, end))
+    for core in touched:
+        core.confirmed()

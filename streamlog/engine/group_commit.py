@@ -1,0 +1,125 @@
+"""wal=disk: while one group of appends syncs, the next one fills.
+
+1. The oldest group is written and synced; then all of its appends are answered at once.
+2. A failed write gives nothing up: offsets are handed out, so the same group is written again until
+   it works. Meanwhile new appends are turned away at the door with a retryable error.
+3. A confirmed group goes on to the uploader with its place in the WAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from streamlog.engine.backoff import Backoff
+from streamlog.engine.config import AppendConfig
+from streamlog.engine.group import Group, Pending, confirm
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.stream_core import ErrorFactory
+from streamlog.errors import DiskFull, OutcomeUnknown, Unavailable
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.rand import Random
+from streamlog.wal.log import WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """The sink of sequenced appends with wal=disk."""
+
+    def __init__(
+        self,
+        config: AppendConfig,
+        wal: WriteAheadLog,
+        confirmed: Callable[[Group], None],
+        set_door: Callable[[ErrorFactory | None], None],
+        clock: Clock,
+        random: Random,
+        metrics: EngineMetrics,
+    ) -> None:
+        self._config = config
+        self._wal = wal
+        self._confirmed = confirmed
+        self._set_door = set_door
+        self._clock = clock
+        self._random = random
+        self._metrics = metrics
+        self._syncing: Group | None = None
+        self._full: deque[Group] = deque()
+        self._open = Group()
+        self._wake = asyncio.Event()
+
+    def add(self, pending: Pending) -> None:
+        group = self._open
+        if not group.items:
+            group.opened_at = self._clock.monotonic()
+            self._wake.set()
+        group.items.append(pending)
+        group.size_bytes += pending.size_bytes
+        if group.size_bytes >= self._config.group_bytes_max:
+            self._full.append(group)
+            self._open = Group()
+
+    def unconfirmed(self) -> Iterable[Group]:
+        syncing = () if self._syncing is None else (self._syncing,)
+        return list(itertools.chain(syncing, self._full, (self._open,)))
+
+    async def run(self) -> None:
+        """Writes group after group; runs until cancelled."""
+        while True:
+            if self._full:
+                group = self._full.popleft()
+            elif self._open.items:
+                group, self._open = self._open, Group()
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            self._syncing = group
+            await self._write(group)
+            self._syncing = None
+            self._answer(group)
+
+    async def _write(self, group: Group) -> None:
+        backoff: Backoff | None = None
+        while True:
+            # A stream that was lost has told its appends; they need no place in the WAL.
+            entries = [item.entry for item in group.items if item.core.stop is None]
+            if not entries:
+                return
+            try:
+                group.wal_sequence = await self._wal.append(entries)
+            except (Unavailable, OutcomeUnknown, OSError) as error:
+                if backoff is None:
+                    backoff = Backoff(self._config, self._random)
+                    log.warning(
+                        "the WAL cannot be written; appends wait",
+                        extra={"reason": str(error), "appends": len(entries)},
+                    )
+                self._metrics.failures.labels("wal").inc()
+                self._set_door(_door(str(error)))
+                await backoff.sleep()
+            else:
+                if backoff is not None:
+                    log.info("the WAL is written again", extra={"tries": backoff.tries})
+                    self._set_door(None)
+                return
+
+    def _answer(self, group: Group) -> None:
+        confirm(group)
+        metrics = self._metrics
+        metrics.appends.inc(len(group.items))
+        metrics.append_bytes.inc(group.size_bytes)
+        metrics.group_bytes.observe(group.size_bytes)
+        metrics.ack_seconds.observe(self._clock.monotonic() - group.opened_at)
+        self._confirmed(group)
+
+
+def _door(reason: str) -> ErrorFactory:
+    return lambda: DiskFull(
+        f"the write-ahead log cannot be written ({reason}); nothing was stored: "
+        "make room on its disk, then retry"
+    )

@@ -1,0 +1,60 @@
+"""Builds the object of a batch: entries sorted by stream, an id of this tenure's own block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from streamlog.engine.config import ObjectConfig
+from streamlog.engine.group import Group
+from streamlog.format.entry import StreamEntry
+from streamlog.format.object_build import BuiltObject, build_object
+from streamlog.format.object_footer import ObjectIdentity
+from streamlog.metadata.interface import Metadata, NewObject
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane, Offload
+
+
+class WrittenObject:
+    """An object as it goes to the store; `parts` may be dropped once it is there."""
+
+    __slots__ = ("new_object", "object_id", "parts", "size_bytes")
+
+    def __init__(
+        self, object_id: int, parts: Sequence[Buffer], size_bytes: int, new_object: NewObject
+    ) -> None:
+        self.object_id = object_id
+        self.parts = parts
+        self.size_bytes = size_bytes
+        self.new_object = new_object
+
+
+class ObjectWriter:
+    def __init__(self, metadata: Metadata, offload: Offload, config: ObjectConfig) -> None:
+        self._metadata = metadata
+        self._offload = offload
+        self._config = config
+
+    async def write(self, group: Group) -> WrittenObject | None:
+        """None when every stream of the group was lost meanwhile."""
+        entries = [item.entry for item in group.items if item.core.stop is None]
+        return await self.write_entries(entries) if entries else None
+
+    async def write_entries(self, entries: list[StreamEntry]) -> WrittenObject:
+        """`entries` hold each stream's batches in order."""
+        # Stable: within a stream the order of appends, which is offset order, stays.
+        entries.sort(key=attrgetter("stream_id"))
+        object_id = await self._metadata.allocate_object_id()
+        identity = ObjectIdentity(self._metadata.cluster_id, self._metadata.tenure, object_id)
+        built = await self._offload.run(Lane.CPU, self._build, identity, entries)
+        return WrittenObject(
+            object_id, built.parts, built.size_bytes, NewObject(built.row, built.ranges)
+        )
+
+    def _build(self, identity: ObjectIdentity, entries: Sequence[StreamEntry]) -> BuiltObject:
+        return build_object(
+            identity,
+            entries,
+            compression=self._config.compression,
+            block_target_bytes=self._config.block_target_bytes,
+        )

@@ -1,0 +1,134 @@
+"""A stream as its holder has it in memory.
+
+start ≤ confirm ≤ next and settled ≤ next. With wal=disk settled ≤ confirm (upload follows the
+ack); with wal=object they are equal. Offsets from the tail's first on are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from streamlog.cache.tail import StreamTail
+from streamlog.errors import StreamlogError
+from streamlog.metadata.interface import StreamRow
+
+ErrorFactory = Callable[[], StreamlogError]
+
+
+class StreamCore:
+    """Offsets, tail and waiters of one stream under one epoch."""
+
+    __slots__ = (
+        "_progress",
+        "_waiters",
+        "confirm",
+        "epoch",
+        "is_closing",
+        "is_handed_out",
+        "next",
+        "queued",
+        "settled",
+        "start",
+        "stop",
+        "stream_id",
+        "tail",
+        "token",
+    )
+
+    def __init__(self, row: StreamRow, tail: StreamTail) -> None:
+        self.stream_id = row.stream_id
+        self.epoch = row.epoch
+        self.start = row.start
+        self.confirm = row.end
+        self.settled = row.end
+        """End of what is committed to the store."""
+        self.next = row.end
+        self.token = row.token
+        self.tail = tail
+        self.queued = 0
+        """Appends that wait for room: called, not sequenced."""
+        self.is_handed_out = False
+        """A caller has this epoch's Stream."""
+        self.is_closing = False
+        self.stop: ErrorFactory | None = None
+        """Why nothing can be done with this stream any more."""
+        self._waiters: dict[asyncio.Future[None], tuple[int, StreamlogError | None]] = {}
+        self._progress: asyncio.Future[None] | None = None
+
+    def wait_for(self, offset: int, refusal: StreamlogError | None = None) -> asyncio.Future[None]:
+        """Ends when confirm ≥ offset: with None, or with the refusal that had to wait for it.
+
+        `forget` it when nobody waits any more.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.stop is not None:
+            future.set_exception(self.stop())
+        elif self.confirm >= offset:
+            _end(future, refusal)
+        else:
+            self._waiters[future] = (offset, refusal)
+        return future
+
+    def forget(self, future: asyncio.Future[None]) -> None:
+        self._waiters.pop(future, None)
+
+    def confirmed(self) -> None:
+        """Tells the waiters that `confirm` has moved."""
+        if self._waiters:
+            confirm = self.confirm
+            ready = [item for item in self._waiters.items() if item[1][0] <= confirm]
+            for future, (_, refusal) in ready:
+                del self._waiters[future]
+                _end(future, refusal)
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Tells `quiet` and `settled_to` that something has moved."""
+        if self._progress is not None:
+            progress, self._progress = self._progress, None
+            if not progress.done():
+                progress.set_result(None)
+
+    async def settled_to(self, offset: int, press: Callable[[], None]) -> None:
+        """Returns when everything below `offset` is committed to the store.
+
+        `press` asks for it; again after every step, for what was under way before.
+        """
+        while self.settled < offset:
+            press()
+            await self._next_progress()
+
+    async def quiet(self, press: Callable[[], None]) -> None:
+        """Returns when every append called so far is confirmed and committed."""
+        while self.queued or self.settled < self.next:
+            press()
+            await self._next_progress()
+
+    def halt(self, error: ErrorFactory) -> None:
+        """Nothing more happens here; every waiter is told why. The first reason stays."""
+        if self.stop is not None:
+            return
+        self.stop = error
+        waiters, self._waiters = self._waiters, {}
+        for future in waiters:
+            if not future.done():
+                future.set_exception(error())
+        self.tail.clear()
+        self.progressed()
+
+    async def _next_progress(self) -> None:
+        if self.stop is not None:
+            raise self.stop()
+        if self._progress is None:
+            self._progress = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._progress)
+
+
+def _end(future: asyncio.Future[None], refusal: StreamlogError | None) -> None:
+    if future.done():
+        return
+    if refusal is None:
+        future.set_result(None)
+    else:
+        future.set_exception(refusal)

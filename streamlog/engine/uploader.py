@@ -1,0 +1,195 @@
+"""Turns batches of appends into committed objects: build, PUT, commit, in that order.
+
+1. The open batch closes as ClosePolicy says; closed batches wait while too many are in flight.
+2. Several are built and PUT at a time. Commits are in the order in which batches closed, and one
+   commit takes every finished batch at the head.
+3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again.
+
+With wal=object the uploader is the sink of sequenced appends, which are answered when stored.
+With wal=disk it follows the acks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from streamlog.engine.closing import ClosePolicy
+from streamlog.engine.group import Group, Pending
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.object_put import ObjectPut
+from streamlog.engine.object_writer import ObjectWriter, WrittenObject
+from streamlog.metadata.interface import CommitEntry, Committed, Metadata
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.background import Background
+from streamlog.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Upload:
+    """One closed batch on its way. `written` None when no stream in it is ours any more."""
+
+    __slots__ = ("group", "is_in_store", "written")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.written: WrittenObject | None = None
+        self.is_in_store = False
+
+
+class Uploader:
+    """`stored(group, committed)` is called for each batch in order, after its commit."""
+
+    def __init__(
+        self,
+        policy: ClosePolicy,
+        uploads_in_flight_max: int,
+        metadata: Metadata,
+        writer: ObjectWriter,
+        put: ObjectPut,
+        stored: Callable[[Group, Committed | None], Awaitable[None]],
+        background: Background,
+        clock: Clock,
+        metrics: EngineMetrics,
+    ) -> None:
+        self._policy = policy
+        self._in_flight_max = uploads_in_flight_max
+        self._metadata = metadata
+        self._writer = writer
+        self._put = put
+        self._stored = stored
+        self._background = background
+        self._clock = clock
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._open = Group()
+        self._closed: deque[Group] = deque()
+        self._uploads: deque[Upload] = deque()
+        self._last_closed_at = -1e9
+        self._is_pressed = False
+        self._is_pump_due = False
+        self._is_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_ready = asyncio.Event()
+
+    def add(self, pending: Pending) -> None:
+        """One sequenced append (wal=object)."""
+        group = self._open
+        if not group.items:
+            group.opened_at = self._clock.monotonic()
+        group.items.append(pending)
+        group.size_bytes += pending.size_bytes
+        if group.size_bytes >= self._policy.bytes_target:
+            self._close("size")
+        # With a timer set only a full batch changes what is due.
+        elif self._timer is not None:
+            return
+        self._schedule()
+
+    def offer(self, group: Group) -> None:
+        """A confirmed group (wal=disk); groups come in WAL order."""
+        self._open.extend(group)
+        self._metrics.upload_backlog_bytes.inc(group.size_bytes)
+        if self._open.size_bytes >= self._policy.bytes_target:
+            self._close("size")
+        self._schedule()
+
+    def press(self) -> None:
+        """Everything here so far is wanted in the store soon."""
+        if self._open.items:
+            self._is_pressed = True
+            self._schedule()
+
+    def unconfirmed(self) -> Iterable[Group]:
+        return [*(upload.group for upload in self._uploads), *self._closed, self._open]
+
+    def stop(self) -> None:
+        """Starts nothing more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def run(self) -> None:
+        """Commits finished uploads in order; runs until cancelled."""
+        while True:
+            await self._head_ready.wait()
+            self._head_ready.clear()
+            while self._uploads and self._uploads[0].is_in_store:
+                await self._commit_head()
+                self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_pump_due and not self._is_stopped:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        if self._is_stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while len(self._uploads) < self._in_flight_max:
+            if not self._closed:
+                if not self._open.items:
+                    return
+                closing = self._policy.decide(
+                    size_bytes=self._open.size_bytes,
+                    opened_at=self._open.opened_at,
+                    uploads_in_flight=len(self._uploads),
+                    last_closed_at=self._last_closed_at,
+                    is_pressed=self._is_pressed,
+                )
+                wait_s = closing.due_at - self._clock.monotonic()
+                if wait_s > 0:
+                    self._timer = self._loop.call_later(wait_s, self._timer_fired)
+                    return
+                self._close(closing.reason)
+            upload = Upload(self._closed.popleft())
+            self._uploads.append(upload)
+            self._background.spawn(self._upload(upload), name="upload")
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._schedule()
+
+    def _close(self, reason: str) -> None:
+        self._closed.append(self._open)
+        self._open = Group()
+        self._is_pressed = False
+        self._last_closed_at = self._clock.monotonic()
+        self._metrics.closed.labels(reason).inc()
+
+    async def _upload(self, upload: Upload) -> None:
+        written = await self._writer.write(upload.group)
+        if written is not None:
+            upload.written = written
+            self._metrics.object_bytes.observe(written.size_bytes)
+            await self._put.put(data_key(written.object_id), written.parts)
+            self._metrics.put_bytes.inc(written.size_bytes)
+            # Committing needs ranges alone: the bytes may go.
+            written.parts = ()
+        upload.is_in_store = True
+        if self._uploads[0] is upload:
+            self._head_ready.set()
+
+    async def _commit_head(self) -> None:
+        """Commits every finished upload at the head in one record."""
+        ready: list[Upload] = []
+        for upload in self._uploads:
+            if not upload.is_in_store:
+                break
+            ready.append(upload)
+        objects = [upload.written.new_object for upload in ready if upload.written is not None]
+        committed: Committed | None = None
+        if objects:
+            started = self._clock.monotonic()
+            committed = await self._metadata.commit(CommitEntry(objects=objects))
+            self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
+        for upload in ready:
+            self._uploads.popleft()
+            await self._stored(upload.group, committed)
