@@ -1,0 +1,20 @@
+"""A clock that stands still until it is told."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """Wall and monotonic time move together, by `advance` alone."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._start_ms = now_ms
+        self._elapsed_ms = 0
+
+    def now_ms(self) -> int:
+        return self._start_ms + self._elapsed_ms
+
+    def monotonic(self) -> float:
+        return self._elapsed_ms / 1000
+
+    def advance(self, elapsed_ms: int) -> None:
+        self._elapsed_ms += elapsed_ms
