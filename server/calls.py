@@ -18,15 +18,16 @@ from streamlog.errors import Internal, Invalid, Overloaded, StreamlogError
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.logs import trace_id as current_trace_id
 from streamlog.runtime.rand import Random
-from streamlog.server.config import CLIENT_ID_BYTES_MAX, LimitsConfig
 from streamlog.server.context import ANONYMOUS, RequestContext
 from streamlog.server.metrics import ServerMetrics
+from streamlog.settings.limits import CLIENT_ID_BYTES_MAX, LimitsConfig
 from streamlog.v1support import metadata
 from streamlog.v1support.errors import to_status
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Handlers = grpc.GenericRpcHandler[Any, Any]
 Unary = Callable[[RequestContext, Any, Context], Awaitable[Any]]
 Streaming = Callable[[RequestContext, Any, Context], Awaitable[None]]
 
@@ -127,4 +128,3 @@ class Calls:
             deadline=None if remaining is None else self._clock.monotonic() + remaining,
             peer=context.peer(),
         )
-

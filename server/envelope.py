@@ -1,11 +1,12 @@
-"""Protobuf's wire format of the produce messages, read by hand so that record batches stay in place.
+"""The produce messages' wire format, read by hand so that record batches stay in place.
 
-upb copies a bytes field at each access; here `record_batches` becomes a memoryview into the message.
-Only the plain form is known: every field at most once where it may be there once, batches in bytes,
-no field that is refused anyway. `None` says: let the generated parser look at it.
+upb copies a bytes field at each access; here `record_batches` becomes a memoryview into the
+message. Only the plain form is known: every field at most once where it may be there once, batches
+in bytes, no field that is refused anyway. `None` says: let the generated parser look at it.
 
     ProduceStreamRequest  1 varint correlation_id   2 len request
-    ProduceRequest        1 len transactional_id    2 varint acks   3 varint timeout_ms   4* len topics
+    ProduceRequest        1 len transactional_id    2 varint acks   3 varint timeout_ms
+                          4* len topics
     ProduceTopic          1 len topic               2* len partitions
     ProducePartition      1 varint partition        2 len record_batches   3 len records
 """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 
 from streamlog.errors import Closed, Invalid, StreamlogError
 from streamlog.model.kv import Key, Value
-from streamlog.server.calls import Calls, Context
+from streamlog.server.calls import Calls, Context, Handlers
 from streamlog.server.context import RequestContext
 from streamlog.server.pipeline import Drain
 from streamlog.server.services.kv import KVService, PutMode, checked_limit
@@ -33,7 +34,7 @@ class GrpcKV:
         self._calls = calls
         self._drain = drain
 
-    def handlers(self) -> grpc.GenericRpcHandler:
+    def handlers(self) -> Handlers:
         raw: dict[str, Any] = {}
         for name, handle, request, response in (
             ("GetKvs", self._get, kv_pb2.GetKvsRequest, kv_pb2.GetKvsResponse),
@@ -59,7 +60,7 @@ class GrpcKV:
         _check_count(len(request.keys))
         response = kv_pb2.GetKvsResponse()
         for key in request.keys:
-            await _entry(response.entries.add(key=key), lambda k=key: self._kv.get(known, _key(k)))
+            await _entry(response.entries.add(key=key), partial(self._kv.get, known, _key(key)))
         return response
 
     async def _put(
@@ -72,8 +73,13 @@ class GrpcKV:
         for put in request.puts:
             await _entry(
                 response.entries.add(key=put.key),
-                lambda p=put: self._kv.put(
-                    known, _key(p.key), p.data, _MODES[p.mode], p.expected_revision
+                partial(
+                    self._kv.put,
+                    known,
+                    _key(put.key),
+                    put.data,
+                    _MODES[put.mode],
+                    put.expected_revision,
                 ),
             )
         return response
@@ -84,9 +90,7 @@ class GrpcKV:
         _check_count(len(request.keys))
         response = kv_pb2.DeleteKvsResponse()
         for key in request.keys:
-            await _entry(
-                response.entries.add(key=key), lambda k=key: self._kv.delete(known, _key(k))
-            )
+            await _entry(response.entries.add(key=key), partial(self._kv.delete, known, _key(key)))
         return response
 
     async def _list(

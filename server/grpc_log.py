@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from streamlog.errors import Invalid, StreamlogError
-from streamlog.server.calls import Calls, Context
+from streamlog.server.calls import Calls, Context, Handlers
 from streamlog.server.context import RequestContext
 from streamlog.server.conversion import (
     fetch_call,
@@ -86,7 +86,7 @@ class GrpcLog:
         self._budgets = budgets
         self._drain = drain
 
-    def handlers(self) -> grpc.GenericRpcHandler:
+    def handlers(self) -> Handlers:
         calls = self._calls
         raw: dict[str, Any] = {
             "Produce": grpc.unary_unary_rpc_method_handler(
@@ -145,9 +145,7 @@ class GrpcLog:
             finally:
                 budget.release(len(message))
 
-    async def _on_produce_stream(
-        self, known: RequestContext, _: object, context: Context
-    ) -> None:
+    async def _on_produce_stream(self, known: RequestContext, _: object, context: Context) -> None:
         async def start(message: bytes) -> Answer:
             found = parse_stream_request(message)
             correlation_id = 0
@@ -264,7 +262,7 @@ def reader(context: Context) -> Callable[[], Awaitable[bytes | None]]:
 
     async def read() -> bytes | None:
         message = await context.read()
-        return None if message is grpc.aio.EOF else message
+        return message if isinstance(message, bytes) else None
 
     return read
 

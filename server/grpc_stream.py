@@ -9,7 +9,7 @@ import grpc
 from streamlog.errors import Closed, Invalid, StreamlogError
 from streamlog.model.batch import OpenStreamOptions, RecordBatch, StoredBatch
 from streamlog.runtime.buffers import join, parts_size
-from streamlog.server.calls import Calls, Context
+from streamlog.server.calls import Calls, Context, Handlers
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc_log import Refusal, parse, reader
 from streamlog.server.in_flight import Budgets
@@ -68,7 +68,7 @@ class GrpcStream:
         self._drain = drain
         self._metrics = metrics
 
-    def handlers(self) -> grpc.GenericRpcHandler:
+    def handlers(self) -> Handlers:
         calls = self._calls
         raw: dict[str, Any] = {
             "Append": grpc.stream_stream_rpc_method_handler(

@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar, cast
 from streamlog.errors import Closed
 from streamlog.server.in_flight import ConnectionBudget
 
-
 T = TypeVar("T")
 
 
@@ -44,14 +43,14 @@ class Drain:
 
     def __init__(self) -> None:
         self.is_draining = False
-        self._callbacks: set[Callable[[], None]] = set()
+        self._callbacks: set[Callable[[], object]] = set()
 
-    def add(self, callback: Callable[[], None]) -> None:
+    def add(self, callback: Callable[[], object]) -> None:
         self._callbacks.add(callback)
         if self.is_draining:
             callback()
 
-    def remove(self, callback: Callable[[], None]) -> None:
+    def remove(self, callback: Callable[[], object]) -> None:
         self._callbacks.discard(callback)
 
     async def until(self, source: AsyncIterator[T]) -> AsyncIterator[T]:

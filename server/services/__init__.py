@@ -1,1 +1,1 @@
-"""What the node does for its clients, in plain values: knows neither gRPC nor the generated code."""
+"""What the node does for its clients, in plain values: no gRPC, no generated code."""

@@ -17,7 +17,6 @@ from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartit
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.server.config import RECORDS_FORM_BYTES_MAX, LimitsConfig
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
 from streamlog.server.services.plain_records import decode_plain_records
@@ -29,6 +28,7 @@ from streamlog.server.services.requests import (
     FetchTopicResult,
     PlainRecord,
 )
+from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ def check_leader_epoch(leader: AbstractLog, current: int | None) -> None:
             f"{facts}{leader.leader_epoch}; refresh the metadata", leader_epoch=leader.leader_epoch
         )
     raise UnknownLeaderEpoch(
-        f"{facts}{leader.leader_epoch}; retry until it has caught up", leader_epoch=leader.leader_epoch
+        f"{facts}{leader.leader_epoch}; retry until it has caught up",
+        leader_epoch=leader.leader_epoch,
     )
 
 
@@ -64,9 +65,7 @@ class LongPolls:
         for waiter in self._waiting:
             _wake(waiter)
 
-    async def wait(
-        self, watches: Sequence[Coroutine[Any, Any, object]], seconds: float
-    ) -> None:
+    async def wait(self, watches: Sequence[Coroutine[Any, Any, object]], seconds: float) -> None:
         """Returns when one of the watches ends, after `seconds`, or on drain; ends the watches.
 
         A watch that fails ends the wait too: the read that follows meets the same fact.
@@ -145,7 +144,9 @@ class FetchService:
 
     async def fetch(self, context: RequestContext, call: FetchCall) -> list[FetchTopicResult]:
         """In request order. Cancellation leaves nothing behind. Errors: Invalid."""
-        max_bytes = min(call.max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max)
+        max_bytes = min(
+            call.max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max
+        )
         if call.as_records:
             max_bytes = min(max_bytes, RECORDS_FORM_BYTES_MAX)
         topics = self._begin(call, max_bytes)
@@ -195,9 +196,7 @@ class FetchService:
             except StreamlogError as error:
                 part.fail(error)
 
-    async def _read(
-        self, partitions: list[_Progress], max_bytes: int, isolation: Isolation
-    ) -> int:
+    async def _read(self, partitions: list[_Progress], max_bytes: int, isolation: Isolation) -> int:
         """Reads on in every partition; bytes in the answer so far."""
         size = sum(part.result.size_bytes for part in partitions)
         for part in partitions:
@@ -271,9 +270,7 @@ class FetchService:
                 if result.size_bytes:
                     self._metrics.fetched(topic, result.size_bytes)
                 position += 1
-        return [
-            FetchTopicResult(topic, [part.result for part in parts]) for topic, parts in topics
-        ]
+        return [FetchTopicResult(topic, [part.result for part in parts]) for topic, parts in topics]
 
     @staticmethod
     def _as_records(result: FetchPartitionResult, records: list[PlainRecord]) -> None:

@@ -8,8 +8,8 @@ from enum import Enum
 
 from streamlog.errors import Invalid, InvalidName, MessageTooLarge
 from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, KVClient, Value
-from streamlog.server.config import KV_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, LimitsConfig
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
+from streamlog.settings.limits import KV_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, LimitsConfig
 
 _NAMESPACE = re.compile(r"[a-zA-Z0-9.-][a-zA-Z0-9._-]*")
 
@@ -57,7 +57,12 @@ class KVService:
         return await self._kv.del_kv(self._checked(context, Operation.DELETE, key))
 
     async def list(
-        self, context: RequestContext, namespace: str, prefix: bytes, after: bytes | None, limit: int
+        self,
+        context: RequestContext,
+        namespace: str,
+        prefix: bytes,
+        after: bytes | None,
+        limit: int,
     ) -> list[KeyValue]:
         namespace = self._namespace(context, Operation.READ, namespace)
         return await self._kv.list_kv(namespace, prefix, after=after, limit=limit)

@@ -1,4 +1,4 @@
-"""Plain records ↔ record batches, for clients without a codec; at most 1 MiB a request or answer."""
+"""Plain records ↔ record batches, for clients without a codec; 1 MiB a request or answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from streamlog.codec.batch import scan
 from streamlog.codec.records import BatchBuilder, iterate
 from streamlog.errors import Invalid, MessageTooLarge
 from streamlog.runtime.buffers import Buffer, join
-from streamlog.server.config import RECORDS_FORM_BYTES_MAX
 from streamlog.server.services.requests import PlainRecord
+from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
 
 def encode_plain_records(records: Sequence[PlainRecord], now_ms: int) -> Buffer:

@@ -1,4 +1,4 @@
-"""What the services need of what lies below them, as protocols; the wiring hands in the real parts."""
+"""What the services need of what lies below them; the node hands in the real parts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ class TopicFacts(Protocol):
     def configs(self) -> Mapping[str, str]: ...
 
 
+class PartitionFacts(Protocol):
+    """The streams that a partition lives in."""
+
+    @property
+    def meta_stream_id(self) -> int: ...
+    @property
+    def data_stream_id(self) -> int: ...
+    @property
+    def time_stream_id(self) -> int: ...
+    @property
+    def txn_stream_id(self) -> int: ...
+
+
 class Logs(Protocol):
     """Partitions by name."""
 
@@ -36,6 +49,8 @@ class Logs(Protocol):
 
     def list_topics(self, after: str = "", limit: int = 1000) -> Sequence[TopicFacts]: ...
 
+    def partition_info(self, partition: TopicPartition) -> PartitionFacts: ...
+
     async def create_topic(
         self,
         name: str,
@@ -45,3 +60,26 @@ class Logs(Protocol):
     ) -> TopicFacts:
         """Errors: TopicAlreadyExists, InvalidName, InvalidPartitions, InvalidConfig."""
         ...
+
+    async def delete_topic(self, name: str) -> object:
+        """Errors: UnknownTopicOrPartition."""
+        ...
+
+    async def create_partitions(self, name: str, count: int) -> object: ...
+
+    async def alter_topic_configs(
+        self,
+        name: str,
+        *,
+        set: Mapping[str, str],
+        delete: Sequence[str],
+        append: Mapping[str, str],
+        subtract: Mapping[str, str],
+        validate_only: bool = False,
+    ) -> object:
+        """Errors: InvalidConfig; then nothing is changed."""
+        ...
+
+    async def init_producer_id(
+        self, producer_id: int | None, producer_epoch: int | None
+    ) -> tuple[int, int]: ...

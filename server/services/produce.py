@@ -1,4 +1,4 @@
-"""Produce: sequenced in the order of requests, answered when durable; an error is its partition's own.
+"""Produce: sequenced in request order, answered when durable; errors per partition.
 
 1. `sequence` hands each partition's batches to its log, in request order, one await each.
 2. What it returns is awaited later, so that the next request is sequenced meanwhile.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, cast
 
 from streamlog.errors import (
     Invalid,
@@ -21,7 +22,6 @@ from streamlog.errors import (
 from streamlog.log.abstract import AbstractLog, LogAppendInfo, ProduceContext, TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
-from streamlog.server.config import LimitsConfig
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
 from streamlog.server.services.plain_records import encode_plain_records
@@ -32,6 +32,7 @@ from streamlog.server.services.requests import (
     ProducePartitionResult,
     ProduceTopicResult,
 )
+from streamlog.settings.limits import LimitsConfig
 
 Outcome = Awaitable[LogAppendInfo] | StreamlogError
 
@@ -97,7 +98,7 @@ class SequencedProduce:
 
     async def _durable(self, ack: Awaitable[LogAppendInfo]) -> LogAppendInfo:
         if isinstance(ack, asyncio.Future) and ack.done():
-            return ack.result()
+            return cast(LogAppendInfo, ack.result())
         try:
             async with asyncio.timeout(max(0.0, self._deadline - self._clock.monotonic())):
                 return await ack
@@ -214,8 +215,6 @@ class ProduceService:
             if not self._auto_create() or self._logs.topic(partition.topic) is not None:
                 raise
         self._authorize(context, Operation.CREATE, Resource(ResourceType.TOPIC, partition.topic))
-        try:
+        with suppress(TopicAlreadyExists):  # Somebody else may have made it meanwhile.
             await self._logs.create_topic(partition.topic)
-        except TopicAlreadyExists:
-            pass  # Somebody else made it meanwhile.
         return await self._logs.log(partition)

@@ -1,4 +1,4 @@
-"""Produce and fetch as plain values: what a listener hands to the log service, and gets back."""
+"""Produce and fetch as plain values: what a listener hands to the services, and gets back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.runtime.buffers import Buffer
 
 @dataclass(frozen=True, slots=True)
 class PlainRecord:
-    """One record in plain form; `timestamp_ms` None: the server's time. `offset` in answers only."""
+    """One record in plain form; `timestamp_ms` None: the server's. `offset` in answers only."""
 
     key: bytes | None
     value: bytes | None

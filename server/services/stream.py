@@ -27,7 +27,6 @@ from streamlog.model.batch import (
 )
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.runtime.clock import Clock
-from streamlog.server.config import TAGS_BYTES_MAX, LimitsConfig
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -37,6 +36,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.fetch import LongPolls
+from streamlog.settings.limits import TAGS_BYTES_MAX, LimitsConfig
 
 READ_CHUNK_BYTES = 1024 * 1024
 """What a ReadStream call holds in memory at most, one batch more apart."""
@@ -44,7 +44,7 @@ READ_CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """A stream as this node knows it; confirm and next offset are the tail where it is open here."""
+    """A stream as this node knows it; confirm and next offset as the tail has them if open here."""
 
     description: StreamDescription
     start_offset: int
@@ -296,4 +296,3 @@ class StreamService:
 
 def _resource(stream_id: int) -> Resource:
     return Resource(ResourceType.STREAM, str(stream_id))
-

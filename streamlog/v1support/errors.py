@@ -183,7 +183,7 @@ def from_status(
 
 def from_rpc_error(error: grpc.RpcError, *, may_have_happened: bool) -> StreamlogError:
     """The typed error of a failed call, plain or asyncio gRPC."""
-    trailers = error.trailing_metadata() or ()
+    trailers = [(str(key), value) for key, value in error.trailing_metadata() or ()]
     return from_status(
         error.code(), error.details() or "", trailers, may_have_happened=may_have_happened
     )

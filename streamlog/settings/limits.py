@@ -1,4 +1,4 @@
-"""Limits that the service puts on its clients; each is enforced where its comment says."""
+"""`[limits]`: bounds that the service puts on its clients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LimitsConfig:
 
     connections_max: int = setting(
         2000,
-        "TCP connections to the gRPC port; the next one is closed at once. A connection costs about "
-        "30 KiB of memory.",
+        "TCP connections to the gRPC port; the next one is closed at once. A connection costs "
+        "about 30 KiB of memory.",
         minimum=1,
         maximum=100_000,
     )

@@ -1,0 +1,273 @@
+"""AdminService over gRPC; an error is its topic's own where a request names several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from streamlog.errors import Invalid, StreamlogError
+from streamlog.server.calls import Calls, Context, Handlers, Unary
+from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
+from streamlog.server.services.admin import (
+    AdminService,
+    ConfigChange,
+    ConfigOperation,
+    PartitionDescription,
+    ResourceKind,
+)
+from streamlog.server.services.kv import checked_limit
+from streamlog.server.services.objects import ObjectService, ObjectSummary
+from streamlog.v1 import admin_pb2
+from streamlog.v1support.errors import to_proto
+
+SERVICE = "streamlog.v1.AdminService"
+TOPICS_PER_REQUEST_MAX = 1000
+
+_METHODS = (
+    "CreateTopics",
+    "DeleteTopics",
+    "ListTopics",
+    "DescribeTopics",
+    "CreatePartitions",
+    "DescribeConfigs",
+    "IncrementalAlterConfigs",
+    "GetStatus",
+    "ListObjects",
+    "DescribeObject",
+)
+
+
+class GrpcAdmin:
+    """`status` gives the fields of GetStatusResponse by name."""
+
+    def __init__(
+        self,
+        admin: AdminService,
+        objects: ObjectService,
+        status: Callable[[], dict[str, Any]],
+        *,
+        calls: Calls,
+        authorize: Authorize,
+    ) -> None:
+        self._admin = admin
+        self._objects = objects
+        self._status = status
+        self._calls = calls
+        self._authorize = authorize
+
+    def handlers(self) -> Handlers:
+        handles: tuple[Unary, ...] = (
+            self._create_topics,
+            self._delete_topics,
+            self._list_topics,
+            self._describe_topics,
+            self._create_partitions,
+            self._describe_configs,
+            self._alter_configs,
+            self._get_status,
+            self._list_objects,
+            self._describe_object,
+        )
+        raw: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(
+                self._calls.unary(f"AdminService/{name}", handle),
+                request_deserializer=getattr(admin_pb2, f"{name}Request").FromString,
+                response_serializer=getattr(admin_pb2, f"{name}Response").SerializeToString,
+            )
+            for name, handle in zip(_METHODS, handles, strict=True)
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, raw)
+
+    async def _create_topics(
+        self, known: RequestContext, request: admin_pb2.CreateTopicsRequest, _: Context
+    ) -> admin_pb2.CreateTopicsResponse:
+        _check_count(len(request.topics))
+        response = admin_pb2.CreateTopicsResponse()
+        for topic in request.topics:
+            out = response.topics.add(name=topic.name)
+            try:
+                made = await self._admin.create_topic(
+                    known, topic.name, topic.partitions, topic.configs, request.validate_only
+                )
+            except StreamlogError as error:
+                out.error.CopyFrom(to_proto(error))
+            else:
+                out.topic_id = made.topic_id
+                out.partitions = made.partitions
+        return response
+
+    async def _delete_topics(
+        self, known: RequestContext, request: admin_pb2.DeleteTopicsRequest, _: Context
+    ) -> admin_pb2.DeleteTopicsResponse:
+        _check_count(len(request.names))
+        response = admin_pb2.DeleteTopicsResponse()
+        for name in request.names:
+            out = response.topics.add(name=name)
+            try:
+                await self._admin.delete_topic(known, name)
+            except StreamlogError as error:
+                out.error.CopyFrom(to_proto(error))
+        return response
+
+    async def _list_topics(
+        self, known: RequestContext, request: admin_pb2.ListTopicsRequest, _: Context
+    ) -> admin_pb2.ListTopicsResponse:
+        found = self._admin.list_topics(known, request.after, checked_limit(request.limit))
+        return admin_pb2.ListTopicsResponse(
+            topics=[
+                admin_pb2.TopicSummary(
+                    name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions
+                )
+                for topic in found
+            ]
+        )
+
+    async def _describe_topics(
+        self, known: RequestContext, request: admin_pb2.DescribeTopicsRequest, _: Context
+    ) -> admin_pb2.DescribeTopicsResponse:
+        _check_count(len(request.names))
+        response = admin_pb2.DescribeTopicsResponse()
+        for name in request.names:
+            out = response.topics.add(name=name)
+            try:
+                topic = await self._admin.topic(known, name, auto_create=request.allow_auto_create)
+            except StreamlogError as error:
+                out.error.CopyFrom(to_proto(error))
+                continue
+            out.topic_id = topic.topic_id
+            out.configs.update(topic.configs)
+            for partition in range(topic.partitions):
+                described = await self._admin.partition(name, partition)
+                self._set_partition(out.partitions.add(), described)
+        return response
+
+    def _set_partition(
+        self, out: admin_pb2.PartitionDescription, described: PartitionDescription
+    ) -> None:
+        out.partition = described.partition
+        if described.error is not None:
+            out.error.CopyFrom(to_proto(described.error))
+            return
+        out.leader_node = self._admin.node_id
+        out.leader_epoch = described.leader_epoch
+        out.log_start_offset = described.log_start_offset
+        out.high_watermark = described.high_watermark
+        out.last_stable_offset = described.last_stable_offset
+        out.log_end_offset = described.log_end_offset
+        out.size_bytes = described.size_bytes
+        out.segments = described.segments
+        if described.facts is not None:
+            out.meta_stream_id = described.facts.meta_stream_id
+            out.data_stream_id = described.facts.data_stream_id
+            out.time_stream_id = described.facts.time_stream_id
+            out.txn_stream_id = described.facts.txn_stream_id
+
+    async def _create_partitions(
+        self, known: RequestContext, request: admin_pb2.CreatePartitionsRequest, _: Context
+    ) -> admin_pb2.CreatePartitionsResponse:
+        await self._admin.create_partitions(known, request.topic, request.partitions)
+        return admin_pb2.CreatePartitionsResponse()
+
+    async def _describe_configs(
+        self, known: RequestContext, request: admin_pb2.DescribeConfigsRequest, _: Context
+    ) -> admin_pb2.DescribeConfigsResponse:
+        entries = await self._admin.describe_configs(
+            known, _kind(request.resource), request.resource.name
+        )
+        return admin_pb2.DescribeConfigsResponse(
+            entries=[
+                admin_pb2.ConfigEntry(
+                    name=entry.name,
+                    value=entry.value,
+                    source=entry.source,
+                    read_only=entry.is_read_only,
+                    documentation=entry.documentation,
+                    default_value=entry.default,
+                )
+                for entry in entries
+            ]
+        )
+
+    async def _alter_configs(
+        self, known: RequestContext, request: admin_pb2.IncrementalAlterConfigsRequest, _: Context
+    ) -> admin_pb2.IncrementalAlterConfigsResponse:
+        changes = []
+        for change in request.changes:
+            if change.operation not in (1, 2, 3, 4):
+                raise Invalid(
+                    f"{change.name[:80]}: give an operation: SET, DELETE, APPEND, SUBTRACT"
+                )
+            operation = ConfigOperation(int(change.operation))
+            changes.append(ConfigChange(change.name, operation, change.value))
+        await self._admin.alter_configs(
+            known,
+            _kind(request.resource),
+            request.resource.name,
+            changes,
+            request.validate_only,
+        )
+        return admin_pb2.IncrementalAlterConfigsResponse()
+
+    async def _get_status(
+        self, known: RequestContext, _request: admin_pb2.GetStatusRequest, _: Context
+    ) -> admin_pb2.GetStatusResponse:
+        self._authorize(known, Operation.DESCRIBE, CLUSTER)
+        return admin_pb2.GetStatusResponse(**self._status())
+
+    async def _list_objects(
+        self, known: RequestContext, request: admin_pb2.ListObjectsRequest, _: Context
+    ) -> admin_pb2.ListObjectsResponse:
+        found, token = await self._objects.list(
+            known, request.page_token or None, checked_limit(request.limit, most=1000)
+        )
+        return admin_pb2.ListObjectsResponse(
+            objects=[_summary(one) for one in found], next_page_token=token or ""
+        )
+
+    async def _describe_object(
+        self, known: RequestContext, request: admin_pb2.DescribeObjectRequest, _: Context
+    ) -> admin_pb2.DescribeObjectResponse:
+        found = await self._objects.describe(known, request.key)
+        return admin_pb2.DescribeObjectResponse(
+            object=_summary(found.summary),
+            format_version=found.format_version,
+            cluster_id=found.cluster_id,
+            tenure=found.tenure,
+            blocks=[
+                admin_pb2.ObjectBlock(
+                    stream_id=block.stream_id,
+                    epoch=block.epoch,
+                    start_offset=block.start,
+                    end_offset=block.end,
+                    position=block.position,
+                    length=block.length,
+                    compression=block.compression,
+                )
+                for block in found.blocks
+            ],
+        )
+
+
+def _check_count(count: int) -> None:
+    if count > TOPICS_PER_REQUEST_MAX:
+        raise Invalid(
+            f"the request names {count} topics; at most {TOPICS_PER_REQUEST_MAX} are allowed"
+        )
+
+
+def _kind(resource: admin_pb2.ConfigResource) -> ResourceKind:
+    if resource.type not in (1, 2, 3, 4):
+        raise Invalid("give the resource's type: topic, broker, broker default or client")
+    return ResourceKind(int(resource.type))
+
+
+def _summary(found: ObjectSummary) -> admin_pb2.ObjectSummary:
+    return admin_pb2.ObjectSummary(
+        key=found.info.key,
+        object_id=found.object_id,
+        size_bytes=found.info.size_bytes,
+        modified_ms=found.info.modified_ms,
+        live=found.is_live,
+    )

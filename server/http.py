@@ -1,0 +1,74 @@
+"""HTTP on the same event loop: /metrics, /livez, /readyz."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from streamlog.errors import Unavailable
+from streamlog.server.grpc_server import joined, split_address
+
+
+class HttpServer:
+    """Made inside a running loop; of use after `start`."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        is_ready: Callable[[], bool],
+        is_alive: Callable[[], bool],
+        before_scrape: Callable[[], None],
+    ) -> None:
+        self._registry = registry
+        self._is_ready = is_ready
+        self._is_alive = is_alive
+        self._before_scrape = before_scrape
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/livez", self._livez),
+                web.get("/readyz", self._readyz),
+                web.get("/", self._index),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self, address: str) -> str:
+        """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable."""
+        host, port = split_address(address)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise Unavailable(
+                f"cannot listen on {address} for HTTP ({error.strerror}): the port is in use, or "
+                "the address is not this machine's; choose another with --http-listen",
+                address=address,
+            ) from error
+        return joined(host, self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        self._before_scrape()
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        return _answer(self._is_alive(), "alive", "the engine has failed; see the log")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _answer(self._is_ready(), "ready", "not ready: starting, draining or failed")
+
+    async def _index(self, _: web.Request) -> web.Response:
+        return web.Response(text="streamlog: /metrics /livez /readyz\n")
+
+
+def _answer(is_good: bool, good: str, bad: str) -> web.Response:
+    return web.Response(status=200 if is_good else 503, text=f"{good if is_good else bad}\n")

@@ -1,0 +1,268 @@
+"""Topics and their settings, and what a node says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from streamlog.errors import (
+    Invalid,
+    InvalidConfig,
+    InvalidName,
+    InvalidPartitions,
+    PolicyViolation,
+    StreamlogError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from streamlog.log import topic_config
+from streamlog.log.abstract import TopicPartition
+from streamlog.server.context import (
+    CLUSTER,
+    Authorize,
+    Operation,
+    RequestContext,
+    Resource,
+    ResourceType,
+)
+from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts
+from streamlog.settings import Settings
+from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX, LimitsConfig
+
+
+class ResourceKind(Enum):
+    TOPIC = 1
+    BROKER = 2
+    BROKER_DEFAULT = 3
+    CLIENT = 4
+
+
+class ConfigOperation(Enum):
+    SET = 1
+    DELETE = 2
+    APPEND = 3
+    SUBTRACT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    operation: ConfigOperation
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str
+    source: str
+    is_read_only: bool
+    documentation: str
+    default: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """`facts` None: `error` says why."""
+
+    partition: int
+    leader_epoch: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    log_end_offset: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+    facts: PartitionFacts | None = None
+    error: StreamlogError | None = None
+
+
+class AdminService:
+    def __init__(
+        self,
+        logs: Logs,
+        settings: Settings,
+        *,
+        node_id: int,
+        authorize: Authorize,
+        metrics: ServerMetrics,
+        topic_metrics: TopicMetrics,
+        auto_create: Callable[[], bool],
+    ) -> None:
+        self._logs = logs
+        self._settings = settings
+        self._limits: LimitsConfig = settings.limits
+        self.node_id = node_id
+        self._authorize = authorize
+        self._metrics = metrics
+        self._topic_metrics = topic_metrics
+        self._auto_create = auto_create
+        metrics.topics.set_function(lambda: self.count()[0])
+        metrics.partitions.set_function(lambda: self.count()[1])
+
+    def count(self) -> tuple[int, int]:
+        """Topics and partitions in the cluster."""
+        found = self._logs.list_topics("", 2**31 - 1)
+        return len(found), sum(topic.partitions for topic in found)
+
+    async def create_topic(
+        self,
+        context: RequestContext,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        validate_only: bool,
+    ) -> TopicFacts:
+        """`partitions` 0: the broker's num.partitions."""
+        self._authorize(context, Operation.CREATE, _topic(name))
+        if len(name.encode("utf-8", "replace")) > TOPIC_NAME_BYTES_MAX:
+            raise InvalidName(
+                f"the topic name has more than {TOPIC_NAME_BYTES_MAX} bytes; choose a shorter one"
+            )
+        wanted = partitions or self._settings.broker.num_partitions
+        self._check_room(wanted)
+        return await self._logs.create_topic(name, wanted, dict(configs), validate_only)
+
+    def _check_room(self, partitions: int, *, topics: int = 1) -> None:
+        if partitions < 1 or partitions > self._limits.partitions_per_topic_max:
+            raise InvalidPartitions(
+                f"{partitions} partitions: give 1 to {self._limits.partitions_per_topic_max}"
+            )
+        have_topics, have_partitions = self.count()
+        if topics and have_topics >= self._limits.topics_max:
+            raise PolicyViolation(
+                f"the cluster has {have_topics} topics, and limits.topics_max is "
+                f"{self._limits.topics_max}; delete some or raise it"
+            )
+        if have_partitions + partitions > self._limits.partitions_max:
+            raise PolicyViolation(
+                f"the cluster has {have_partitions} partitions, and limits.partitions_max is "
+                f"{self._limits.partitions_max}; delete topics or raise it"
+            )
+
+    async def delete_topic(self, context: RequestContext, name: str) -> None:
+        self._authorize(context, Operation.DELETE, _topic(name))
+        await self._logs.delete_topic(name)
+        self._topic_metrics.forget(name)
+
+    def list_topics(self, context: RequestContext, after: str, limit: int) -> Sequence[TopicFacts]:
+        self._authorize(context, Operation.DESCRIBE, CLUSTER)
+        return self._logs.list_topics(after, limit)
+
+    async def topic(self, context: RequestContext, name: str, *, auto_create: bool) -> TopicFacts:
+        """Errors: UnknownTopicOrPartition, unless it may be made and is."""
+        self._authorize(context, Operation.DESCRIBE, _topic(name))
+        found = self._logs.topic(name)
+        if found is None and auto_create and self._auto_create():
+            try:
+                return await self.create_topic(context, name, 0, {}, validate_only=False)
+            except TopicAlreadyExists:
+                found = self._logs.topic(name)
+        if found is None:
+            raise UnknownTopicOrPartition(
+                f"there is no topic {name[:80]!r}; create it first", topic=name
+            )
+        return found
+
+    async def partition(self, topic: str, partition: int) -> PartitionDescription:
+        """The partition as it is now; its error inside."""
+        key = TopicPartition(topic, partition)
+        try:
+            log = self._logs.open_log(key) or await self._logs.log(key)
+            return PartitionDescription(
+                partition,
+                log.leader_epoch,
+                log.log_start_offset,
+                log.high_watermark,
+                log.last_stable_offset,
+                log.log_end_offset,
+                log.size_bytes,
+                len(log.segments),
+                self._logs.partition_info(key),
+            )
+        except StreamlogError as error:
+            return PartitionDescription(partition, error=error)
+
+    async def create_partitions(self, context: RequestContext, name: str, count: int) -> None:
+        self._authorize(context, Operation.ALTER, _topic(name))
+        topic = await self.topic(context, name, auto_create=False)
+        if count <= topic.partitions:
+            raise InvalidPartitions(
+                f"{name} has {topic.partitions} partitions; the new count must be higher"
+            )
+        if count > self._limits.partitions_per_topic_max:
+            raise InvalidPartitions(
+                f"{count} partitions: at most {self._limits.partitions_per_topic_max} are allowed"
+            )
+        self._check_room(count - topic.partitions, topics=0)
+        await self._logs.create_partitions(name, count)
+
+    async def describe_configs(
+        self, context: RequestContext, kind: ResourceKind, name: str
+    ) -> list[ConfigEntry]:
+        if kind is ResourceKind.TOPIC:
+            self._authorize(context, Operation.DESCRIBE_CONFIGS, _topic(name))
+            topic = await self.topic(context, name, auto_create=False)
+            return self._topic_entries(topic.configs)
+        self._authorize(context, Operation.DESCRIBE_CONFIGS, CLUSTER)
+        if kind is ResourceKind.CLIENT:
+            raise Invalid("settings of clients come with quotas, in a later version")
+        if kind is ResourceKind.BROKER and name not in ("", str(self.node_id)):
+            raise Invalid(f"this is node {self.node_id}; ask node {name[:20]} itself")
+        return [
+            ConfigEntry(one.path, one.value, one.source, True, one.doc, one.default)
+            for one in self._settings.show()
+        ]
+
+    def _topic_entries(self, own: Mapping[str, str]) -> list[ConfigEntry]:
+        defaults = self._settings.topic_config()
+        return [
+            ConfigEntry(
+                name,
+                own.get(name, topic_config.value_of(defaults, name)),
+                "topic" if name in own else "broker",
+                False,
+                topic_config.documentation(name),
+                topic_config.value_of(defaults, name),
+            )
+            for name in topic_config.names()
+        ]
+
+    async def alter_configs(
+        self,
+        context: RequestContext,
+        kind: ResourceKind,
+        name: str,
+        changes: Sequence[ConfigChange],
+        validate_only: bool,
+    ) -> None:
+        """All changes or none."""
+        if kind is not ResourceKind.TOPIC:
+            self._authorize(context, Operation.ALTER_CONFIGS, CLUSTER)
+            raise Invalid(
+                "broker and client settings are read-only in this version; change the node's file, "
+                "environment or flags and restart it"
+            )
+        self._authorize(context, Operation.ALTER_CONFIGS, _topic(name))
+        await self.topic(context, name, auto_create=False)
+        by_operation: dict[ConfigOperation, dict[str, str]] = {one: {} for one in ConfigOperation}
+        for change in changes:
+            if any(change.name in found for found in by_operation.values()):
+                raise InvalidConfig(
+                    f"{change.name[:80]} is changed twice in one request", name=change.name[:80]
+                )
+            by_operation[change.operation][change.name] = change.value
+        await self._logs.alter_topic_configs(
+            name,
+            set=by_operation[ConfigOperation.SET],
+            delete=list(by_operation[ConfigOperation.DELETE]),
+            append=by_operation[ConfigOperation.APPEND],
+            subtract=by_operation[ConfigOperation.SUBTRACT],
+            validate_only=validate_only,
+        )
+
+
+def _topic(name: str) -> Resource:
+    return Resource(ResourceType.TOPIC, name)

@@ -1,0 +1,92 @@
+"""`[broker]`: Kafka's broker settings, under Kafka's exact names.
+
+A field's name is Kafka's with `_` for `.`; the field `log_retention_ms` is `log.retention.ms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings that Kafka gives to a broker."""
+
+    auto_create_topics_enable: bool | None = setting(
+        None,
+        "Makes a topic that is produced to, or asked for by a client that allows it, and does not "
+        "exist. Default: true in `streamlog dev`, false in `streamlog serve`.",
+    )
+    num_partitions: int = setting(
+        1, "Partitions of a topic that is created without a count.", minimum=1, maximum=10_000
+    )
+    message_max_bytes: int = setting(
+        1_048_588,
+        "Largest record batch; a topic's max.message.bytes overrides it.",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+    log_retention_ms: int | None = setting(
+        None,
+        "How long records are kept, -1 for ever; before log.retention.minutes and .hours.",
+        minimum=-1,
+    )
+    log_retention_minutes: int | None = setting(
+        None, "How long records are kept, -1 for ever; before log.retention.hours.", minimum=-1
+    )
+    log_retention_hours: int = setting(168, "How long records are kept, -1 for ever.", minimum=-1)
+    log_retention_bytes: int = setting(
+        -1, "How many bytes a partition keeps, -1 without bound.", minimum=-1
+    )
+    log_retention_check_interval_ms: int = setting(
+        300_000, "Time between two looks for what has to go.", minimum=1
+    )
+    log_segment_bytes: int = setting(
+        1_073_741_824,
+        "Size of a segment; retention deletes whole segments.",
+        minimum=14,
+        maximum=2**31 - 1,
+    )
+    log_roll_ms: int | None = setting(
+        None, "Time span of a segment; before log.roll.hours.", minimum=1
+    )
+    log_roll_hours: int = setting(168, "Time span of a segment.", minimum=1)
+    log_cleanup_policy: str = setting("delete", "What happens to old records.", choices=("delete",))
+    log_message_timestamp_type: str = setting(
+        "CreateTime",
+        "Whose time a record carries: the producer's, or the server's at append.",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        2**63 - 1, "How far a producer's time may lie behind the server's.", minimum=0
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        3_600_000, "How far a producer's time may lie ahead of the server's.", minimum=0
+    )
+
+    def topic_defaults(self) -> dict[str, str]:
+        """The topic settings that follow from the broker's, by Kafka's topic-level names."""
+        if self.log_retention_ms is not None:
+            retention_ms = self.log_retention_ms
+        elif self.log_retention_minutes is not None:
+            retention_ms = _scaled(self.log_retention_minutes, 60_000)
+        else:
+            retention_ms = _scaled(self.log_retention_hours, 3_600_000)
+        roll_ms = self.log_roll_hours * 3_600_000 if self.log_roll_ms is None else self.log_roll_ms
+        return {
+            "max.message.bytes": str(self.message_max_bytes),
+            "retention.ms": str(retention_ms),
+            "retention.bytes": str(self.log_retention_bytes),
+            "segment.bytes": str(self.log_segment_bytes),
+            "segment.ms": str(roll_ms),
+            "cleanup.policy": self.log_cleanup_policy,
+            "message.timestamp.type": self.log_message_timestamp_type,
+            "message.timestamp.before.max.ms": str(self.log_message_timestamp_before_max_ms),
+            "message.timestamp.after.max.ms": str(self.log_message_timestamp_after_max_ms),
+        }
+
+
+def _scaled(value: int, factor: int) -> int:
+    return -1 if value < 0 else value * factor

@@ -1,0 +1,93 @@
+"""Writes docs/config.md from the settings classes; `--check` says whether it is up to date.
+
+python -m streamlog.settings.document [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from streamlog.settings.schema import Knob, knobs
+from streamlog.settings.values import written
+
+TARGET = Path("docs/config.md")
+
+HEAD = """\
+# Settings
+Made from the settings classes by `python -m streamlog.settings.document`; do not edit.
+
+A setting comes from, first match wins: a flag, an environment variable, the TOML file (`--config`),
+its default. `streamlog config show` prints every value and where it comes from.
+
+In the file a setting stands in its table under its name; Kafka's names are dotted and may be
+written plain or quoted. The environment variable is `STREAMLOG_`, the table, `__`, the name, in
+upper case, with `_` for each `.` (`STREAMLOG_ENGINE__APPEND__APPEND_BYTES_MAX`,
+`STREAMLOG_BROKER__NUM_PARTITIONS`); settings of `[node]` may leave the table out
+(`STREAMLOG_LISTEN`). An unknown name is an error that names the nearest known one.
+
+```toml
+[node]
+data = "/var/lib/streamlog"
+listen = "127.0.0.1:9644"
+
+[broker]
+num.partitions = 4
+log.retention.hours = 24
+
+[topic-defaults]
+max.message.bytes = 2000000
+```
+
+`[topic-defaults]` takes Kafka's topic settings; what is not there follows from `[broker]`.
+"""
+
+
+def document() -> str:
+    return HEAD + "".join(_tables())
+
+
+def _tables() -> Iterator[str]:
+    for table, group in groupby(knobs().values(), key=lambda knob: knob.table):
+        yield f"\n## `[{table}]`\n"
+        yield "| setting | default | allowed | what it does |\n|---|---|---|---|\n"
+        yield from (_row(knob) for knob in group)
+
+
+def _row(knob: Knob) -> str:
+    default = f"`{written(knob.default)}`" if knob.default not in (None, "") else ""
+    text = " ".join(knob.doc.split()).replace("|", "\\|")
+    return f"| `{knob.name}` | {default} | {_allowed(knob)} | {text} |\n"
+
+
+def _allowed(knob: Knob) -> str:
+    if knob.choices:
+        return ", ".join(f"`{choice}`" for choice in knob.choices)
+    if knob.kind is bool:
+        return "`true`, `false`"
+    if knob.minimum is not None and knob.maximum is not None:
+        return f"{knob.minimum:,} to {knob.maximum:,}"
+    if knob.minimum is not None:
+        return f"≥ {knob.minimum:,}"
+    return f"≤ {knob.maximum:,}" if knob.maximum is not None else knob.kind.__name__
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Writes docs/config.md from the settings classes.")
+    parser.add_argument("--check", action="store_true")
+    text = document()
+    if parser.parse_args().check:
+        if not TARGET.exists() or TARGET.read_text("utf-8") != text:
+            print(f"{TARGET} is not what the settings say; run: make docs")
+            return 1
+        return 0
+    TARGET.write_text(text, "utf-8")
+    print(f"{TARGET}: {len(knobs())} settings")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""Settings from flags, environment, file and defaults, in this order of precedence."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import InvalidConfig
+from streamlog.log import topic_config
+from streamlog.log.topic_config import TopicConfig
+from streamlog.settings.broker import BrokerConfig
+from streamlog.settings.limits import LimitsConfig
+from streamlog.settings.node import NodeConfig
+from streamlog.settings.schema import TABLES, Knob, build, knobs
+from streamlog.settings.values import parse, written
+
+PREFIX = "STREAMLOG_"
+NOT_SETTINGS = frozenset({"STREAMLOG_SERVER", "STREAMLOG_CONFIG", "STREAMLOG_JSON"})
+"""Variables of the command line itself."""
+TOPIC_DEFAULTS = "topic-defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """`source`: default, file, environment or flag, with its place."""
+
+    path: str
+    value: str
+    source: str
+    default: str
+    doc: str
+    is_dynamic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a node is told. `topic_defaults` are Kafka's topic-level names and values."""
+
+    node: NodeConfig = field(default_factory=NodeConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    engine: StreamEngineConfig = field(default_factory=StreamEngineConfig)
+    topic_overrides: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def topic_defaults(self) -> dict[str, str]:
+        """`[topic-defaults]` over what follows from `[broker]`."""
+        return {**self.broker.topic_defaults(), **self.topic_overrides}
+
+    def topic_config(self) -> TopicConfig:
+        """Errors: InvalidConfig."""
+        return topic_config.parse(self.topic_defaults())
+
+    def for_mode(self, mode: str) -> Settings:
+        """The same with the mode's own defaults filled in (`dev` or `serve`)."""
+        if self.broker.auto_create_topics_enable is not None:
+            return self
+        broker = replace(self.broker, auto_create_topics_enable=mode == "dev")
+        return replace(self, broker=broker)
+
+    def show(self) -> list[ShownSetting]:
+        """Every setting, its value, and where it comes from."""
+        sources = self.sources
+        shown = [
+            ShownSetting(
+                knob.path,
+                written(_value(self, knob)),
+                sources.get(knob.path, "default"),
+                written(knob.default),
+                knob.doc,
+                knob.is_dynamic,
+            )
+            for knob in knobs().values()
+        ]
+        derived = self.broker.topic_defaults()
+        for name, value in sorted(self.topic_defaults().items()):
+            path = f"{TOPIC_DEFAULTS}.{name}"
+            shown.append(
+                ShownSetting(
+                    path,
+                    value,
+                    sources.get(path, "broker"),
+                    derived.get(name, ""),
+                    "Default of the topic setting of the same name.",
+                    True,
+                )
+            )
+        return shown
+
+
+def _value(settings: Settings, knob: Knob) -> Any:
+    target: Any = settings
+    for part in knob.table.split("."):
+        target = getattr(target, part)
+    return getattr(target, knob.field)
+
+
+def load(
+    file: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Reads `file` (TOML), `env` (None: the process's), and `overrides` (path → value, from flags).
+
+    A path without a table is one of `[node]`. Overrides that are None are left out.
+    Errors: InvalidConfig, which names the nearest known setting for one that is unknown.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    topics: dict[str, str] = {}
+    layers = (
+        _from_file(file),
+        _from_environment(os.environ if env is None else env),
+        _from_flags(overrides or {}),
+    )
+    for layer in layers:
+        for path, given, where in layer:
+            if path.startswith(f"{TOPIC_DEFAULTS}."):
+                topics[path.removeprefix(f"{TOPIC_DEFAULTS}.")] = written(given)
+            else:
+                values[path] = parse(_known(path, where), given, where)
+            sources[path] = where
+    built = {
+        table.name: build(table.cls, table.name, values, kafka=table.kafka) for table in TABLES
+    }
+    settings = Settings(**built, topic_overrides=topics, sources=sources)
+    settings.topic_config()
+    return settings
+
+
+Given = tuple[str, Any, str]
+
+
+def _from_file(file: str | os.PathLike[str] | None) -> Iterator[Given]:
+    if file is None:
+        return
+    path = Path(file)
+    try:
+        text = path.read_text("utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise InvalidConfig(f"config file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"config file {path} is not TOML: {error}") from error
+    for name, value in _flat("", document):
+        yield name, value, f"file {path}"
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted names come out the same whether TOML read them as tables or as quoted keys."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _from_environment(env: Mapping[str, str]) -> Iterator[Given]:
+    by_variable = {knob.environment: knob.path for knob in knobs().values()}
+    topic_prefix = f"{PREFIX}TOPIC_DEFAULTS__"
+    for variable, text in sorted(env.items()):
+        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
+            continue
+        if variable.startswith(topic_prefix):
+            name = variable.removeprefix(topic_prefix).lower().replace("_", ".")
+            yield f"{TOPIC_DEFAULTS}.{name}", text, f"environment {variable}"
+            continue
+        path = by_variable.get(variable) or by_variable.get(
+            f"{PREFIX}NODE__{variable.removeprefix(PREFIX)}"
+        )
+        if path is None:
+            raise InvalidConfig(
+                f"environment variable {variable} is no setting{_near(variable, by_variable)}",
+                name=variable,
+            )
+        yield path, text, f"environment {variable}"
+
+
+def _from_flags(overrides: Mapping[str, Any]) -> Iterator[Given]:
+    for name, value in overrides.items():
+        if value is not None:
+            yield (name if "." in name else f"node.{name}"), value, "flag"
+
+
+def _known(path: str, where: str) -> Knob:
+    knob = knobs().get(path)
+    if knob is None:
+        raise InvalidConfig(
+            f"{path} ({where}) is no setting{_near(path, knobs())}; `streamlog config describe` "
+            "lists all",
+            name=path,
+        )
+    return knob
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f": did you mean {found[0]}?" if found else ""

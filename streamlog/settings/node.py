@@ -1,0 +1,58 @@
+"""`[node]`: what the node serves, and where it listens. Flags are named after these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+from streamlog.runtime.logs import FORMATS, LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Where the data is, and where clients find the node."""
+
+    data: str | None = setting(
+        None,
+        "A folder for everything: short for store = local:///DATA/objects, meta = "
+        "rocksdb:///DATA/meta, wal_dir = DATA/wal.",
+    )
+    store: str | None = setting(
+        None,
+        "Where objects are: memory://, local:///abs/path, "
+        "s3://bucket/prefix?endpoint=&region=&path_style=&client=boto3|obstore.",
+    )
+    meta: str | None = setting(
+        None,
+        "Where metadata is: memory://, rocksdb:///abs/path, etcd://h:p,h:p/prefix, kv://host:port. "
+        "Default: rocksdb:///PATH/meta for store = local:///PATH.",
+    )
+    wal: str | None = setting(
+        None,
+        "disk acknowledges after a sync to the local disk (milliseconds; a lost disk costs what is "
+        "not uploaded yet); object after the upload and commit (nothing is lost with the node). "
+        "Default: disk on local stores, object on remote ones.",
+        choices=("disk", "object"),
+    )
+    wal_dir: str | None = setting(None, "Folder of the write-ahead log, with wal = disk.")
+    node_id: int = setting(
+        0, "This node's number; no two nodes of a cluster share one.", minimum=0, maximum=2**31 - 1
+    )
+    listen: str = setting("127.0.0.1:9644", "gRPC address, HOST:PORT; port 0 takes a free one.")
+    http_listen: str = setting(
+        "127.0.0.1:9645",
+        "HTTP address of /metrics, /livez and /readyz; port 0 takes a free one.",
+    )
+    insecure: bool = setting(
+        False,
+        "Allows addresses beyond loopback without TLS: anybody who reaches the port may read and "
+        "write everything.",
+    )
+    shutdown_grace_ms: int = setting(
+        4000,
+        "How long requests under way may take to end at shutdown, before they are cut off.",
+        minimum=0,
+        maximum=600_000,
+    )
+    log_format: str = setting("text", "Log lines for people or for machines.", choices=FORMATS)
+    log_level: str = setting("info", "The least level that is logged.", choices=LEVELS)

@@ -1,0 +1,124 @@
+"""Every setting there is, gathered from the components' own classes.
+
+A setting's path is its table and its name: `node.listen`, `engine.append.append_bytes_max`,
+`broker.num.partitions`. In Kafka's tables the name is the field's with `.` for `_`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.settings.broker import BrokerConfig
+from streamlog.settings.limits import LimitsConfig
+from streamlog.settings.node import NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A top-level table of the file. `kafka`: names are dotted."""
+
+    name: str
+    cls: type[Any]
+    kafka: bool = False
+
+
+TABLES: tuple[Table, ...] = (
+    Table("node", NodeConfig),
+    Table("broker", BrokerConfig, kafka=True),
+    Table("limits", LimitsConfig),
+    Table("engine", StreamEngineConfig),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting; `table` is where it stands in the file, `name` its name there."""
+
+    table: str
+    name: str
+    field: str
+    kind: type[Any]
+    is_optional: bool
+    default: Any
+    doc: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    is_dynamic: bool
+
+    @property
+    def path(self) -> str:
+        return f"{self.table}.{self.name}"
+
+    @property
+    def environment(self) -> str:
+        """The variable: upper case, `__` between tables, `_` for every dot of a name."""
+        table = self.table.replace("-", "_").replace(".", "__")
+        return f"STREAMLOG_{table}__{self.name.replace('.', '_')}".upper()
+
+
+@cache
+def knobs() -> dict[str, Knob]:
+    """Path → setting, in the order of the documentation."""
+    found: dict[str, Knob] = {}
+    for table in TABLES:
+        for knob in _walk(table.name, table.cls, kafka=table.kafka):
+            found[knob.path] = knob
+    return found
+
+
+def _walk(table: str, cls: type[Any], *, kafka: bool) -> Iterator[Knob]:
+    hints = typing.get_type_hints(cls)
+    nested: list[tuple[str, type[Any]]] = []
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            nested.append((f"{table}.{field.name}", typing.cast("type[Any]", hint)))
+            continue
+        kind, is_optional = _kind(hint)
+        facts = field.metadata
+        yield Knob(
+            table=table,
+            name=field.name.replace("_", ".") if kafka else field.name,
+            field=field.name,
+            kind=kind,
+            is_optional=is_optional,
+            default=field.default,
+            doc=facts["doc"],
+            minimum=facts["minimum"],
+            maximum=facts["maximum"],
+            choices=facts["choices"],
+            is_dynamic=facts["dynamic"],
+        )
+    for name, inner in nested:
+        yield from _walk(name, inner, kafka=kafka)
+
+
+def _kind(hint: Any) -> tuple[type[Any], bool]:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        kinds = [one for one in typing.get_args(hint) if one is not type(None)]
+        return kinds[0], True
+    return hint, False
+
+
+def build(cls: type[Any], table: str, values: dict[str, Any], *, kafka: bool) -> Any:
+    """An instance of `cls` from path → value."""
+    hints = typing.get_type_hints(cls)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            inner = typing.cast("type[Any]", hint)
+            arguments[field.name] = build(inner, f"{table}.{field.name}", values, kafka=kafka)
+            continue
+        name = field.name.replace("_", ".") if kafka else field.name
+        if f"{table}.{name}" in values:
+            arguments[field.name] = values[f"{table}.{name}"]
+    return cls(**arguments)

@@ -1,0 +1,75 @@
+"""One value: from text or TOML to its type, inside its limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlog.errors import InvalidConfig
+from streamlog.settings.schema import Knob
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+def parse(knob: Knob, given: Any, where: str) -> Any:
+    """The checked value. Errors: InvalidConfig: the setting, where it stood, what is allowed."""
+    value = _typed(knob, given, where)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = knob.minimum, knob.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise _wrong(knob, given, where, _range(low, high))
+    if knob.choices and value is not None and value not in knob.choices:
+        raise _wrong(knob, given, where, "one of " + ", ".join(knob.choices))
+    return value
+
+
+def _typed(knob: Knob, given: Any, where: str) -> Any:
+    if knob.is_optional and (given is None or given == ""):
+        return None
+    if knob.kind is bool:
+        if isinstance(given, bool):
+            return given
+        if isinstance(given, str) and given.lower() in _TRUE | _FALSE:
+            return given.lower() in _TRUE
+        raise _wrong(knob, given, where, "true or false")
+    if knob.kind is int:
+        if isinstance(given, int) and not isinstance(given, bool):
+            return given
+        if isinstance(given, str) and _is_whole(given):
+            return int(given)
+        raise _wrong(knob, given, where, "a whole number")
+    if knob.kind is float:
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return float(given)
+        try:
+            return float(str(given))
+        except ValueError:
+            raise _wrong(knob, given, where, "a number") from None
+    if isinstance(given, str):
+        return given
+    raise _wrong(knob, given, where, "text in quotes")
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().lstrip("+-").replace("_", "").isdigit()
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f"{low} to {high}"
+    return f"{low} or more" if low is not None else f"{high} or less"
+
+
+def _wrong(knob: Knob, given: Any, where: str, allowed: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{knob.path} = {str(given)[:80]!r} ({where}): give {allowed}", name=knob.path
+    )
+
+
+def written(value: Any) -> str:
+    """A value as it stands in TOML; an empty one where nothing is set."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,104 @@
+"""Settings: precedence, types, limits, and what a wrong one says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlog import settings
+from streamlog.errors import InvalidConfig
+from streamlog.settings import document
+from streamlog.settings.schema import knobs
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "s.toml",
+        '[node]\nlisten = "127.0.0.1:1"\nhttp_listen = "127.0.0.1:2"\nnode_id = 3\n'
+        "[broker]\nnum.partitions = 4\n[engine.append]\nappend_bytes_max = 2_000_000\n",
+    )
+    found = settings.load(
+        file,
+        {"STREAMLOG_LISTEN": "127.0.0.1:11", "STREAMLOG_NODE__HTTP_LISTEN": "127.0.0.1:12"},
+        {"listen": "127.0.0.1:21", "wal": None},
+    )
+    assert found.node.listen == "127.0.0.1:21"
+    assert found.node.http_listen == "127.0.0.1:12"
+    assert found.node.node_id == 3
+    assert found.broker.num_partitions == 4
+    assert found.engine.append.append_bytes_max == 2_000_000
+    shown = {one.path: one for one in found.show()}
+    assert shown["node.listen"].source == "flag"
+    assert shown["node.http_listen"].source == "environment STREAMLOG_NODE__HTTP_LISTEN"
+    assert shown["broker.num.partitions"].source == f"file {file}"
+    assert shown["node.wal"].source == "default"
+
+
+@pytest.mark.parametrize("line", ["log.retention.hours = 2", '"log.retention.hours" = 2'])
+def test_kafka_names_may_be_quoted(tmp_path: Path, line: str) -> None:
+    found = settings.load(write(tmp_path / "s.toml", f"[broker]\n{line}\n"), {})
+    assert found.topic_defaults()["retention.ms"] == str(2 * 3_600_000)
+
+
+def test_topic_defaults_win_over_the_broker(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "s.toml",
+        "[broker]\nmessage.max.bytes = 5\n[topic-defaults]\nmax.message.bytes = 7\n",
+    )
+    found = settings.load(file, {"STREAMLOG_TOPIC_DEFAULTS__RETENTION_MS": "9"})
+    assert found.topic_defaults()["max.message.bytes"] == "7"
+    assert found.topic_defaults()["retention.ms"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[node]\nlisen = '1'\n", "did you mean node.listen?"),
+        ("[broker]\nnum.partition = 1\n", "did you mean broker.num.partitions?"),
+        ("[broker]\nnum.partitions = 0\n", "1 to"),
+        ("[broker]\nnum.partitions = 'many'\n", "whole number"),
+        ("[node]\nwal = 'tape'\n", "one of disk, object"),
+        ("[node]\ninsecure = 'perhaps'\n", "true or false"),
+        ("[node\n", "not TOML"),
+    ],
+)
+def test_wrong_settings_say_what_to_do(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"s\.toml") as caught:
+        settings.load(write(tmp_path / "s.toml", text), {})
+    assert says in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_variable_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="No such file"):
+        settings.load(tmp_path / "none.toml", {})
+    with pytest.raises(InvalidConfig, match="STREAMLOG_BROKER__NUM_PARTITIONS"):
+        settings.load(None, {"STREAMLOG_BROKER__NUM_PARTITION": "1"})
+    assert settings.load(None, {"STREAMLOG_SERVER": "h:1", "PATH": "x"}).node.node_id == 0
+
+
+def test_auto_create_is_on_in_dev_and_off_in_serve() -> None:
+    plain = settings.load(None, {})
+    assert plain.for_mode("dev").broker.auto_create_topics_enable is True
+    assert plain.for_mode("serve").broker.auto_create_topics_enable is False
+    told = settings.load(None, {"STREAMLOG_BROKER__AUTO_CREATE_TOPICS_ENABLE": "off"})
+    assert told.for_mode("dev").broker.auto_create_topics_enable is False
+
+
+def test_defaults_lie_inside_their_limits_and_variables_are_unique() -> None:
+    variables = [knob.environment for knob in knobs().values()]
+    assert len(variables) == len(set(variables))
+    for knob in knobs().values():
+        if isinstance(knob.default, int | float) and not isinstance(knob.default, bool):
+            assert knob.minimum is None or knob.default >= knob.minimum, knob.path
+            assert knob.maximum is None or knob.default <= knob.maximum, knob.path
+
+
+def test_the_document_names_every_setting() -> None:
+    text = document.document()
+    assert all(f"`{knob.name}`" in text for knob in knobs().values())
