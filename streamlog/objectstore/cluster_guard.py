@@ -1,0 +1,124 @@
+"""`cluster.json`: which cluster a store belongs to, so that no other one writes into it.
+
+    {"cluster_id": "<text>", "format_version": <int>}
+
+Written once, by whoever comes first. A newer format version is refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from streamlog.errors import (
+    AlreadyExists,
+    Corrupt,
+    ForeignCluster,
+    InvalidName,
+    ObjectNotFound,
+    UnsupportedVersion,
+)
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import CLUSTER_KEY
+
+FORMAT_VERSION = 1
+SIZE_BYTES_MAX = 4096
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    cluster_id: str
+    format_version: int = FORMAT_VERSION
+
+
+def check_cluster_id(cluster_id: str) -> str:
+    """`cluster_id`; it stands in metadata keys and object footers. Errors: InvalidName."""
+    if not _CLUSTER_ID.match(cluster_id):
+        raise InvalidName(
+            f"{cluster_id[:80]!r} is no cluster id: 1 to 64 of A-Z a-z 0-9 . _ -, the first of "
+            "them a letter or digit"
+        )
+    return cluster_id
+
+
+def encode(cluster: ClusterFile) -> bytes:
+    content = {"cluster_id": cluster.cluster_id, "format_version": cluster.format_version}
+    return json.dumps(content).encode() + b"\n"
+
+
+def decode(data: bytes) -> ClusterFile:
+    """Errors: UnsupportedVersion, Corrupt."""
+    try:
+        content = json.loads(data)
+        version, cluster_id = content["format_version"], content["cluster_id"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _corrupt(len(data)) from error
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"the store has format version {version}, this release knows up to {FORMAT_VERSION}; "
+            "use a newer release",
+            found=version,
+            supported=FORMAT_VERSION,
+        )
+    if not isinstance(version, int) or version < 1 or not isinstance(cluster_id, str):
+        raise _corrupt(len(data))
+    try:
+        return ClusterFile(check_cluster_id(cluster_id), version)
+    except InvalidName as error:
+        raise _corrupt(len(data)) from error
+
+
+def _corrupt(size_bytes: int) -> Corrupt:
+    return Corrupt(
+        f"{CLUSTER_KEY} is not what streamlog wrote; put it back from a backup, or use "
+        "another prefix",
+        object_key=CLUSTER_KEY,
+        start=0,
+        end=size_bytes,
+    )
+
+
+async def read_cluster(store: ObjectStore) -> ClusterFile | None:
+    """The store's cluster; None for a store that no cluster has claimed.
+
+    Errors: UnsupportedVersion, Corrupt, StoreUnavailable.
+    """
+    try:
+        data = await store.get(CLUSTER_KEY, 0, SIZE_BYTES_MAX)
+    except ObjectNotFound:
+        return None
+    return decode(bytes(data))
+
+
+async def claim(store: ObjectStore, cluster_id: str) -> ClusterFile:
+    """Read-or-create: on return the store belongs to `cluster_id`, whoever wrote that first.
+
+    Errors: ForeignCluster (store_cluster, meta_cluster), UnsupportedVersion, Corrupt,
+    StoreUnavailable.
+    """
+    mine = ClusterFile(check_cluster_id(cluster_id))
+    found = await read_cluster(store)
+    if found is None:
+        try:
+            await store.put(CLUSTER_KEY, (encode(mine),), if_absent=True)
+        except AlreadyExists:
+            found = await read_cluster(store)
+        else:
+            return mine
+    check_same(store.url, found, cluster_id)
+    return mine if found is None else found
+
+
+def check_same(url: str, found: ClusterFile | None, cluster_id: str) -> None:
+    """Errors: ForeignCluster where the store's cluster is not `cluster_id`."""
+    if found is None or found.cluster_id == cluster_id:
+        return
+    raise ForeignCluster(
+        f"{url} belongs to cluster {found.cluster_id}, the metadata to cluster {cluster_id}; "
+        "give the store and the metadata of one cluster",
+        store_cluster=found.cluster_id,
+        meta_cluster=cluster_id,
+    )
