@@ -77,6 +77,8 @@ class LocalFiles:
         """`etag`: replaces only the object that has it."""
         path = self._path(key)
         with self._typed("storing an object", path):
+            if etag is not None:
+                self.head(key)
             self._make_parent(key, path)
             descriptor, temporary = self._create()
             try:

@@ -779,7 +779,7 @@ class KVStoreConformance(ABC):
             ):
                 with pytest.raises(Closed):
                     async with asyncio.timeout(PATIENCE_S):
-                        await use  # type: ignore[misc]
+                        await use
             await kv.close()
 
         self.run(body)
