@@ -62,7 +62,7 @@ def list_topics(state: State) -> None:
 @remote_options
 @pass_state
 def describe(state: State, name: str) -> None:
-    """Show the topic NAME: its partitions, offsets, sizes, and settings that are not the default."""
+    """Show the topic NAME: partitions, offsets, sizes, and settings that are not the default."""
     with admin(state) as client:
         found = client.describe_topic(name)
     if state.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -56,6 +57,7 @@ class NodeProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env={n: v for n, v in os.environ.items() if not n.startswith("STREAMLOG_")},
                 # A Ctrl-C at the terminal is for the parent, which stops its node itself.
                 start_new_session=True,
             )
@@ -109,6 +111,11 @@ class NodeProcess:
             raise StreamlogError(
                 f"the node did not stop within {STOP_TIMEOUT_S:g} s; its log: {self.log_path}"
             ) from None
+
+    def discard(self) -> None:
+        """SIGKILL if the process is still there: the way out of a run that failed."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
 
 
 def _first_line(stdout: IO[bytes], first: queue.Queue[bytes]) -> None:

@@ -1,0 +1,116 @@
+"""`streamlog config`: settings of a node, a topic, or of what would be started here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from streamlog.cli.output import emit, table
+from streamlog.cli.remote import admin
+from streamlog.cli.state import Function, State, pass_state, remote_options
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    name: str
+    value: str
+    source: str
+    default: str
+    documentation: str
+    read_only: bool
+
+
+def _resource_options(function: Function) -> Function:
+    options = (
+        click.option("--topic", metavar="TOPIC", help="A topic's settings, asked of the node."),
+        click.option(
+            "--broker", type=click.IntRange(min=0), metavar="N", help="Node N's settings."
+        ),
+        click.option("--broker-default", is_flag=True, help="What all nodes of the cluster share."),
+        click.option(
+            "--config",
+            "file",
+            type=click.Path(exists=True, dir_okay=False),
+            envvar="STREAMLOG_CONFIG",
+            help="Without a resource: read this file, as dev and serve would.",
+        ),
+        remote_options,
+        pass_state,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.group()
+def config() -> None:
+    """Show and explain settings.
+
+    With --topic, --broker or --broker-default a node is asked; without, it is what dev or serve
+    would take here from file and environment.
+    """
+
+
+@config.command()
+@_resource_options
+def show(state: State, **resource: Any) -> None:
+    """Show values, and where each comes from."""
+    found = _entries(state, **resource)
+    if state.json:
+        emit({one.name: {"value": one.value, "source": one.source} for one in found})
+    else:
+        table(("setting", "value", "source"), [(one.name, one.value, one.source) for one in found])
+
+
+@config.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_resource_options
+def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
+    """Explain all settings, or those whose names contain a NAME: value, default, what it does."""
+    found = [
+        one
+        for one in _entries(state, **resource)
+        if not names or any(name in one.name for name in names)
+    ]
+    if state.json:
+        emit(
+            [
+                {
+                    "name": one.name,
+                    "value": one.value,
+                    "source": one.source,
+                    "default": one.default,
+                    "read_only": one.read_only,
+                    "documentation": one.documentation,
+                }
+                for one in found
+            ]
+        )
+        return
+    for one in found:
+        default = "" if one.value == one.default else f", default {one.default or 'none'}"
+        fixed = ", fixed while the node runs" if one.read_only else ""
+        click.echo(f"{one.name} = {one.value or 'none'}  ({one.source}{default}{fixed})")
+        click.echo(click.wrap_text(one.documentation, 100, "    ", "    ") + "\n")
+
+
+def _entries(
+    state: State, topic: str | None, broker: int | None, broker_default: bool, file: str | None
+) -> list[_Shown]:
+    if sum((topic is not None, broker is not None, broker_default)) > 1:
+        raise click.UsageError("--topic, --broker and --broker-default exclude each other")
+    if topic is None and broker is None and not broker_default:
+        from streamlog import settings
+
+        return [
+            _Shown(one.path, one.value, one.source, one.default, one.doc, not one.is_dynamic)
+            for one in settings.load(file).show()
+        ]
+    with admin(state) as client:
+        entries = client.describe_configs(topic=topic, broker=broker, broker_default=broker_default)
+    return [
+        _Shown(one.name, one.value, one.source, one.default_value, one.documentation, one.read_only)
+        for one in entries
+    ]

@@ -1,0 +1,149 @@
+"""`streamlog demo`: the whole thing once, on this machine, with a verdict."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamlog.cli.output import emit, note
+from streamlog.cli.state import State, json_option, pass_state
+
+if TYPE_CHECKING:
+    from streamlog.demo.scenario import Outcome
+
+WALS = ("disk", "object")
+LINE_BYTES_MAX = (1 << 20) - 100
+"""A line and its batch stay below max.message.bytes' default."""
+
+
+@click.command()
+@click.option(
+    "--logs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of text files, one topic each. [default: generated sample logs]",
+)
+@click.option(
+    "--mib",
+    type=click.FloatRange(min=0.1, max=16 * 1024),
+    default=64,
+    show_default=True,
+    help="How much is written for each WAL mode, at least.",
+)
+@click.option("--wal", type=click.Choice((*WALS, "both")), default="both", show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the sample logs.")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the nodes keep their data; stays afterwards. [default: a temporary folder]",
+)
+@json_option
+@pass_state
+def demo(
+    state: State, logs: Path | None, mib: float, wal: str, seed: int, data: Path | None
+) -> None:
+    """Log lines in, kill -9, log lines out: byte for byte.
+
+    Starts a node, makes a topic for each file, produces the lines in rounds, kills the node with
+    SIGKILL while requests are unacknowledged, starts it again, goes on, fetches everything and
+    compares it line by line; once in each WAL mode. Exit code 1 if anything is lost, doubled or
+    changed.
+    """
+    from streamlog.demo import corpus, generator, scenario
+
+    folder = data or Path(tempfile.mkdtemp(prefix="streamlog-demo-"))
+    if logs is None:
+        logs = folder / "logs"
+        generator.write_samples(logs, seed=seed)
+        note(f"sample logs with seed {seed} (LOGS=DIR or --logs DIR takes your own)")
+    sources = corpus.load(logs, line_bytes_max=LINE_BYTES_MAX)
+    for source in sources:
+        part = "" if source.is_whole else f", its first {source.size_bytes >> 20} MiB"
+        note(f"  {source.path.name} → {source.topic}: {len(source.lines)} lines{part}")
+    outcomes = []
+    for mode in WALS if wal == "both" else (wal,):
+        place = folder / f"wal-{mode}"
+        if place.exists():
+            raise click.UsageError(f"{place} exists; the demonstration needs an empty folder")
+        outcomes.append(
+            scenario.run(
+                sources,
+                place,
+                wal=mode,
+                size_bytes=int(mib * (1 << 20)),
+                progress=_Progress(mode),
+            )
+        )
+    good = all(outcome.is_good for outcome in outcomes)
+    if state.json:
+        emit({"good": good, "runs": [_facts(outcome) for outcome in outcomes]})
+    else:
+        _report(outcomes)
+    if good and data is None:
+        shutil.rmtree(folder)
+    elif not good:
+        note(f"data and node logs stay in {folder}")
+    if not good:
+        sys.exit(1)
+    if not state.json:
+        _next(folder if data else None)
+
+
+class _Progress:
+    """One line for each step, with the seconds since the run began."""
+
+    def __init__(self, wal: str) -> None:
+        self._wal = wal
+        self._begun = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        note(f"[wal={self._wal:<6} {time.monotonic() - self._begun:5.1f} s] {text}")
+
+
+def _facts(outcome: Outcome) -> dict[str, object]:
+    return asdict(outcome) | {
+        "mb_per_s_in": outcome.mb_per_s_in,
+        "mb_per_s_out": outcome.mb_per_s_out,
+    }
+
+
+def _report(outcomes: list[Outcome]) -> None:
+    rows = [
+        ("", [f"wal={one.wal}" for one in outcomes]),
+        ("records", [f"{one.records:,}" for one in outcomes]),
+        ("bytes", [f"{one.size_bytes:,}" for one in outcomes]),
+        ("MB/s in", [f"{one.mb_per_s_in:.0f}" for one in outcomes]),
+        ("MB/s out", [f"{one.mb_per_s_out:.0f}" for one in outcomes]),
+        ("objects written", [f"{one.objects:,}" for one in outcomes]),
+        ("unacknowledged at the kill", [f"{one.unacknowledged_records:,}" for one in outcomes]),
+        ("restart until it serves", [f"{one.restart_s:.1f} s" for one in outcomes]),
+        ("kill until the next ack", [f"{one.recover_s:.1f} s" for one in outcomes]),
+        ("duplicates", [f"{one.duplicates:,}" for one in outcomes]),
+        ("lost", [f"{one.lost:,}" for one in outcomes]),
+    ]
+    click.echo()
+    for name, cells in rows:
+        click.echo(f"{name:<28}" + "".join(f"{cell:>16}" for cell in cells))
+    click.echo()
+    for one in outcomes:
+        verdict = (
+            "every line came back once, in order, byte for byte"
+            if one.is_good
+            else one.difference or "the counts differ"
+        )
+        click.echo(f"wal={one.wal}: {verdict}")
+
+
+def _next(data: Path | None) -> None:
+    click.echo("\nWhere to look next:")
+    if data is not None:
+        click.echo(f"  streamlog dev --data {data}/wal-disk/data   the data of this run")
+    click.echo("  streamlog dev                       a node of your own; it says what to type")
+    click.echo("  streamlog --help, docs/cli.md       all commands")
+    click.echo("  ARCHITECTURE.md                     how an append and a fetch go through it")

@@ -1,0 +1,74 @@
+"""Writes docs/cli.md from the commands' own help; `--check` says whether it is up to date.
+
+python -m streamlog.cli.document [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from streamlog.cli.main import cli
+
+TARGET = Path("docs/cli.md")
+WIDTH = 100
+
+HEAD = """\
+# Command line
+Made from the commands' own help by `python -m streamlog.cli.document`; do not edit.
+
+Every command takes `--help`, every one that talks to a node takes `--server HOST:PORT` (environment
+`STREAMLOG_SERVER`), and all take `--json`: one JSON value on stdout, or one a line where there are
+many. These may stand before the command as well.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed; one line on stderr says what and what to do, with `--json` as a JSON object |
+| 2 | wrong usage |
+| 130 | interrupted by Ctrl-C |
+| 141 | the reader of the output went away, as in `streamlog consume t \\| head` |
+
+```
+streamlog produce t < access.log                                        # one record a line
+streamlog consume t --from earliest --until-end | cmp access.log -      # the same bytes
+streamlog consume t --from timestamp:1767225600000 --format json | jq .value
+streamlog topic create t --partitions 4 --config retention.ms=3600000
+streamlog log dump t --partition 0                                      # as Kafka's dump tool
+```
+"""
+
+
+def document() -> str:
+    return HEAD + "".join(_sections(cli, click.Context(cli, info_name="streamlog")))
+
+
+def _sections(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    ctx.terminal_width = ctx.max_content_width = WIDTH
+    yield f"\n## {ctx.command_path}\n```\n{command.get_help(ctx).rstrip()}\n```\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            assert child is not None
+            yield from _sections(child, click.Context(child, info_name=name, parent=ctx))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Writes docs/cli.md from the commands' help.")
+    parser.add_argument("--check", action="store_true")
+    text = document()
+    if parser.parse_args().check:
+        if TARGET.exists() and TARGET.read_text("utf-8") == text:
+            return 0
+        print(f"{TARGET} is not what the commands say; run: make docs")
+        return 1
+    TARGET.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

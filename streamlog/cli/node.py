@@ -1,0 +1,132 @@
+"""`streamlog dev` and `streamlog serve`: a node in this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamlog.cli.state import Function, State, json_option, pass_state
+
+DATA_DEFAULT = "streamlog-data"
+"""Folder of `streamlog dev`, in the working directory."""
+
+_data = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
+_config = click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False),
+    envvar="STREAMLOG_CONFIG",
+    show_envvar=True,
+    help="Settings in TOML; docs/config.md lists them.",
+)
+
+
+def _common_options(function: Function) -> Function:
+    options = (
+        _config,
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="gRPC address; port 0 takes a free one. [default: 127.0.0.1:9644]",
+        ),
+        click.option(
+            "--http-listen",
+            metavar="HOST:PORT",
+            help="Address of /metrics, /livez and /readyz. [default: 127.0.0.1:9645]",
+        ),
+        click.option(
+            "--wal",
+            type=click.Choice(("disk", "object")),
+            help="disk: acknowledged after a sync to the local disk, in milliseconds. "
+            "object: after the upload and commit; nothing is lost with this machine. "
+            "[default: disk on local stores, object on remote ones]",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            default=None,
+            help="Allow addresses beyond loopback without TLS.",
+        ),
+        click.option("--log-format", type=click.Choice(("text", "json")), help="[default: text]"),
+        click.option(
+            "--set",
+            "more",
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=settings_pairs,
+            help="Any other setting, such as engine.append.append_bytes_max=8388608; may be "
+            "repeated.",
+        ),
+        json_option,
+        pass_state,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def settings_pairs(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    from streamlog.cli.parsing import pairs
+
+    return pairs(ctx, param, values)
+
+
+@click.command()
+@_data
+@_common_options
+def dev(
+    state: State, data: str | None, file: str | None, more: dict[str, str], **flags: Any
+) -> None:
+    """Run a node on this machine's files, to try things.
+
+    Everything lies in one folder (--data, by default ./streamlog-data) and is there again at the
+    next start. Topics are made when they are first used. Ctrl-C stops it cleanly; a second one
+    stops it at once.
+    """
+    from streamlog import settings
+
+    overrides = {"data": data, **flags, **more}
+    loaded = settings.load(file, None, overrides)
+    if loaded.node.data is None and loaded.node.store is None:
+        loaded = settings.load(file, None, overrides | {"data": str(Path(DATA_DEFAULT).absolute())})
+    _run(loaded, "dev", state)
+
+
+@click.command()
+@_data
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Where objects are: memory://, local:///abs/path, s3://bucket/prefix?…",
+)
+@click.option(
+    "--meta",
+    metavar="URL",
+    help="Where metadata is: memory://, rocksdb:///abs/path, … "
+    "[default: rocksdb:///PATH/meta for local:///PATH]",
+)
+@click.option("--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk.")
+@_common_options
+def serve(state: State, file: str | None, more: dict[str, str], **flags: Any) -> None:
+    """Run a node.
+
+    --data DIR is short for --store local:///DIR/objects --meta rocksdb:///DIR/meta
+    --wal-dir DIR/wal. SIGTERM stops it cleanly: requests under way end, the WAL is synced, the port
+    is closed.
+    """
+    from streamlog import settings
+
+    _run(settings.load(file, None, {**flags, **more}), "serve", state)
+
+
+def _run(loaded: Any, mode: str, state: State) -> None:
+    from streamlog.server import node
+
+    code = node.run(loaded, mode=mode, json=state.json)
+    if code != 0:
+        sys.exit(code)

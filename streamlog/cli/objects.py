@@ -1,0 +1,82 @@
+"""`streamlog object`: what lies in the object store, as the node sees it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from streamlog.cli.output import emit, facts, table
+from streamlog.cli.remote import admin
+from streamlog.cli.state import State, pass_state, remote_options
+
+SUMMARY_FIELDS = ("key", "object_id", "size_bytes", "modified_ms", "live")
+BLOCK_FIELDS = (
+    "stream_id",
+    "epoch",
+    "start_offset",
+    "end_offset",
+    "position",
+    "length",
+    "compression",
+)
+
+
+def _values(found: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in names}
+
+
+def _when(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+@click.group("object")
+def objects() -> None:
+    """Look at the objects in the store."""
+
+
+@objects.command("list")
+@remote_options
+@pass_state
+def list_objects(state: State) -> None:
+    """List all objects. Live: committed, and a stream still needs some of it."""
+    with admin(state) as client:
+        found = [_values(one, SUMMARY_FIELDS) for one in client.list_objects()]
+    if state.json:
+        for one in found:
+            emit(one)
+        return
+    table(
+        ("object", "bytes", "modified", "live", "key"),
+        [
+            (
+                one["object_id"],
+                one["size_bytes"],
+                _when(one["modified_ms"]),
+                "yes" if one["live"] else "no",
+                one["key"],
+            )
+            for one in found
+        ],
+    )
+
+
+@objects.command()
+@click.argument("key")
+@remote_options
+@pass_state
+def show(state: State, key: str) -> None:
+    """Show the object KEY: who wrote it, and its data blocks."""
+    with admin(state) as client:
+        found = client.describe_object(key)
+    values = _values(found.object, SUMMARY_FIELDS) | _values(
+        found, ("format_version", "cluster_id", "tenure")
+    )
+    blocks = [_values(block, BLOCK_FIELDS) for block in found.blocks]
+    if state.json:
+        emit(values | {"blocks": blocks})
+        return
+    facts(values)
+    click.echo()
+    table(BLOCK_FIELDS, [tuple(block.values()) for block in blocks])

@@ -1,0 +1,199 @@
+"""One run: produce rounds, kill -9 with requests under way, restart, produce on, fetch, compare.
+
+1. A node starts on an empty folder; every file gets a topic of one partition.
+2. Rounds of all lines of all files are produced; after half of the bytes rounds go out without
+   waiting, and as soon as one of their sends is acknowledged the node gets SIGKILL.
+3. Sends that are not acknowledged then are counted; none at all is a failure of the run.
+4. The node starts again on the same data and port. The producer, the same one throughout, sends
+   again what was not acknowledged; its sequence numbers keep that from being stored twice.
+5. Every topic is fetched from its first offset and compared with what was sent, line by line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamlog.client import Admin, Consumer, Producer
+from streamlog.demo.corpus import Source
+from streamlog.demo.node import NodeProcess
+from streamlog.demo.writer import RoundWriter
+from streamlog.errors import StreamlogError
+
+FETCH_TIMEOUT_S = 30.0
+
+Progress = Callable[[str], None]
+
+
+class KillHitNothing(StreamlogError):
+    """Every request was acknowledged when the node was killed: the run proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run came to. Seconds of producing leave out the time that the node was away."""
+
+    wal: str
+    records: int
+    size_bytes: int
+    produce_s: float
+    fetch_s: float
+    objects: int
+    unacknowledged_records: int
+    restart_s: float
+    recover_s: float
+    duplicates: int
+    lost: int
+    difference: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.duplicates or self.lost or self.difference)
+
+    @property
+    def mb_per_s_in(self) -> float:
+        return self.size_bytes / 1e6 / self.produce_s
+
+    @property
+    def mb_per_s_out(self) -> float:
+        return self.size_bytes / 1e6 / self.fetch_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Crash:
+    unacknowledged_records: int
+    restart_s: float
+    recover_s: float
+
+
+def run(
+    sources: Sequence[Source],
+    folder: Path,
+    *,
+    wal: str,
+    size_bytes: int,
+    progress: Progress,
+) -> Outcome:
+    """Errors: KillHitNothing, and what the node or the client raise."""
+    node = NodeProcess(folder, wal=wal)
+    try:
+        took_s = node.start()
+        progress(f"node {node.pid} serves at {node.server} after {took_s:.1f} s")
+        with Admin(node.server) as admin:
+            for source in sources:
+                admin.create_topic(source.topic, partitions=1)
+        progress(f"{len(sources)} topics made; producing")
+        begun = time.monotonic()
+        with Producer(node.server, delivery_timeout_ms=60_000) as producer:
+            writer = RoundWriter(producer, sources)
+            writer.write_until(size_bytes // 2)
+            progress(f"{writer.bytes_acknowledged / 1e6:.0f} MB are acknowledged")
+            crash = _crash(node, writer, progress)
+            writer.write_until(size_bytes)
+        produce_s = time.monotonic() - begun - crash.recover_s
+        progress(f"{writer.records_sent} records are acknowledged; fetching all of them")
+        begun = time.monotonic()
+        counts = [_compare(node.server, source, writer.rounds) for source in sources]
+        fetch_s = time.monotonic() - begun
+        with Admin(node.server) as admin:
+            objects = sum(1 for _ in admin.list_objects())
+        node.stop()
+    finally:
+        node.discard()
+    return Outcome(
+        wal=wal,
+        records=writer.records_sent,
+        size_bytes=writer.bytes_sent,
+        produce_s=produce_s,
+        fetch_s=fetch_s,
+        objects=objects,
+        unacknowledged_records=crash.unacknowledged_records,
+        restart_s=crash.restart_s,
+        recover_s=crash.recover_s,
+        duplicates=sum(max(0, found.records - found.expected) for found in counts),
+        lost=sum(max(0, found.expected - found.records) for found in counts),
+        difference=next((found.difference for found in counts if found.difference), ""),
+    )
+
+
+def _crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> _Crash:
+    """SIGKILL with sends under way; ends at the first acknowledgement of the restarted node."""
+    pid = node.pid
+    writer.send_ahead()
+    writer.await_one()
+    node.kill()
+    away_since = time.monotonic()
+    unacknowledged = writer.records_unacknowledged()
+    if unacknowledged == 0:
+        raise KillHitNothing("every request was acknowledged before the kill; run it once more")
+    progress(f"kill -9 {pid}: {unacknowledged} records were sent and not acknowledged")
+    restart_s = node.start()
+    progress(f"node {node.pid} serves the same data after {restart_s:.1f} s; producing on")
+    writer.await_one()
+    return _Crash(unacknowledged, restart_s, time.monotonic() - away_since)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    records: int
+    expected: int
+    difference: str
+
+
+def _compare(server: str, source: Source, rounds: int) -> _Compared:
+    """Fetches a topic and compares it with `rounds` times the source's lines, in order."""
+    expected = len(source.lines) * rounds
+    at = (source.topic, 0)
+    read = 0
+    difference = ""
+    with Consumer(server) as consumer:
+        consumer.assign([at])
+        first = consumer.beginning_offsets([at])[at]
+        end = consumer.end_offsets([at])[at]
+        consumer.seek(*at, first)
+        position = first
+        while position < end:
+            batches = consumer.poll_batches(FETCH_TIMEOUT_S)
+            if not batches:
+                raise StreamlogError(
+                    f"{source.topic} ends at {end}, but nothing came after offset {position} "
+                    f"within {FETCH_TIMEOUT_S:g} s"
+                )
+            for batch in batches:
+                values = batch.values()
+                difference = difference or _difference(source, read, values)
+                read += len(values)
+                position = batch.next_offset
+    return _Compared(read, expected, difference)
+
+
+def _difference(source: Source, begin: int, values: Sequence[bytes | None]) -> str:
+    """Where `values`, the topic's records from number `begin` on, leave the source's lines."""
+    found = first_mismatch(source.lines, begin, values)
+    if found is None:
+        return ""
+    number = begin + found
+    line = number % len(source.lines)
+    return (
+        f"{source.topic} record {number} (round {number // len(source.lines) + 1}, "
+        f"{source.path.name} line {line + 1}): "
+        f"sent {source.lines[line][:80]!r}, got {(values[found] or b'')[:80]!r}"
+    )
+
+
+def first_mismatch(
+    lines: Sequence[bytes], begin: int, values: Sequence[bytes | None]
+) -> int | None:
+    """Index of the first of `values` that is not line `begin + index` of the lines, repeated."""
+    done = 0
+    while done < len(values):
+        at = (begin + done) % len(lines)
+        run = lines[at : at + len(values) - done]
+        if list(values[done : done + len(run)]) != run:
+            return done + next(
+                index for index, line in enumerate(run) if values[done + index] != line
+            )
+        done += len(run)
+    return None

@@ -1,0 +1,63 @@
+"""Rounds of lines through one producer, and which of them are acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from streamlog.client import Producer
+from streamlog.demo.corpus import Source
+
+AHEAD_BYTES = 12 << 20
+"""How much is on its way, unanswered, when the node is killed."""
+
+ROUNDS_AHEAD = 4
+"""Rounds on their way in plain running."""
+
+
+class RoundWriter:
+    """A round is every line of every source, in order, each source into its own topic."""
+
+    def __init__(self, producer: Producer, sources: Sequence[Source]) -> None:
+        self._producer = producer
+        self._sources = sources
+        self._round_bytes = sum(source.size_bytes for source in sources)
+        self._pending: deque[tuple[Any, int, int]] = deque()
+        self.rounds = 0
+        self.records_sent = 0
+        self.bytes_sent = 0
+        self.bytes_acknowledged = 0
+
+    def write_until(self, size_bytes: int) -> None:
+        """Whole rounds until size_bytes were sent in all; returns when all are acknowledged."""
+        while self.bytes_sent < size_bytes:
+            self.send_round()
+            while len(self._pending) > ROUNDS_AHEAD * len(self._sources):
+                self.await_one()
+        while self._pending:
+            self.await_one()
+
+    def send_ahead(self) -> None:
+        """Sends rounds without waiting, until a good deal more is sent than can be answered."""
+        goal = self.bytes_sent + max(AHEAD_BYTES, self._round_bytes)
+        while self.bytes_sent < goal:
+            self.send_round()
+
+    def send_round(self) -> None:
+        for source in self._sources:
+            sent = self._producer.send_many(source.topic, source.lines, partition=0)
+            self._pending.append((sent, len(source.lines), source.size_bytes))
+            self.records_sent += len(source.lines)
+            self.bytes_sent += source.size_bytes
+        self.rounds += 1
+
+    def await_one(self) -> None:
+        """Waits for the oldest send; what it raises is what the producer gave up on."""
+        sent, _, size_bytes = self._pending[0]
+        sent.result()
+        self._pending.popleft()
+        self.bytes_acknowledged += size_bytes
+
+    def records_unacknowledged(self) -> int:
+        return sum(count for sent, count, _ in self._pending if not sent.done())

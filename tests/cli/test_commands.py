@@ -1,0 +1,309 @@
+"""Each command's facts as a script sees them: stdout, stderr, exit code, JSON."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Command
+
+Done = Callable[..., bytes]
+
+
+def _json(done: Done, *arguments: str | int, stdin: bytes = b"") -> Any:
+    return json.loads(done(*arguments, "--json", stdin=stdin))
+
+
+def _json_lines(done: Done, *arguments: str | int) -> list[Any]:
+    return [json.loads(line) for line in done(*arguments, "--json").splitlines()]
+
+
+def test_topic_from_create_to_delete(run: Command, done: Done) -> None:
+    done("topic", "create", "life", "--partitions", 3, "--config", "retention.ms=60000")
+    listed = {one["name"]: one["partitions"] for one in _json(done, "topic", "list")}
+    assert listed["life"] == 3
+    found = _json(done, "topic", "describe", "life")
+    assert found["configs"]["retention.ms"] == "60000"
+    assert [one["partition"] for one in found["partitions"]] == [0, 1, 2]
+    done("topic", "alter", "life", "--partitions", 4, "--config", "retention.ms=70000")
+    found = _json(done, "topic", "describe", "life")
+    assert (len(found["partitions"]), found["configs"]["retention.ms"]) == (4, "70000")
+    done("topic", "alter", "life", "--unset", "retention.ms")
+    assert "retention.ms" not in _json(done, "topic", "describe", "life")["configs"]
+    assert b"life" in done("topic", "list")
+    done("topic", "delete", "life")
+    assert "life" not in {one["name"] for one in _json(done, "topic", "list")}
+    assert run("topic", "describe", "life").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topic", "describe", "no-such-topic"), ("UnknownTopicOrPartition", "no-such-topic")),
+        (("topic", "create", "a/b"), ("InvalidName",)),
+        (("topic", "create", "t", "--config", "retention.sm=1"), ("InvalidConfig", "retention.ms")),
+        (("kv", "get", "no-such-key"), ("KeyNotFound", "no-such-key")),
+        (("object", "show", "no/such/object"), ("ObjectNotFound",)),
+        (("stream", "describe", "999999999"), ("StreamNotFound",)),
+        (("consume", "no-such-topic", "--until-end"), ("UnknownTopicOrPartition",)),
+    ],
+)
+def test_a_failure_is_exit_code_1_and_one_line(
+    run: Command, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    ended = run(*arguments)
+    said = ended.stderr.decode()
+    assert (ended.returncode, ended.stdout) == (1, b""), said
+    assert said.count("\n") == 1
+    assert said.startswith("streamlog: ")
+    assert all(word in said for word in words), said
+    as_json = run(*arguments, "--json")
+    error = json.loads(as_json.stderr)["error"]
+    assert as_json.returncode == 1
+    assert error["name"] == words[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no-such-command",),
+        ("topic", "create"),
+        ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "alter", "t"),
+        ("consume", "t", "--from", "tomorrow"),
+        ("consume", "t", "--from", "timestamp:x"),
+        ("consume", "t", "--follow", "--until-end"),
+        ("produce", "t", "--compression", "rar"),
+        ("produce", "t", "--key-separator", ""),
+        ("config", "show", "--topic", "t", "--broker", "0"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(run: Command, arguments: tuple[str, ...]) -> None:
+    ended = run(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert b"Usage: streamlog" in ended.stderr
+
+
+def test_a_node_that_is_not_there_is_named(environment: dict[str, str]) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "--server", "127.0.0.1:1", "status", "--timeout", "1"],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert b"127.0.0.1:1" in ended.stderr
+    assert ended.stderr.count(b"\n") == 1
+
+
+def test_an_option_after_the_command_wins(done: Done, environment: dict[str, str]) -> None:
+    server = environment["STREAMLOG_SERVER"]
+    done("--server", "127.0.0.1:1", "status", "--server", server)
+    before = json.loads(done("--json", "status"))
+    assert before["server"] == server
+
+
+def test_status_says_what_the_node_holds(done: Done) -> None:
+    found = _json(done, "status")
+    assert found["wal"] == "disk"
+    assert found["cluster_id"]
+    assert found["rss_bytes"] > 0
+    assert b"cluster_id" in done("status")
+
+
+def test_consume_begins_and_ends_where_it_is_told(run: Command, done: Done) -> None:
+    done("produce", "places", stdin=b"".join(b"%d\n" % number for number in range(100)))
+    read = ("consume", "places", "--until-end")
+    assert done(*read, "--from", 97) == b"97\n98\n99\n"
+    assert done(*read, "--from", "latest") == b""
+    assert done(*read, "--from", 100) == b""
+    assert done("consume", "places", "--from", 5, "--count", 2) == b"5\n6\n"
+    assert done("consume", "places", "--count", 0) == b""
+    assert done(*read, "--from", "timestamp:0", "--count", 1) == b"0\n"
+    assert done(*read, "--from", "timestamp:99999999999999") == b""
+    ended = run(*read, "--from", 101)
+    assert ended.returncode == 1
+    assert b"0 to 100" in ended.stderr
+    assert run("consume", "places", "--partition", 1, "--until-end").returncode == 2
+
+
+def test_consume_as_json_tells_null_text_and_bytes(done: Done) -> None:
+    done("produce", "shown", "--key-separator", ":", stdin=b"k:text\n\xff:\xfe\n")
+    done("produce", "shown", stdin=b"\xc3\xa9\n")
+    first, second, third = _json_lines(done, "consume", "shown", "--until-end")
+    assert (first["key"], first["value"], first["offset"]) == ("k", "text", 0)
+    assert (second["key_base64"], second["value_base64"]) == ("/w==", "/g==")
+    assert (third["key"], third["value"], third["headers"]) == (None, "é", [])
+    assert third["timestamp_ms"] >= first["timestamp_ms"] > 1_600_000_000_000
+
+
+def test_follow_shows_what_comes_and_ends_at_ctrl_c(
+    done: Done, environment: dict[str, str]
+) -> None:
+    done("produce", "followed", stdin=b"one\n")
+    process = subprocess.Popen(
+        [*COMMAND, "consume", "followed", "--follow"], env=environment, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"one\n"
+    done("produce", "followed", stdin=b"two\n")
+    assert process.stdout.readline() == b"two\n"
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.wait(30) == 130
+
+
+def test_a_partition_can_be_chosen(done: Done) -> None:
+    done("topic", "create", "parts", "--partitions", 3)
+    for partition in range(3):
+        done("produce", "parts", "--partition", partition, stdin=b"to %d\n" % partition)
+    assert done("consume", "parts", "--partition", 1, "--until-end") == b"to 1\n"
+    everything = done("consume", "parts", "--until-end").splitlines()
+    assert sorted(everything) == [b"to 0", b"to 1", b"to 2"]
+
+
+def test_streams_below_topics(done: Done) -> None:
+    made = _json(done, "stream", "create", "--tag", "kind=test")
+    stream = made["stream_id"]
+    assert made["tags"] == {"kind": "test"}
+    payload = b"\x00\xffone\n\r\n"
+    assert _json(done, "stream", "append", stream, stdin=payload) == {
+        "base_offset": 0,
+        "end_offset": 1,
+    }
+    done("stream", "append", stream, "--records", 5, "--expected-next-offset", 1, stdin=b"five")
+    done("stream", "append", stream, "--lines", stdin=b"six\nseven\n")
+    assert done("stream", "fetch", stream) == payload + b"fivesixseven"
+    batches = _json_lines(done, "stream", "fetch", stream, "--from", 1)
+    assert [(one["base_offset"], one["record_count"]) for one in batches] == [
+        (1, 5),
+        (6, 1),
+        (7, 1),
+    ]
+    done("stream", "trim", stream, "--to", 6)
+    found = _json(done, "stream", "describe", stream)
+    assert (found["start_offset"], found["confirm_offset"]) == (6, 8)
+    assert stream in [one["stream_id"] for one in _json_lines(done, "stream", "list")]
+    done("stream", "delete", stream)
+    assert stream not in [one["stream_id"] for one in _json_lines(done, "stream", "list")]
+
+
+def test_an_append_at_the_wrong_tail_is_a_conflict(run: Command, done: Done) -> None:
+    stream = _json(done, "stream", "create")["stream_id"]
+    ended = run("stream", "append", stream, "--expected-next-offset", 7, stdin=b"x")
+    assert ended.returncode == 1
+    assert b"OffsetConflict" in ended.stderr
+
+
+def test_small_values_under_names(run: Command, done: Done) -> None:
+    value = b"\x00\xff\r\n"
+    done("kv", "put", "a/1", stdin=value)
+    assert done("kv", "get", "a/1") == value
+    done("kv", "put", "a/2", "two")
+    revision = _json(done, "kv", "put", "a/2", "zwei")["revision"]
+    assert _json(done, "kv", "put", "a/2", "other", "--if-absent")["value"] == "zwei"
+    assert run("kv", "put", "a/2", "x", "--expected-revision", revision - 1).returncode == 1
+    done("kv", "put", "a/2", "deux", "--expected-revision", revision)
+    listed = _json_lines(done, "kv", "list", "--prefix", "a/")
+    assert [(one["key"], one.get("value")) for one in listed] == [("a/1", None), ("a/2", "deux")]
+    assert done("kv", "list", "--prefix", "a/", "--namespace", "elsewhere") == b""
+    done("kv", "delete", "a/1")
+    assert run("kv", "get", "a/1").returncode == 1
+
+
+def test_watch_shows_changes_from_a_revision(done: Done) -> None:
+    first = _json(done, "kv", "put", "w/1", "one")["revision"]
+    done("kv", "delete", "w/1")
+    changes = [
+        json.loads(line)
+        for line in done(
+            *("kv", "watch", "--prefix", "w/", "--from-revision", first, "--count", 2, "--json")
+        ).splitlines()
+    ]
+    assert [(one["key"], one["value"]) for one in changes] == [("w/1", "one"), ("w/1", None)]
+
+
+def test_log_dump_prints_as_kafkas_tool(done: Done) -> None:
+    done("produce", "dumped", stdin=b"a\nb\nc\n")
+    done("produce", "dumped", stdin=b"d\n")
+    lines = done("log", "dump", "dumped", "--partition", 0, "--records").decode().splitlines()
+    assert lines[:2] == ["Dumping dumped-0", "Log starting offset: 0"]
+    first = lines[2]
+    assert first.startswith("baseOffset: 0 lastOffset: 2 count: 3 baseSequence: 0 lastSequence: 2 ")
+    assert " isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty " in first
+    assert " position: 0 CreateTime: " in first
+    assert " magic: 2 compresscodec: none crc: " in first
+    assert first.endswith(" isvalid: true")
+    assert "keySize: -1 valueSize: 1 sequence: 1 headerKeys: []" in lines[4]
+    assert lines[4].endswith("payload: b")
+    batches = _json_lines(done, "log", "dump", "dumped", "--partition", 0)
+    assert [one["baseOffset"] for one in batches] == [0, 3]
+    assert batches[1]["position"] == batches[0]["size"]
+
+
+def test_config_says_what_holds_and_why(
+    done: Done, run: Command, environment: dict[str, str]
+) -> None:
+    done("topic", "create", "set", "--config", "retention.ms=1234567")
+    shown = _json(done, "config", "show", "--topic", "set")
+    assert shown["retention.ms"]["value"] == "1234567"
+    described = done("config", "describe", "retention.ms", "--topic", "set").decode()
+    assert described.startswith("retention.ms = 1234567")
+    node_id = _json(done, "status")["node_id"]
+    assert _json(done, "config", "show", "--broker", node_id)
+    local = subprocess.run(
+        [*COMMAND, "config", "show", "--json"],
+        env=environment | {"STREAMLOG_LISTEN": "127.0.0.1:7777"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(local.stdout)["node.listen"] == {
+        "value": "127.0.0.1:7777",
+        "source": "environment STREAMLOG_LISTEN",
+    }
+
+
+def test_objects_are_listed_and_shown(done: Done, run: Command) -> None:
+    listed = _json_lines(done, "object", "list")
+    assert run("object", "list").returncode == 0
+    for one in listed[:3]:
+        shown = _json(done, "object", "show", one["key"])
+        assert shown["key"] == one["key"]
+        assert shown["size_bytes"] == one["size_bytes"] > 0
+
+
+def test_bench_loads_and_verifies(run: Command, done: Done) -> None:
+    loaded = _json(done, "bench", "produce", "--topic", "load", "--mib", 2, "--partitions", 2)
+    assert loaded["records"] >= 2048
+    assert loaded["ack_p99_ms"] >= loaded["ack_p50_ms"] > 0
+    read = _json(done, "bench", "consume", "--topic", "load")
+    assert read["records"] == loaded["records"]
+    chained = ("bench", "verify", "--topic", "chained", "--mib", "0.5", "--partitions", 2)
+    done(*chained, "--phase", "write")
+    checked = _json(done, "bench", "verify", "--topic", "chained", "--phase", "check")
+    assert checked["faults"] == []
+    assert checked["records"] >= 512
+    done("produce", "chained", "--partition", 1, stdin=b"not of the chain\n")
+    ended = run("bench", "verify", "--topic", "chained", "--phase", "check")
+    assert ended.returncode == 1
+    assert b"partition 1, record " in ended.stderr
+
+
+def test_ctrl_c_while_reading_stdin(done: Done, environment: dict[str, str]) -> None:
+    done("topic", "create", "interrupted")
+    process = subprocess.Popen(
+        [*COMMAND, "produce", "interrupted"], stdin=subprocess.PIPE, env=environment
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"line\n")
+    process.stdin.flush()
+    # The line is stored while the input stays open: produce does not wait for more.
+    assert done("consume", "interrupted", "--count", 1) == b"line\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    process.stdin.close()
