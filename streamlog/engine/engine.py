@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -44,7 +44,9 @@ from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
-from streamlog.wal.log import WriteAheadLog
+
+if TYPE_CHECKING:
+    from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +189,7 @@ class Engine:
         self.uploader.press()
 
     async def drain(self) -> None:
-        """Returns when every append called so far is confirmed and in the store, or its stream lost.
+        """Returns when every append called so far is in the store, or its stream lost.
 
         Errors: the engine's failure.
         """

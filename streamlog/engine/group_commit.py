@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig
@@ -22,7 +23,9 @@ from streamlog.engine.stream_core import ErrorFactory
 from streamlog.errors import DiskFull, OutcomeUnknown, Unavailable
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
-from streamlog.wal.log import WriteAheadLog
+
+if TYPE_CHECKING:
+    from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,10 @@ class ObjectWriter:
         # Stable: within a stream the order of appends, which is offset order, stays.
         entries.sort(key=attrgetter("stream_id"))
         object_id = await self._metadata.allocate_object_id()
-        identity = ObjectIdentity(self._metadata.cluster_id, self._metadata.tenure, object_id)
+        tenure = self._metadata.tenure
+        identity = ObjectIdentity(
+            self._metadata.cluster_id, tenure.node_id, tenure.node_epoch, object_id
+        )
         built = await self._offload.run(Lane.CPU, self._build, identity, entries)
         return WrittenObject(
             object_id, built.parts, built.size_bytes, NewObject(built.row, built.ranges)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import TYPE_CHECKING
 
 from streamlog.engine.group import Group, Pending
 from streamlog.engine.stream_core import StreamCore
@@ -23,7 +24,9 @@ from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import Metadata, StreamRow
 from streamlog.model.batch import StreamState
-from streamlog.wal.log import WriteAheadLog
+
+if TYPE_CHECKING:
+    from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,206 @@
+"""A metadata and a WAL in memory, with switches for what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from streamlog.errors import DiskFull, StreamNotFound, TenureFenced
+from streamlog.format.entry import StreamEntry
+from streamlog.metadata.interface import (
+    CommitEntry,
+    Committed,
+    LiveRange,
+    ObjectRow,
+    RangeRow,
+    StreamRow,
+    Tenure,
+)
+from streamlog.model.batch import StreamState
+
+
+class FakeMetadata:
+    """One tenure's fold, without a store below it. Outlives an engine when handed to the next."""
+
+    def __init__(self) -> None:
+        self.cluster_id = "fake"
+        self.tenure = Tenure(1, 1)
+        self.is_fenced = False
+        self.revision = 0
+        self.rows: dict[int, StreamRow] = {}
+        self.ranges: dict[int, list[tuple[RangeRow, ObjectRow]]] = {}
+        self.commits: list[CommitEntry] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._lost: Callable[[int, int], None] = lambda stream_id, epoch: None
+        self._stream_ids = 0
+        self._object_ids = 0
+
+    def next_tenure(self) -> None:
+        """A restart: every stream is taken over under the next epoch."""
+        self.tenure = Tenure(1, self.tenure.node_epoch + 1)
+        self.is_fenced = False
+        for stream_id, row in self.rows.items():
+            self.rows[stream_id] = dataclasses.replace(row, holder=self.tenure, epoch=row.epoch + 1)
+
+    def steal(self, *stream_ids: int) -> None:
+        """Another node takes the streams; told at once."""
+        for stream_id in stream_ids:
+            row = self.rows[stream_id]
+            self.rows[stream_id] = dataclasses.replace(
+                row, holder=Tenure(2, 1), epoch=row.epoch + 1
+            )
+            self._lost(stream_id, row.epoch + 1)
+
+    def stream(self, stream_id: int) -> StreamRow | None:
+        return self.rows.get(stream_id)
+
+    def streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamRow]:
+        ids = sorted(stream_id for stream_id in self.rows if stream_id > after)
+        return [self.rows[stream_id] for stream_id in ids[:limit]]
+
+    async def locate(
+        self, stream_id: int, start: int, end: int, *, limit: int = 64
+    ) -> list[LiveRange]:
+        first = self.rows[stream_id].start
+        found = [
+            LiveRange(max(row.start, first), row.end, object_row)
+            for row, object_row in self.ranges.get(stream_id, [])
+            if row.end > max(start, first) and row.start < end
+        ]
+        return found[:limit]
+
+    async def object(self, object_id: int) -> ObjectRow | None:
+        return None
+
+    async def allocate_stream_ids(self, count: int) -> list[int]:
+        self._stream_ids += count
+        return list(range(self._stream_ids - count + 1, self._stream_ids + 1))
+
+    async def allocate_object_id(self) -> int:
+        self._object_ids += 1
+        return self._object_ids
+
+    def release_object_id(self, object_id: int) -> None:
+        pass
+
+    async def commit(self, entry: CommitEntry) -> Committed:
+        await self.gate.wait()
+        if self.is_fenced:
+            raise TenureFenced("sealed")
+        stripped: set[int] = set()
+        for create in entry.creates:
+            self.rows[create.stream_id] = StreamRow(
+                create.stream_id,
+                create.epoch,
+                self.tenure,
+                0,
+                0,
+                StreamState.OPEN,
+                b"",
+                create.tags,
+            )
+        for new in entry.objects:
+            for row in new.ranges:
+                stream = self.rows.get(row.stream_id)
+                if stream is None or stream.epoch != row.epoch or stream.holder != self.tenure:
+                    stripped.add(row.stream_id)
+                    continue
+                assert stream.end == row.start
+                self.rows[row.stream_id] = dataclasses.replace(stream, end=row.end)
+                self.ranges.setdefault(row.stream_id, []).append((row, new.row))
+        for trim in entry.trims:
+            row = self.rows[trim.stream_id]
+            assert trim.start <= row.end
+            self.rows[trim.stream_id] = dataclasses.replace(row, start=trim.start)
+        for close in entry.closes:
+            self.rows[close.stream_id] = dataclasses.replace(
+                self.rows[close.stream_id], state=StreamState.CLOSED
+            )
+        for destroy in entry.destroys:
+            del self.rows[destroy.stream_id]
+        self.commits.append(entry)
+        self.revision += 1
+        return Committed(self.revision, self.revision, frozenset(stripped))
+
+    async def open_streams(
+        self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool = False
+    ) -> list[StreamRow]:
+        found = []
+        for stream_id, epoch in wanted:
+            row = self.rows.get(stream_id)
+            if row is None:
+                raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
+            self.rows[stream_id] = row = dataclasses.replace(
+                row,
+                holder=self.tenure,
+                epoch=row.epoch + 1 if epoch is None else epoch,
+                state=StreamState.OPEN,
+            )
+            found.append(row)
+        return found
+
+    async def take_over_previous(
+        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
+    ) -> list[Tenure]:
+        return []
+
+    def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
+        self._lost = callback
+
+    async def checkpoint(self) -> None:
+        pass
+
+    async def close(self, *, drained: bool) -> None:
+        pass
+
+
+@dataclass
+class FakeGroup:
+    sequence: int
+    entries: list[StreamEntry]
+
+
+class FakeWal:
+    """Keeps its groups; `failures` writes fail, every other one of them after it took place."""
+
+    def __init__(self) -> None:
+        self.groups: list[FakeGroup] = []
+        self.failures = 0
+        self.released = 0
+        self.tenures: frozenset[Tenure] = frozenset()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._sequence = 0
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(entry.size_bytes for group in self.groups for entry in group.entries)
+
+    async def begin(self, tenure: Tenure) -> None:
+        self.tenures |= {tenure}
+
+    async def recover(self) -> AsyncIterator[FakeGroup]:
+        for group in list(self.groups):
+            yield group
+
+    async def append(self, entries: Sequence[StreamEntry]) -> int:
+        await self.gate.wait()
+        if self.failures:
+            self.failures -= 1
+            if self.failures % 2:
+                self._sequence += 1
+                self.groups.append(FakeGroup(self._sequence, list(entries)))
+            raise DiskFull("no room", path="wal")
+        self._sequence += 1
+        self.groups.append(FakeGroup(self._sequence, list(entries)))
+        return self._sequence
+
+    async def release(self, through_sequence: int) -> None:
+        self.released = through_sequence
+        self.groups = [group for group in self.groups if group.sequence > through_sequence]
+
+    async def close(self) -> None:
+        pass

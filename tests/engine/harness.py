@@ -1,0 +1,133 @@
+"""An engine over fakes: its store, metadata and WAL outlive it, so that it can crash and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.engine.client import EngineStreamClient
+from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig, UploadConfig
+from streamlog.engine.engine import Engine, EngineParts, WalMode
+from streamlog.errors import StoreUnavailable
+from streamlog.model.batch import RecordBatch, StoredBatch
+from streamlog.model.stream import Stream
+from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
+from tests.engine.fakes import FakeMetadata, FakeWal
+
+TIMEOUT_S = 20.0
+QUICK = StreamEngineConfig(
+    append=AppendConfig(retry_backoff_ms=1, retry_backoff_ms_max=5, drain_timeout_ms=2000),
+    upload=UploadConfig(upload_interval_ms=5),
+)
+NO_CACHE = dataclasses.replace(QUICK, read=ReadConfig(tail_cache_bytes=0))
+
+
+class FlakyStore(MemoryObjectStore):
+    """Fails `puts_to_fail` PUTs, half of them after they took place; counts requests."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.puts_to_fail = 0
+        self.puts = 0
+        self.gets: list[tuple[str, int, int | None]] = []
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        self.puts += 1
+        if self.puts_to_fail:
+            self.puts_to_fail -= 1
+            if self.puts_to_fail % 2:
+                await super().put(key, parts, if_absent=if_absent)
+            raise StoreUnavailable("away", operation="put")
+        return await super().put(key, parts, if_absent=if_absent)
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        self.gets.append((key, start, length))
+        return await super().get(key, start, length)
+
+
+class World:
+    """What outlives a crash."""
+
+    def __init__(self, mode: WalMode, config: StreamEngineConfig = QUICK) -> None:
+        self.mode: WalMode = mode
+        self.config = config
+        self.metadata = FakeMetadata()
+        self.store = FlakyStore()
+        self.wal = FakeWal() if mode == "disk" else None
+
+    @asynccontextmanager
+    async def engine(
+        self, *, crash: bool = False
+    ) -> AsyncIterator[tuple[EngineStreamClient, Engine]]:
+        """An engine; ended by a drain, or as by a crash."""
+        offload = ThreadOffload()
+        engine = Engine(
+            EngineParts(
+                self.mode,
+                self.metadata,
+                self.store,
+                self.wal,  # type: ignore[arg-type]
+                SystemClock(),
+                SeededRandom(1),
+                offload,
+                CollectorRegistry(),
+                False,
+            ),
+            self.config,
+        )
+        await engine.start()
+        try:
+            yield EngineStreamClient(engine), engine
+        finally:
+            await (engine.kill() if crash else engine.close())
+            await offload.close()
+            self.metadata.next_tenure()
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs it in a new event loop, for a bounded time."""
+    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
+
+
+def batch(payload: bytes, *, records: int = 1, attributes: bytes = b"") -> RecordBatch:
+    return RecordBatch(records, 1000, (payload,), attributes)
+
+
+def payloads(batches: Sequence[StoredBatch]) -> list[bytes]:
+    return [b"".join(stored.parts) for stored in batches]
+
+
+async def read_all(stream: Stream, start: int | None = None, hint: int = 1 << 20) -> list[bytes]:
+    """Every payload from `start` on, fetch by fetch."""
+    found: list[bytes] = []
+    position = stream.start_offset if start is None else start
+    end = stream.confirm_offset
+    while position < end:
+        result = await stream.fetch(position, end, hint)
+        found += payloads(result.batches)
+        position = result.batches[-1].end_offset
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop run until the condition holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def error_of(awaitable: Awaitable[object]) -> BaseException | None:
+    """What it raises; None when it does not."""
+    (result,) = await asyncio.gather(awaitable, return_exceptions=True)
+    return result if isinstance(result, BaseException) else None

@@ -1,0 +1,103 @@
+"""The tail cache and the single-flight LRU cache."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamlog.cache.single_flight import SingleFlightCache
+from streamlog.cache.tail import TailCache
+from streamlog.errors import StoreUnavailable
+from streamlog.format.entry import StreamEntry
+
+
+def entry(base: int, size: int = 10, count: int = 2) -> StreamEntry:
+    return StreamEntry(1, 1, base, count, 0, (bytes(size),), b"", 0)
+
+
+def test_a_tail_returns_the_batch_that_contains_the_start() -> None:
+    tail = TailCache(1000).tail(100)
+    assert tail.first == tail.end == 100
+    for base in (100, 102, 104):
+        tail.push(entry(base), 10)
+    assert tail.first == 100
+    assert tail.end == 106
+    assert [e.base_offset for e in tail.read(103, 106, 1000)] == [102, 104]
+    assert [e.base_offset for e in tail.read(100, 102, 1000)] == [100]
+    assert [e.base_offset for e in tail.read(100, 106, 1)] == [100]
+    assert [e.base_offset for e in tail.read(100, 106, 20)] == [100, 102]
+
+
+def test_only_settled_batches_go_and_the_oldest_first() -> None:
+    cache = TailCache(30)
+    one, two = cache.tail(0), cache.tail(0)
+    entries = [entry(base) for base in (0, 2, 4)]
+    other = entry(0)
+    one.push(entries[0], 10)
+    two.push(other, 10)
+    one.push(entries[1], 10)
+    one.push(entries[2], 10)
+    assert cache.held_bytes == 40
+    assert (one.first, two.first) == (0, 0)
+    cache.settled([(one, entries[0], 10)])
+    assert (one.first, two.first) == (2, 0)
+    assert cache.held_bytes + cache.settled_bytes == 30
+    cache.settled([(two, other, 10)])
+    assert two.first == 0
+    one.push(entry(6), 10)
+    cache.settled([(one, entries[1], 10)])
+    assert two.first == two.end == 2
+    assert one.first == 2
+
+
+def test_a_long_tail_forgets_payloads_as_it_goes() -> None:
+    cache = TailCache(100)
+    tail = cache.tail(0)
+    for base in range(0, 4000, 2):
+        batch = entry(base)
+        tail.push(batch, 10)
+        cache.settled([(tail, batch, 10)])
+        assert tail.first == max(0, base - 18)
+        assert [e.base_offset for e in tail.read(base, base + 2, 1)] == [base]
+    assert cache.held_bytes == 0
+    assert cache.settled_bytes == 100
+    assert len(tail.read(tail.first, tail.end, 10_000)) == 10
+
+
+def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
+    async def scenario() -> None:
+        cache: SingleFlightCache[str, str] = SingleFlightCache(20)
+        first = cache.begin("a")
+        assert cache.pending("a") is first
+        assert "a" in cache
+        assert cache.peek("a") is None
+        cache.finish("a", "A", 10)
+        assert await first == "A"
+        cache.begin("b")
+        cache.finish("b", "B", 10)
+        assert cache.peek("a") == "A"
+        cache.begin("c")
+        cache.finish("c", "C", 10)
+        assert cache.peek("b") is None
+        assert cache.peek("a") == "A"
+        assert cache.size_bytes == 20
+        cache.discard("a")
+        assert cache.size_bytes == 10
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_load_is_told_to_every_waiter_and_not_kept() -> None:
+    async def scenario() -> None:
+        cache: SingleFlightCache[str, str] = SingleFlightCache(20)
+        future = cache.begin("a")
+        cache.fail("a", StoreUnavailable("away"))
+        with pytest.raises(StoreUnavailable):
+            await asyncio.shield(future)
+        assert "a" not in cache
+        cache.begin("a")
+        cache.finish("a", "A", 1)
+        assert cache.peek("a") == "A"
+
+    asyncio.run(scenario())

@@ -1,0 +1,43 @@
+"""When a batch becomes an object."""
+
+from __future__ import annotations
+
+from streamlog.engine.closing import ClosePolicy, Closing
+
+ADAPTIVE = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True)
+RATED = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5)
+BEHIND = ClosePolicy(bytes_target=100, interval_s=1.0, is_adaptive=False)
+
+
+def decide(
+    policy: ClosePolicy,
+    *,
+    size: int = 10,
+    in_flight: int = 0,
+    last: float = -100.0,
+    pressed: bool = False,
+) -> Closing:
+    return policy.decide(
+        size_bytes=size,
+        opened_at=5.0,
+        uploads_in_flight=in_flight,
+        last_closed_at=last,
+        is_pressed=pressed,
+    )
+
+
+def test_a_full_or_pressed_batch_closes_at_once() -> None:
+    for policy in (ADAPTIVE, RATED, BEHIND):
+        assert decide(policy, size=100, in_flight=3, last=5.0) == (5.0, "size")
+        assert decide(policy, in_flight=3, last=5.0, pressed=True) == (5.0, "pressure")
+
+
+def test_an_idle_node_uploads_at_once_and_a_busy_one_after_the_interval() -> None:
+    assert decide(ADAPTIVE) == (5.0, "idle")
+    assert decide(ADAPTIVE, in_flight=1) == (5.1, "time")
+    assert decide(BEHIND) == (6.0, "time")
+
+
+def test_the_put_rate_keeps_uploads_apart() -> None:
+    assert decide(RATED, last=4.9) == (5.4, "idle")
+    assert decide(RATED, last=4.0, in_flight=1) == (5.1, "time")
