@@ -43,9 +43,10 @@ def produce(
 ) -> None:
     """Write the lines of stdin to TOPIC.
 
-    A record is what stands between two LF; CR, NUL and any other byte are kept. Ends when all are durable. A line over the topic's max.message.bytes ends it with exit code 1;
-    what came before that line is stored. An empty input makes an empty topic where the node makes
-    topics by itself (auto.create.topics.enable).
+    A record is what stands between two LF; CR, NUL and any other byte are kept. Ends when all are
+    durable. A line over the topic's max.message.bytes ends it with exit code 1; what came before
+    that line is stored. An empty input makes an empty topic, where the node makes topics by itself
+    (auto.create.topics.enable).
     """
     max_message_bytes = _max_message_bytes(state, topic)
     reader = LineReader(

@@ -14,6 +14,8 @@ pytest.importorskip("importlinter", reason="the extra `lint` is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 
+LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
 VIOLATIONS = [
     ("kvstore/peek.py", "import streamlog.model.batch", "The KV store is self-contained"),
     ("kvstore/peek.py", "import streamlog.metadata", "Imports go down only"),
@@ -40,8 +42,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _check(tree: Path) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports_command as c; c()"]
-        + ["--no-logo", "--no-cache"],
+        [sys.executable, "-c", LINT, "--no-logo", "--no-cache"],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,
