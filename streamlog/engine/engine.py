@@ -8,9 +8,10 @@ then the loops start. A failure of any loop ends the engine: every caller hears 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -44,9 +45,7 @@ from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
-
-if TYPE_CHECKING:
-    from streamlog.wal.log import WriteAheadLog
+from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +97,7 @@ class Engine:
         )
         self.writer = ObjectWriter(parts.metadata, parts.offload, config.object)
         is_disk = parts.mode == "disk"
+        append = config.append
         self.uploader = Uploader(
             self._policy(is_disk),
             (config.upload if is_disk else config.flush).uploads_in_flight_max,
@@ -112,6 +112,8 @@ class Engine:
         self.group_commit: GroupCommit | None = None
         if is_disk:
             assert parts.wal is not None
+            batch_bytes_max = min(append.batch_bytes_max, parts.wal.group_bytes_max // 2)
+            append = dataclasses.replace(append, batch_bytes_max=batch_bytes_max)
             self.group_commit = GroupCommit(
                 config.append,
                 parts.wal,
@@ -122,7 +124,7 @@ class Engine:
                 metrics,
             )
         self.sequencer = Sequencer(
-            config.append, self.budget, self.group_commit or self.uploader, parts.clock, metrics
+            append, self.budget, self.group_commit or self.uploader, parts.clock, metrics
         )
         self.blocks = BlockReader(parts.store, parts.offload, config.read, self.background, metrics)
         self.fetcher = Fetcher(
@@ -144,7 +146,7 @@ class Engine:
         metadata.on_stream_lost(self.lost)
         if wal is not None:
             held = wal.tenures
-            await wal.begin(metadata.tenure)
+            await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
             await metadata.take_over_previous(held)
             await self._recover(wal)
         else:
@@ -257,7 +259,7 @@ class Engine:
                 extra={"appends": found.batches, "size_bytes": found.size_bytes},
             )
         elif found.last_sequence:
-            await wal.release(found.last_sequence)
+            wal.release(found.last_sequence)
 
     def _policy(self, is_disk: bool) -> ClosePolicy:
         if is_disk:
@@ -271,7 +273,7 @@ class Engine:
             1 / flush.put_rate_max_per_s if self.parts.is_remote else 0.0,
         )
 
-    async def _stored(self, group: Group, committed: Committed | None) -> None:
+    def _stored(self, group: Group, committed: Committed | None) -> None:
         """A batch is committed: with wal=object it is confirmed now; its room is free."""
         if committed is not None:
             for stream_id in committed.stripped:
@@ -293,7 +295,7 @@ class Engine:
             core.progressed()
         self.budget.release(charge)
         if group.wal_sequence and self.parts.wal is not None:
-            await self.parts.wal.release(group.wal_sequence)
+            self.parts.wal.release(group.wal_sequence)
 
     def _count(self, group: Group) -> None:
         metrics = self.metrics

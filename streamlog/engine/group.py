@@ -10,6 +10,9 @@ from streamlog.engine.stream_core import StreamCore
 from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import AppendResult
 
+ITEMS_MAX = 16_384
+"""Appends in one group: so many streams fit into one commit record twice over."""
+
 
 class Pending(NamedTuple):
     """One sequenced append. `future` is None for a recovered one, which nobody waits for."""

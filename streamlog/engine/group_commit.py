@@ -13,19 +13,16 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig
-from streamlog.engine.group import Group, Pending, confirm
+from streamlog.engine.group import ITEMS_MAX, Group, Pending, confirm
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.stream_core import ErrorFactory
 from streamlog.errors import DiskFull, OutcomeUnknown, Unavailable
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
-
-if TYPE_CHECKING:
-    from streamlog.wal.log import WriteAheadLog
+from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +42,8 @@ class GroupCommit:
     ) -> None:
         self._config = config
         self._wal = wal
+        # A group passes its bound by one batch, and the WAL takes neither if they are too large.
+        self._group_bytes_max = min(config.group_bytes_max, wal.group_bytes_max // 4)
         self._confirmed = confirmed
         self._set_door = set_door
         self._clock = clock
@@ -62,7 +61,7 @@ class GroupCommit:
             self._wake.set()
         group.items.append(pending)
         group.size_bytes += pending.size_bytes
-        if group.size_bytes >= self._config.group_bytes_max:
+        if group.size_bytes >= self._group_bytes_max or len(group.items) >= ITEMS_MAX:
             self._full.append(group)
             self._open = Group()
 

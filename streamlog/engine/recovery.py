@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
 
 from streamlog.engine.group import Group, Pending
 from streamlog.engine.stream_core import StreamCore
@@ -24,9 +23,7 @@ from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import Metadata, StreamRow
 from streamlog.model.batch import StreamState
-
-if TYPE_CHECKING:
-    from streamlog.wal.log import WriteAheadLog
+from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +97,9 @@ async def replay(wal: WriteAheadLog, metadata: Metadata) -> Replay:
             result.groups.append((sequence, alive))
             result.batches += len(alive)
             result.size_bytes += sum(entry.size_bytes for entry in alive)
+    if result.groups:
+        # What follows was skipped: it may go together with the last group taken.
+        result.groups[-1] = (result.last_sequence, result.groups[-1][1])
     return result
 
 

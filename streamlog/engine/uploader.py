@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from streamlog.engine.closing import ClosePolicy
-from streamlog.engine.group import Group, Pending
+from streamlog.engine.group import ITEMS_MAX, Group, Pending
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.object_writer import ObjectWriter, WrittenObject
@@ -50,7 +50,7 @@ class Uploader:
         metadata: Metadata,
         writer: ObjectWriter,
         put: ObjectPut,
-        stored: Callable[[Group, Committed | None], Awaitable[None]],
+        stored: Callable[[Group, Committed | None], None],
         background: Background,
         clock: Clock,
         metrics: EngineMetrics,
@@ -82,7 +82,7 @@ class Uploader:
             group.opened_at = self._clock.monotonic()
         group.items.append(pending)
         group.size_bytes += pending.size_bytes
-        if group.size_bytes >= self._policy.bytes_target:
+        if group.size_bytes >= self._policy.bytes_target or len(group.items) >= ITEMS_MAX:
             self._close("size")
         # With a timer set only a full batch changes what is due.
         elif self._timer is not None:
@@ -93,7 +93,7 @@ class Uploader:
         """A confirmed group (wal=disk); groups come in WAL order."""
         self._open.extend(group)
         self._metrics.upload_backlog_bytes.inc(group.size_bytes)
-        if self._open.size_bytes >= self._policy.bytes_target:
+        if self._open.size_bytes >= self._policy.bytes_target or len(self._open.items) >= ITEMS_MAX:
             self._close("size")
         self._schedule()
 
@@ -192,4 +192,4 @@ class Uploader:
             self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
         for upload in ready:
             self._uploads.popleft()
-            await self._stored(upload.group, committed)
+            self._stored(upload.group, committed)

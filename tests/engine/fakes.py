@@ -173,13 +173,14 @@ class FakeWal:
         self.tenures: frozenset[Tenure] = frozenset()
         self.gate = asyncio.Event()
         self.gate.set()
+        self.group_bytes_max = 128 << 20
         self._sequence = 0
 
     @property
     def live_bytes(self) -> int:
         return sum(entry.size_bytes for group in self.groups for entry in group.entries)
 
-    async def begin(self, tenure: Tenure) -> None:
+    async def begin(self, tenure: Tenure, *, cluster_id: str) -> None:
         self.tenures |= {tenure}
 
     async def recover(self) -> AsyncIterator[FakeGroup]:
@@ -198,7 +199,7 @@ class FakeWal:
         self.groups.append(FakeGroup(self._sequence, list(entries)))
         return self._sequence
 
-    async def release(self, through_sequence: int) -> None:
+    def release(self, through_sequence: int) -> None:
         self.released = through_sequence
         self.groups = [group for group in self.groups if group.sequence > through_sequence]
 

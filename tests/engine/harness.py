@@ -1,4 +1,4 @@
-"""An engine over fakes: its store, metadata and WAL outlive it, so that it can crash and come back."""
+"""An engine over fakes that outlive it, so that it can crash and come back."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def read_all(stream: Stream, start: int | None = None, hint: int = 1 << 20
 
 async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop run until the condition holds."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - any state may be waited for
         await asyncio.sleep(0.001)
 
 

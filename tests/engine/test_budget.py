@@ -9,6 +9,7 @@ import pytest
 from streamlog.engine.budget import Budget, BudgetReservation, Waiter
 from streamlog.errors import Closed, Overloaded, StreamlogError
 from streamlog.model.batch import Priority
+from tests.engine.harness import until
 
 
 class Queue:
@@ -78,8 +79,7 @@ def test_the_deadline_ends_the_wait_and_lets_the_next_one_in() -> None:
         queue.wait("large", 10, delay_s=0.001)
         queue.wait("small", 5)
         assert queue.granted == []
-        while not queue.granted:
-            await asyncio.sleep(0.001)
+        await until(lambda: bool(queue.granted))
         ((name, error),) = queue.refused
         assert name == "large"
         assert isinstance(error, Overloaded)
