@@ -11,7 +11,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench dist proto proto-baseline docs format clean
+.PHONY: help setup demo test test-fast bench dist lint lint-style lint-types lint-layers \
+	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -49,13 +50,23 @@ test-fast: $(VENV)/.installed-test ## run the tests that are quick (3 minutes at
 
 # ---- lint: style, types, layers, protos, and that generated files are what the sources say
 
-lint: $(VENV)/.installed-lint ## check style, types, layers, protos and generated files
+lint: lint-style lint-types lint-layers lint-protos lint-generated ## check style, types, layers, protos and generated files
+
+lint-style: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-types: $(VENV)/.installed-lint
 	$(BIN)/mypy
+
+lint-layers: $(VENV)/.installed-lint
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+lint-protos: $(VENV)/.installed-lint
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against proto/baseline.binpb
+
+lint-generated: $(VENV)/.installed-lint
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m streamlog.settings.document --check
 	$(BIN)/python -m streamlog.cli.document --check
