@@ -15,8 +15,7 @@ BENCH_ARGS ?=
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
-		printf '  make %-15s %s\n' "$$name" "$$text"; done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- environment: one stamp for each set of packages, so that a second run costs nothing
 
