@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -27,7 +27,7 @@ from streamlog.v1support.errors import to_status
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handlers = grpc.GenericRpcHandler[Any, Any]
+Handlers: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
 Unary = Callable[[RequestContext, Any, Context], Awaitable[Any]]
 Streaming = Callable[[RequestContext, Any, Context], Awaitable[None]]
 

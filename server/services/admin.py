@@ -10,8 +10,6 @@ from streamlog.errors import (
     Invalid,
     InvalidConfig,
     InvalidName,
-    InvalidPartitions,
-    PolicyViolation,
     StreamlogError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -29,7 +27,7 @@ from streamlog.server.context import (
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
 from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts
 from streamlog.settings import Settings
-from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX, LimitsConfig
+from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
 
 
 class ResourceKind(Enum):
@@ -93,14 +91,15 @@ class AdminService:
     ) -> None:
         self._logs = logs
         self._settings = settings
-        self._limits: LimitsConfig = settings.limits
         self.node_id = node_id
         self._authorize = authorize
         self._metrics = metrics
         self._topic_metrics = topic_metrics
         self._auto_create = auto_create
         metrics.topics.set_function(lambda: self.count()[0])
+        metrics.topics_bound.set(settings.log.topics_max)
         metrics.partitions.set_function(lambda: self.count()[1])
+        metrics.partitions_bound.set(settings.log.partitions_max)
 
     def count(self) -> tuple[int, int]:
         """Topics and partitions in the cluster."""
@@ -121,26 +120,7 @@ class AdminService:
             raise InvalidName(
                 f"the topic name has more than {TOPIC_NAME_BYTES_MAX} bytes; choose a shorter one"
             )
-        wanted = partitions or self._settings.broker.num_partitions
-        self._check_room(wanted)
-        return await self._logs.create_topic(name, wanted, dict(configs), validate_only)
-
-    def _check_room(self, partitions: int, *, topics: int = 1) -> None:
-        if partitions < 1 or partitions > self._limits.partitions_per_topic_max:
-            raise InvalidPartitions(
-                f"{partitions} partitions: give 1 to {self._limits.partitions_per_topic_max}"
-            )
-        have_topics, have_partitions = self.count()
-        if topics and have_topics >= self._limits.topics_max:
-            raise PolicyViolation(
-                f"the cluster has {have_topics} topics, and limits.topics_max is "
-                f"{self._limits.topics_max}; delete some or raise it"
-            )
-        if have_partitions + partitions > self._limits.partitions_max:
-            raise PolicyViolation(
-                f"the cluster has {have_partitions} partitions, and limits.partitions_max is "
-                f"{self._limits.partitions_max}; delete topics or raise it"
-            )
+        return await self._logs.create_topic(name, partitions or None, dict(configs), validate_only)
 
     async def delete_topic(self, context: RequestContext, name: str) -> None:
         self._authorize(context, Operation.DELETE, _topic(name))
@@ -187,16 +167,6 @@ class AdminService:
 
     async def create_partitions(self, context: RequestContext, name: str, count: int) -> None:
         self._authorize(context, Operation.ALTER, _topic(name))
-        topic = await self.topic(context, name, auto_create=False)
-        if count <= topic.partitions:
-            raise InvalidPartitions(
-                f"{name} has {topic.partitions} partitions; the new count must be higher"
-            )
-        if count > self._limits.partitions_per_topic_max:
-            raise InvalidPartitions(
-                f"{count} partitions: at most {self._limits.partitions_per_topic_max} are allowed"
-            )
-        self._check_room(count - topic.partitions, topics=0)
         await self._logs.create_partitions(name, count)
 
     async def describe_configs(

@@ -43,6 +43,11 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = setting(
         300_000, "Time between two looks for what has to go.", minimum=1
     )
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "A producer silent for this long is forgotten: its retries are no longer recognised.",
+        minimum=1,
+    )
     log_segment_bytes: int = setting(
         1_073_741_824,
         "Size of a segment; retention deletes whole segments.",

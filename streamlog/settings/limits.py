@@ -66,18 +66,6 @@ class LimitsConfig:
         minimum=1,
         maximum=3_600_000,
     )
-    topics_max: int = setting(
-        10_000, "Topics in the cluster; the next create is refused.", minimum=1, maximum=10_000_000
-    )
-    partitions_max: int = setting(
-        100_000,
-        "Partitions in the cluster; a create that would pass it is refused.",
-        minimum=1,
-        maximum=100_000_000,
-    )
-    partitions_per_topic_max: int = setting(
-        10_000, "Partitions of one topic.", minimum=1, maximum=1_000_000
-    )
     partitions_per_request_max: int = setting(
         10_000, "Partitions named in one request.", minimum=1, maximum=1_000_000
     )

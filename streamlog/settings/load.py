@@ -13,6 +13,7 @@ from typing import Any
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import InvalidConfig
 from streamlog.log import topic_config
+from streamlog.log.config import LogConfig
 from streamlog.log.topic_config import TopicConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import LimitsConfig
@@ -45,6 +46,7 @@ class Settings:
     node: NodeConfig = field(default_factory=NodeConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    log: LogConfig = field(default_factory=LogConfig)
     engine: StreamEngineConfig = field(default_factory=StreamEngineConfig)
     topic_overrides: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -130,8 +132,14 @@ def load(
         table.name: build(table.cls, table.name, values, kafka=table.kafka) for table in TABLES
     }
     settings = Settings(**built, topic_overrides=topics, sources=sources)
-    settings.topic_config()
-    return settings
+    log = replace(
+        settings.log,
+        num_partitions=settings.broker.num_partitions,
+        retention_check_interval_ms=settings.broker.log_retention_check_interval_ms,
+        producer_id_expiration_ms=settings.broker.producer_id_expiration_ms,
+        topic_defaults=settings.topic_config(),
+    )
+    return replace(settings, log=log)
 
 
 Given = tuple[str, Any, str]

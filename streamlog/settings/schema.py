@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.log.config import KAFKA_NAMES, LogConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import LimitsConfig
 from streamlog.settings.node import NodeConfig
@@ -22,17 +23,19 @@ from streamlog.settings.node import NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A top-level table of the file. `kafka`: names are dotted."""
+    """A table of the file. `kafka`: names are dotted; `skip`: fields that other tables set."""
 
     name: str
     cls: type[Any]
     kafka: bool = False
+    skip: frozenset[str] = frozenset()
 
 
 TABLES: tuple[Table, ...] = (
     Table("node", NodeConfig),
     Table("broker", BrokerConfig, kafka=True),
     Table("limits", LimitsConfig),
+    Table("log", LogConfig, skip=frozenset({"topic_defaults", *KAFKA_NAMES.values()})),
     Table("engine", StreamEngineConfig),
 )
 
@@ -69,15 +72,19 @@ def knobs() -> dict[str, Knob]:
     """Path → setting, in the order of the documentation."""
     found: dict[str, Knob] = {}
     for table in TABLES:
-        for knob in _walk(table.name, table.cls, kafka=table.kafka):
+        for knob in _walk(table.name, table.cls, kafka=table.kafka, skip=table.skip):
             found[knob.path] = knob
     return found
 
 
-def _walk(table: str, cls: type[Any], *, kafka: bool) -> Iterator[Knob]:
+def _walk(
+    table: str, cls: type[Any], *, kafka: bool, skip: frozenset[str] = frozenset()
+) -> Iterator[Knob]:
     hints = typing.get_type_hints(cls)
     nested: list[tuple[str, type[Any]]] = []
     for field in dataclasses.fields(cls):
+        if field.name in skip:
+            continue
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint):
             nested.append((f"{table}.{field.name}", typing.cast("type[Any]", hint)))

@@ -1,0 +1,138 @@
+"""A node: an engine opened from settings, its listeners, and their life as a process.
+
+SIGINT or SIGTERM drains and closes; a second one stops at once, as a crash would. What keeps a node
+from starting is one line on stderr and exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import streamlog
+from streamlog.errors import Invalid, StreamlogError
+from streamlog.runtime import logs
+from streamlog.server.banner import Banner
+from streamlog.server.service import Backend, Service
+from streamlog.settings import Settings
+from streamlog.settings.node import NodeConfig
+
+log = logging.getLogger(__name__)
+
+DEV_DATA = "streamlog-data"
+STOPPED_AT_ONCE = 130
+
+
+def with_places(node: NodeConfig, mode: str) -> NodeConfig:
+    """`data` spelled out as store, meta and wal_dir; a dev node has a default for it.
+
+    Errors: Invalid, when there is no place for the data.
+    """
+    data = node.data
+    if data is None and node.store is None:
+        if mode != "dev":
+            raise Invalid(
+                "where is the data? give --data DIR (a folder for everything), or --store URL with "
+                "--meta URL"
+            )
+        data = DEV_DATA
+    if data is None:
+        return node
+    if node.store is not None:
+        raise Invalid("give --data DIR or --store URL, not both")
+    folder = Path(data).expanduser().absolute()
+    return replace(
+        node,
+        data=str(folder),
+        store=f"local://{folder}/objects",
+        meta=node.meta or f"rocksdb://{folder}/meta",
+        wal_dir=node.wal_dir or str(folder / "wal"),
+    )
+
+
+class Node:
+    """An engine and its listeners; of use between `start` and `stop`."""
+
+    def __init__(self, settings: Settings, *, mode: str = "serve") -> None:
+        settings = settings.for_mode(mode)
+        self.mode = mode
+        self.settings = replace(settings, node=with_places(settings.node, mode))
+        self._exit = AsyncExitStack()
+        self._service: Service | None = None
+        self._engine: Any = None
+
+    async def start(self) -> Banner:
+        """Opens the engine, then listens; where.
+
+        Errors: DataInUse, ForeignCluster, UnsupportedVersion, Invalid, Unavailable.
+        """
+        node = self.settings.node
+        assert node.store is not None
+        async with AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(
+                streamlog.open(
+                    node.store,
+                    meta=node.meta,
+                    wal=node.wal,
+                    wal_dir=node.wal_dir,
+                    node_id=node.node_id,
+                    config=self.settings.open_config(),
+                )
+            )
+            self._engine = engine
+            self._service = Service(self._backend(engine), self.settings)
+            await self._service.start()
+            self._exit = stack.pop_all()
+        return self._banner()
+
+    async def stop(self) -> None:
+        """Drains, ends the listeners, closes the engine."""
+        if self._service is not None:
+            await self._service.stop(self.settings.node.shutdown_grace_ms / 1000)
+        await self._exit.aclose()
+
+    async def serve(self, announce: Callable[[Banner], None]) -> None:
+        """Runs until a signal comes, or the engine fails for good. Errors: as for `start`."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def end() -> None:
+            if ended.is_set():
+                os._exit(STOPPED_AT_ONCE)
+            ended.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        try:
+            banner = await self.start()
+            announce(banner)
+            await ended.wait()
+            log.info("draining")
+            await self.stop()
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def run(settings: Settings, *, mode: str = "serve", json: bool = False) -> int:
+    """Runs a node until it is stopped; the exit code."""
+    logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)
+
+    def announce(banner: Banner) -> None:
+        print(banner.as_json() if json else banner.as_text(), flush=True)
+
+    try:
+        asyncio.run(Node(settings, mode=mode).serve(announce))
+    except StreamlogError as error:
+        print(f"streamlog: {type(error).__name__}: {' '.join(error.message.split())}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,230 @@
+"""The listeners of one node over an open engine: services, gRPC, HTTP, and their orderly end.
+
+Draining: not ready → long polls answered → streams take no more requests and answer those taken →
+gRPC ends → HTTP ends. What still runs after the grace is cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import Invalid
+from streamlog.model.kv import KVClient
+from streamlog.model.stream import StreamClient
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.background import Background
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+from streamlog.server.calls import Calls, Handlers
+from streamlog.server.context import Authorize, allow_all
+from streamlog.server.grpc_admin import SERVICE as ADMIN
+from streamlog.server.grpc_admin import GrpcAdmin
+from streamlog.server.grpc_kv import SERVICE as KV
+from streamlog.server.grpc_kv import GrpcKV
+from streamlog.server.grpc_log import SERVICE as LOG
+from streamlog.server.grpc_log import GrpcLog
+from streamlog.server.grpc_server import GrpcServer, is_loopback, split_address
+from streamlog.server.grpc_stream import SERVICE as STREAM
+from streamlog.server.grpc_stream import GrpcStream
+from streamlog.server.http import HttpServer
+from streamlog.server.in_flight import Budgets
+from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.pipeline import Drain
+from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
+from streamlog.server.services.admin import AdminService
+from streamlog.server.services.fetch import FetchService, LongPolls
+from streamlog.server.services.kv import KVService
+from streamlog.server.services.log import LogService
+from streamlog.server.services.objects import ObjectService
+from streamlog.server.services.ports import Logs
+from streamlog.server.services.produce import ProduceService
+from streamlog.server.services.stream import StreamService
+from streamlog.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What the listeners serve. `status` gives fields of GetStatusResponse by name."""
+
+    streams: StreamClient
+    kv: KVClient
+    logs: Logs
+    store: ObjectStore
+    is_live_object: Callable[[int], Awaitable[bool]]
+    status: Callable[[], dict[str, Any]]
+    is_alive: Callable[[], bool]
+    registry: CollectorRegistry
+    clock: Clock
+    random: Random
+    offload: Offload
+
+
+class Service:
+    """Made inside a running loop; of use after `start`."""
+
+    def __init__(
+        self, backend: Backend, settings: Settings, authorize: Authorize = allow_all
+    ) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._background = Background("service", self._failed)
+        self.metrics = ServerMetrics(backend.registry)
+        self._set_bounds()
+        self._drain = Drain()
+        self._polls = LongPolls()
+        self._is_ready = False
+        self._is_stopping = False
+        self._calls = Calls(
+            clock=backend.clock,
+            random=backend.random,
+            limits=settings.limits,
+            metrics=self.metrics,
+        )
+        self._grpc = GrpcServer(
+            self._handlers(authorize), [LOG, STREAM, KV, ADMIN], settings.limits
+        )
+        self._http = HttpServer(
+            backend.registry,
+            is_ready=self.is_ready,
+            is_alive=lambda: backend.is_alive() and self._background.failure is None,
+            before_scrape=self._before_scrape,
+        )
+        self.grpc_address = self.http_address = ""
+
+    def _set_bounds(self) -> None:
+        limits, metrics = self._settings.limits, self.metrics
+        metrics.requests_bound.set(limits.requests_max)
+        metrics.connections_bound.set(limits.connections_max)
+        metrics.in_flight_bytes_bound.set(limits.in_flight_bytes_per_connection_max)
+        metrics.message_bytes_bound.set(limits.message_bytes_max)
+
+    def _handlers(self, authorize: Authorize) -> list[Handlers]:
+        backend, limits = self._backend, self._settings.limits
+        topics = TopicMetrics(backend.registry)
+        budgets = Budgets(limits.in_flight_bytes_per_connection_max, self.metrics)
+        calls, drain, clock = self._calls, self._drain, backend.clock
+        produce = ProduceService(
+            backend.logs,
+            clock=clock,
+            authorize=authorize,
+            limits=limits,
+            metrics=topics,
+            auto_create=self._auto_create,
+            offload=backend.offload,
+        )
+        fetch = FetchService(
+            backend.logs,
+            self._polls,
+            clock=clock,
+            authorize=authorize,
+            limits=limits,
+            metrics=topics,
+            offload=backend.offload,
+        )
+        streams = StreamService(
+            backend.streams, self._polls, clock=clock, authorize=authorize, limits=limits
+        )
+        admin = AdminService(
+            backend.logs,
+            self._settings,
+            node_id=self._settings.node.node_id,
+            authorize=authorize,
+            metrics=self.metrics,
+            topic_metrics=topics,
+            auto_create=self._auto_create,
+        )
+        objects = ObjectService(backend.store, backend.is_live_object, authorize=authorize)
+        return [
+            GrpcLog(
+                produce,
+                fetch,
+                LogService(backend.logs, authorize=authorize),
+                calls=calls,
+                budgets=budgets,
+                drain=drain,
+            ).handlers(),
+            GrpcStream(
+                streams, calls=calls, budgets=budgets, drain=drain, metrics=self.metrics
+            ).handlers(),
+            GrpcKV(
+                KVService(backend.kv, authorize=authorize, limits=limits), calls=calls, drain=drain
+            ).handlers(),
+            GrpcAdmin(
+                admin,
+                objects,
+                lambda: self._status(admin),
+                calls=calls,
+                authorize=authorize,
+            ).handlers(),
+        ]
+
+    def _auto_create(self) -> bool:
+        return bool(self._settings.broker.auto_create_topics_enable)
+
+    def _status(self, admin: AdminService) -> dict[str, Any]:
+        topics, partitions = admin.count()
+        return {
+            **self._backend.status(),
+            "topics": topics,
+            "partitions": partitions,
+            "rss_bytes": resident_bytes(),
+            "connections": self._grpc.connections(),
+        }
+
+    async def start(self) -> None:
+        """Listens. Errors: Invalid (address not allowed), Unavailable (port in use)."""
+        node = self._settings.node
+        host, _ = split_address(node.listen)
+        http_host, _ = split_address(node.http_listen)
+        is_open = not is_loopback(host) or not is_loopback(http_host)
+        if is_open and not node.insecure:
+            raise Invalid(
+                f"{node.listen} and {node.http_listen} reach beyond this machine, and the node has "
+                "no TLS; listen on 127.0.0.1, or say --insecure if the network is trusted"
+            )
+        self.metrics.is_insecure.set(int(is_open))
+        self.http_address = await self._http.start(node.http_listen)
+        try:
+            self.grpc_address = await self._grpc.start(node.listen)
+        except BaseException:
+            await self._http.stop()
+            raise
+        watch_loop_lag(self._background, self.metrics)
+        self._is_ready = True
+        self.metrics.is_ready.set(1)
+
+    def is_ready(self) -> bool:
+        return self._is_ready and self._backend.is_alive()
+
+    async def stop(self, grace_s: float) -> None:
+        """Drains, then ends the listeners; what still runs after `grace_s` is cut off.
+
+        Call it again and nothing happens.
+        """
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        self._is_ready = False
+        self.metrics.is_ready.set(0)
+        await self._grpc.set_serving(False)
+        self._polls.drain()
+        self._drain.start()
+        await self._grpc.stop(grace_s)
+        await self._http.stop()
+        await self._background.close()
+
+    def _before_scrape(self) -> None:
+        self.metrics.rss_bytes.set(resident_bytes())
+        self.metrics.connections.set(self._grpc.connections())
+        self.metrics.long_polls.set(self._polls.waiting)
+
+    def _failed(self, error: BaseException) -> None:
+        log.error("a task of the service failed", extra={"error": str(error)})

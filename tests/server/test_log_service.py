@@ -1,0 +1,385 @@
+"""Produce and fetch over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from streamlog import errors
+from streamlog.codec.records import decode
+from streamlog.log.abstract import TopicPartition
+from streamlog.v1 import log_pb2
+from streamlog.v1support.errors import from_proto, from_rpc_error
+from tests.support.server_harness import Running, batch, new_channel, running, with_limits
+
+
+def produce_request(data: bytes, topic: str = "t", partition: int = 0) -> log_pb2.ProduceRequest:
+    part = log_pb2.ProducePartition(partition=partition, record_batches=data)
+    return log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic=topic, partitions=[part])])
+
+
+def fetch_request(offset: int, **fields: Any) -> log_pb2.FetchRequest:
+    part = log_pb2.FetchPartition(partition=0, fetch_offset=offset)
+    return log_pb2.FetchRequest(topics=[log_pb2.FetchTopic(topic="t", partitions=[part])], **fields)
+
+
+def only(response: Any) -> Any:
+    return response.topics[0].partitions[0]
+
+
+async def eventually(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+def test_batches_come_out_as_they_went_in() -> None:
+    async def main() -> None:
+        async with running() as node:
+            answer = only(await node.log_stub.Produce(produce_request(batch(b"a", b"b"))))
+            assert (answer.base_offset, answer.HasField("error")) == (0, False)
+            answer = only(await node.log_stub.Produce(produce_request(batch(b"c"))))
+            assert answer.base_offset == 2
+            found = only(await node.log_stub.Fetch(fetch_request(0)))
+            assert (found.high_watermark, found.next_offset) == (3, 3)
+            first = decode(found.record_batches[: len(batch(b"a", b"b"))])
+            assert [record[3] for record in first] == [b"a", b"b"]
+            assert node.metric("streamlog_topic_records_in_total", topic="t") == 3
+
+    asyncio.run(main())
+
+
+def test_plain_records_need_no_codec() -> None:
+    async def main() -> None:
+        async with running() as node:
+            records = log_pb2.RecordList(
+                records=[
+                    log_pb2.Record(value=b"v", headers=[log_pb2.Header(key="h")]),
+                    log_pb2.Record(key=b"k", timestamp_ms=5),
+                ]
+            )
+            request = log_pb2.ProduceRequest(
+                topics=[
+                    log_pb2.ProduceTopic(
+                        topic="t",
+                        partitions=[log_pb2.ProducePartition(records=records)],
+                    )
+                ]
+            )
+            assert only(await node.log_stub.Produce(request)).base_offset == 0
+            answer = only(
+                await node.log_stub.Fetch(fetch_request(1, format=log_pb2.FETCH_FORMAT_RECORDS))
+            )
+            assert answer.next_offset == 2
+            [record] = answer.records
+            assert (record.offset, record.key, record.timestamp_ms) == (1, b"k", 5)
+            assert not record.HasField("value")
+            whole = only(
+                await node.log_stub.Fetch(fetch_request(0, format=log_pb2.FETCH_FORMAT_RECORDS))
+            )
+            assert [r.offset for r in whole.records] == [0, 1]
+            assert whole.records[0].headers[0].key == "h"
+            assert not whole.records[0].headers[0].HasField("value")
+
+    asyncio.run(main())
+
+
+def test_pipelined_answers_come_in_order_with_their_ids() -> None:
+    async def main() -> None:
+        async with running() as node:
+            log = await node.logs.log(TopicPartition("t", 0))
+            log.hold()
+            call = node.log_stub.ProduceStream()
+            for number in range(5):
+                await call.write(
+                    log_pb2.ProduceStreamRequest(
+                        correlation_id=number + 10, request=produce_request(batch(b"x"))
+                    )
+                )
+            await eventually(lambda: log.log_end_offset == 5)
+            log.let_go()
+            for number in range(5):
+                answer = await call.read()
+                assert answer.correlation_id == number + 10
+                assert only(answer.response).base_offset == number
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+
+    asyncio.run(main())
+
+
+def test_a_bad_request_in_a_stream_is_answered_and_the_stream_goes_on() -> None:
+    async def main() -> None:
+        async with running() as node:
+            raw = node.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")
+            call = raw()
+            good = log_pb2.ProduceStreamRequest(
+                correlation_id=9, request=produce_request(batch(b"x"))
+            )
+            await call.write(good.SerializeToString()[:-3])
+            await call.write(
+                log_pb2.ProduceStreamRequest(
+                    correlation_id=8, request=log_pb2.ProduceRequest(transactional_id="tx")
+                ).SerializeToString()
+            )
+            await call.write(good.SerializeToString())
+            cut = log_pb2.ProduceStreamResponse.FromString(await call.read())
+            assert "cut short" in from_proto(cut.error).message
+            refused = log_pb2.ProduceStreamResponse.FromString(await call.read())
+            assert refused.correlation_id == 8
+            assert type(from_proto(refused.error)) is errors.Invalid
+            fine = log_pb2.ProduceStreamResponse.FromString(await call.read())
+            assert (fine.correlation_id, only(fine.response).base_offset) == (9, 0)
+            await call.done_writing()
+
+    asyncio.run(main())
+
+
+def flip(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (produce_request(batch(b"x"), topic="none"), errors.UnknownTopicOrPartition),
+        (produce_request(batch(b"x"), partition=7), errors.UnknownTopicOrPartition),
+        (produce_request(batch(b"x"), partition=-1), errors.UnknownTopicOrPartition),
+        (produce_request(b"not a batch"), errors.CorruptMessage),
+        (produce_request(batch(b"x")[:-1]), errors.CorruptMessage),
+        (produce_request(flip(batch(b"x"), 65)), errors.CorruptMessage),
+        (produce_request(batch(b"x"), topic="n" * 10_000), errors.UnknownTopicOrPartition),
+        (produce_request(batch(b"x"), topic="../a\x00"), errors.UnknownTopicOrPartition),
+    ],
+    ids=["topic", "partition", "negative", "garbage", "cut", "flipped", "10KB", "path"],
+)
+def test_bad_produce_is_that_partitions_error(
+    request_: log_pb2.ProduceRequest, error: type[errors.StreamlogError]
+) -> None:
+    async def main() -> None:
+        async with running() as node:
+            answer = only(await node.log_stub.Produce(request_))
+            assert isinstance(from_proto(answer.error), error)
+            assert only(await node.log_stub.Produce(produce_request(batch(b"y")))).base_offset == 0
+
+    asyncio.run(main())
+
+
+async def refusal(call: Any) -> errors.StreamlogError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value, may_have_happened=False)
+
+
+def test_fields_not_acted_on_yet_are_refused() -> None:
+    async def main() -> None:
+        async with running() as node:
+            for request in (
+                fetch_request(0, replica_id=1),
+                fetch_request(0, session_id=5),
+                fetch_request(0, session_epoch=2),
+                fetch_request(0, rack_id="r"),
+                fetch_request(0, forgotten_topics=[log_pb2.ForgottenTopic(topic="t")]),
+            ):
+                error = await refusal(node.log_stub.Fetch(request))
+                assert type(error) is errors.Invalid
+                assert "comes with" in error.message
+            tx = log_pb2.ProduceRequest(transactional_id="x")
+            assert "transactions" in (await refusal(node.log_stub.Produce(tx))).message
+            tx_id = log_pb2.InitProducerIdRequest(transactional_id="x")
+            assert "transactions" in (await refusal(node.log_stub.InitProducerId(tx_id))).message
+
+    asyncio.run(main())
+
+
+def test_offset_out_of_range_says_the_range() -> None:
+    async def main() -> None:
+        async with running() as node:
+            await node.log_stub.Produce(produce_request(batch(b"a")))
+            answer = only(await node.log_stub.Fetch(fetch_request(5, max_wait_ms=60_000)))
+            error = from_proto(answer.error)
+            assert isinstance(error, errors.OffsetOutOfRange)
+            assert error.fields == {"offset": 5, "start_offset": 0, "end_offset": 1}
+            assert (answer.log_start_offset, answer.high_watermark) == (0, 1)
+
+    asyncio.run(main())
+
+
+def test_leader_epochs_are_acted_on() -> None:
+    async def main() -> None:
+        async with running() as node:
+            for epoch, error in ((2, errors.EpochFenced), (4, errors.UnknownLeaderEpoch)):
+                request = fetch_request(0)
+                request.topics[0].partitions[0].current_leader_epoch = epoch
+                answer = only(await node.log_stub.Fetch(request))
+                assert type(from_proto(answer.error)) is error
+
+    asyncio.run(main())
+
+
+def test_a_long_poll_wakes_when_records_come_and_honours_min_bytes() -> None:
+    async def main() -> None:
+        async with running() as node:
+            log = await node.logs.log(TopicPartition("t", 0))
+            data = batch(b"x" * 100)
+            wanted = fetch_request(0, max_wait_ms=60_000, min_bytes=len(data) + 1)
+            poll = asyncio.ensure_future(_fetch(node, wanted))
+            await eventually(lambda: log.waiters == 1)
+            await node.log_stub.Produce(produce_request(data))
+            await eventually(lambda: log.waiters == 1)
+            assert not poll.done()
+            await node.log_stub.Produce(produce_request(data))
+            found = only(await poll)
+            assert found.next_offset == 2
+            assert len(found.record_batches) == 2 * len(data)
+            await eventually(lambda: log.waiters == 0)
+
+    asyncio.run(main())
+
+
+async def _fetch(node: Running, request: log_pb2.FetchRequest) -> log_pb2.FetchResponse:
+    response: log_pb2.FetchResponse = await node.log_stub.Fetch(request)
+    return response
+
+
+def test_an_empty_answer_comes_at_max_wait() -> None:
+    async def main() -> None:
+        async with running() as node:
+            found = only(await node.log_stub.Fetch(fetch_request(0, max_wait_ms=30)))
+            assert not found.HasField("error")
+            assert (found.record_batches, found.next_offset) == (b"", 0)
+
+    asyncio.run(main())
+
+
+def test_size_limits_and_the_first_batch() -> None:
+    async def main() -> None:
+        async with running() as node:
+            data = batch(b"x" * 1000)
+            for partition in (0, 0, 1):
+                await node.log_stub.Produce(produce_request(data, partition=partition))
+            request = fetch_request(0, max_bytes=10, max_wait_ms=60_000, min_bytes=9)
+            request.topics[0].partitions.add(partition=1)
+            first, second = (await node.log_stub.Fetch(request)).topics[0].partitions
+            assert first.next_offset == 1
+            assert second.record_batches == b""
+            request.max_bytes = 1 << 20
+            request.topics[0].partitions[0].partition_max_bytes = 10
+            first, second = (await node.log_stub.Fetch(request)).topics[0].partitions
+            assert (first.next_offset, second.next_offset) == (1, 1)
+
+    asyncio.run(main())
+
+
+def test_vanished_clients_leave_nothing_behind() -> None:
+    async def main() -> None:
+        async with running() as node:
+            log = await node.logs.log(TopicPartition("t", 0))
+            channel = new_channel(node.service)
+            node_stub = Running(node.service, node.logs, channel, node.registry).log_stub
+            polls = [node_stub.Fetch(fetch_request(0, max_wait_ms=200_000)) for _ in range(500)]
+            await eventually(lambda: log.waiters == 500)
+            await channel.close()
+            await eventually(lambda: log.waiters == 0)
+            assert node.metric("streamlog_requests_active") == 0
+            await asyncio.gather(*(_ended(poll) for poll in polls))
+
+    asyncio.run(main())
+
+
+async def _ended(call: Any) -> None:
+    with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+        await call
+
+
+def test_long_polls_are_answered_when_the_node_drains() -> None:
+    async def main() -> None:
+        async with running() as node:
+            log = await node.logs.log(TopicPartition("t", 0))
+            polls = [
+                asyncio.ensure_future(_fetch(node, fetch_request(0, max_wait_ms=200_000)))
+                for _ in range(1000)
+            ]
+            await eventually(lambda: log.waiters == 1000)
+            held = node.log_stub.ProduceStream()
+            log.hold()
+            await held.write(
+                log_pb2.ProduceStreamRequest(correlation_id=1, request=produce_request(batch(b"x")))
+            )
+            await eventually(lambda: log.log_end_offset == 1)
+            stop = asyncio.ensure_future(node.service.stop(10))
+            answers = await asyncio.gather(*polls)
+            assert all(not only(answer).HasField("error") for answer in answers)
+            log.let_go()
+            answer = await held.read()
+            assert only(answer.response).base_offset == 0
+            assert await held.read() is grpc.aio.EOF
+            assert await held.code() is grpc.StatusCode.UNAVAILABLE
+            await stop
+
+    asyncio.run(main())
+
+
+def test_a_connection_over_its_bytes_is_not_read_from() -> None:
+    async def main() -> None:
+        data = batch(b"x" * 60_000)
+        async with running(with_limits(in_flight_bytes_per_connection_max=200_000)) as node:
+            log = await node.logs.log(TopicPartition("t", 0))
+            log.hold()
+            call = node.log_stub.ProduceStream()
+
+            async def send() -> None:
+                for number in range(60):
+                    await call.write(
+                        log_pb2.ProduceStreamRequest(
+                            correlation_id=number, request=produce_request(data)
+                        )
+                    )
+                await call.done_writing()
+
+            sending = asyncio.ensure_future(send())
+            await eventually(lambda: node.metric("streamlog_in_flight_waits_total") == 1)
+            assert log.log_end_offset == 3
+            assert node.metric("streamlog_in_flight_bytes") <= 200_000
+            log.let_go()
+            for number in range(60):
+                assert (await call.read()).correlation_id == number
+            await sending
+            await eventually(lambda: node.metric("streamlog_in_flight_bytes") == 0)
+
+    asyncio.run(main())
+
+
+def test_connections_over_the_limit_are_refused_and_counted() -> None:
+    async def main() -> None:
+        async with running(with_limits(connections_max=2)) as node:
+            second = new_channel(node.service)
+            third = new_channel(node.service)
+            try:
+                await node.log_stub.Fetch(fetch_request(0))
+                other = Running(node.service, node.logs, second, node.registry).log_stub
+                await other.Fetch(fetch_request(0))
+                refused = Running(node.service, node.logs, third, node.registry).log_stub
+                error = await refusal(refused.Fetch(fetch_request(0)))
+                assert isinstance(error, errors.Unavailable)
+                assert node.service._grpc.connections() == 2
+            finally:
+                await second.close()
+                await third.close()
+
+    asyncio.run(main())
+
+
+def test_a_message_over_the_limit_is_refused() -> None:
+    async def main() -> None:
+        async with running(with_limits(message_bytes_max=100_000)) as node:
+            error = await refusal(node.log_stub.Produce(produce_request(b"x" * 200_000)))
+            assert isinstance(error, errors.MessageTooLarge)
+            await node.log_stub.Produce(produce_request(batch(b"x")))
+
+    asyncio.run(main())

@@ -1,0 +1,89 @@
+"""A service over fakes on a real socket, on the test's own event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc.aio
+from prometheus_client import CollectorRegistry
+
+from streamlog.codec.records import encode_values
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
+from streamlog.server.service import Backend, Service
+from streamlog.settings import Settings, load
+from streamlog.v1.log_pb2_grpc import LogServiceStub
+from tests.support.server_fakes import FakeLogs
+
+
+@dataclass
+class Running:
+    service: Service
+    logs: FakeLogs
+    channel: grpc.aio.Channel
+    registry: CollectorRegistry
+
+    @property
+    def log_stub(self) -> Any:
+        return LogServiceStub(self.channel)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+def with_limits(**limits: int) -> Settings:
+    settings = load(None, {}, {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0"})
+    return replace(settings, limits=replace(settings.limits, **limits))
+
+
+@asynccontextmanager
+async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterator[Running]:
+    logs = FakeLogs()
+    await logs.create_topic("t", 2)
+    registry = CollectorRegistry()
+    offload = ThreadOffload()
+    backend = Backend(
+        **{
+            "streams": None,
+            "kv": None,
+            "logs": logs,
+            "store": None,
+            "is_live_object": None,
+            "status": lambda: {"cluster_id": "c", "node_id": 0},
+            "is_alive": lambda: True,
+            "registry": registry,
+            "clock": SystemClock(),
+            "random": SeededRandom(1),
+            "offload": offload,
+            **parts,
+        }
+    )
+    service = Service(backend, (settings or with_limits()).for_mode("serve"))
+    await service.start()
+    channel = new_channel(service)
+    try:
+        yield Running(service, logs, channel, registry)
+    finally:
+        await channel.close()
+        await service.stop(0.2)
+        await offload.close()
+
+
+def new_channel(service: Service) -> grpc.aio.Channel:
+    """A connection of its own."""
+    return grpc.aio.insecure_channel(
+        service.grpc_address,
+        options=[
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+        ],
+    )
+
+
+def batch(*values: bytes) -> bytes:
+    return bytes(encode_values(values, timestamp_ms=1000).data)
