@@ -11,7 +11,7 @@ under 4 KiB: larger trailers make the call fail as RESOURCE_EXHAUSTED at the cli
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 from google.rpc import status_pb2
@@ -183,7 +183,7 @@ def from_status(
 
 def from_rpc_error(error: grpc.RpcError, *, may_have_happened: bool) -> StreamlogError:
     """The typed error of a failed call, plain or asyncio gRPC."""
-    trailers = [(str(key), value) for key, value in error.trailing_metadata() or ()]
+    trailers: Any = error.trailing_metadata() or ()
     return from_status(
         error.code(), error.details() or "", trailers, may_have_happened=may_have_happened
     )
