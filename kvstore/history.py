@@ -15,9 +15,12 @@ from streamlog.kvstore.interface import KeyValue, WatchBatch
 
 
 class History:
-    """`revision`: the newest; the state before the first change is that of `revision` itself."""
+    """`revision`: the newest; the state before the first change is that of `revision` itself.
 
-    def __init__(self, revision: int, bytes_max: int, revisions_max: int) -> None:
+    `is_new`: nothing was ever written, so no change is missing.
+    """
+
+    def __init__(self, revision: int, bytes_max: int, revisions_max: int, *, is_new: bool) -> None:
         self._bytes_max = bytes_max
         self._revisions_max = revisions_max
         self._batches: list[WatchBatch] = []
@@ -26,7 +29,7 @@ class History:
         """Batches before this index are dropped; the lists are cut now and then."""
         self._size_bytes = 0
         self.revision = revision
-        self.oldest_change = revision + 1
+        self.oldest_change = 0 if is_new else revision + 1
         self.oldest_read = revision
 
     @property

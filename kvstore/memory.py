@@ -20,7 +20,7 @@ class MemoryKVStore(LocalStore):
     """Operations take effect at the call, without a wait."""
 
     def __init__(self, clock: Clock, settings: KVSettings | None = None) -> None:
-        super().__init__(clock, 1, settings or KVSettings())
+        super().__init__(clock, 1, settings or KVSettings(), is_new=True)
         self._base = _MemoryBase()
         self._leases = LeaseTable()
 

@@ -53,7 +53,7 @@ class RocksKVStore(LocalStore):
     def __init__(
         self, core: RocksCore, lock: Lock, clock: Clock, offload: Offload, settings: KVSettings
     ) -> None:
-        super().__init__(clock, core.revision, settings)
+        super().__init__(clock, core.revision, settings, is_new=core.is_new)
         self._core = core
         self._lock = lock
         self._offload = offload

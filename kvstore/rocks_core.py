@@ -64,6 +64,11 @@ class RocksCore:
     def revision(self) -> int:
         return self._state.revision
 
+    @property
+    def is_new(self) -> bool:
+        """Nothing was ever written."""
+        return self._state.writes == 0
+
     def open(self, now: float) -> None:
         """Every lease gets its full time again."""
         state = self.database.open()

@@ -135,9 +135,12 @@ class RocksDatabase:
             value = db.get(layout.STATE_KEY)
         except Exception as error:
             raise translate(error, self._path, "opening the metadata") from error
-        state = layout.State(1, 1, 0) if value is None else layout.decode_state(value)
         self._db = db
-        return state
+        try:
+            return layout.State(1, 1, 0) if value is None else layout.decode_state(value)
+        except StreamlogError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """What was acknowledged is durable without it. Errors: MetadataUnavailable, DiskFull."""

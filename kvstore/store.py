@@ -42,11 +42,14 @@ LEASE_TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000
 class LocalStore(ABC):
     """The KVStore contract but for persistence. One event loop only."""
 
-    def __init__(self, clock: Clock, revision: int, settings: KVSettings) -> None:
+    def __init__(self, clock: Clock, revision: int, settings: KVSettings, *, is_new: bool) -> None:
         self._clock = clock
         self._settings = settings
         self._history = History(
-            revision, settings.history_bytes_max, settings.history_revisions_max
+            revision,
+            settings.history_bytes_max,
+            settings.history_revisions_max,
+            is_new=is_new,
         )
         self._watchers = Watchers(self._history)
         self._revision = revision

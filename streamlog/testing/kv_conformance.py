@@ -552,6 +552,14 @@ class KVStoreConformance(ABC):
 
         self.run(body)
 
+    def test_a_new_store_can_be_watched_from_its_beginning(self) -> None:
+        async def body(kv: KVStore, clock: ManualClock) -> None:
+            revisions = [await put(kv, b"a", b"%d" % n) for n in range(3)]
+            batches = await take(kv.watch(b"a", b"b", from_revision=1), 3)
+            assert [batch.revision for batch in batches] == revisions
+
+        self.run(body)
+
     def test_a_watch_starts_in_the_future(self) -> None:
         async def body(kv: KVStore, clock: ManualClock) -> None:
             before = await kv.revision()
