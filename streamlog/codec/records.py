@@ -282,13 +282,19 @@ def _check_offsets(header: BatchHeader, records: list[Record]) -> None:
         )
 
 
-def first_at_or_after(batch: Buffer, timestamp_ms: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record with timestamp ≥ `timestamp_ms`."""
+def first_at_or_after(
+    batch: Buffer, timestamp_ms: int, start_offset: int = 0
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record from start_offset on with that timestamp or a later.
+
+    Errors: CorruptMessage, InvalidRecord.
+    """
     header = parse_header(batch)
     if header.is_log_append_time:
-        stamp = header.max_timestamp_ms
-        return (header.base_offset, stamp) if stamp >= timestamp_ms else None
+        stamp, offset = header.max_timestamp_ms, max(header.base_offset, start_offset)
+        is_in = stamp >= timestamp_ms and offset <= header.last_offset
+        return (offset, stamp) if is_in else None
     for offset, stamp, _key, _value, _headers in iterate(batch, verify_crc=False):
-        if stamp >= timestamp_ms:
+        if stamp >= timestamp_ms and offset >= start_offset:
             return offset, stamp
     return None

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from streamlog.log.topic_config import TopicConfig
 from streamlog.runtime.buffers import Buffer, Parts
 
 EARLIEST = -2
@@ -94,6 +95,16 @@ class EpochEndOffset:
     end_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class StreamIds:
+    """The four streams of a shared log."""
+
+    meta: int
+    data: int
+    time: int
+    txn: int
+
+
 class AbstractLogSegment(ABC):
     """A section of a log: base_offset (inclusive) to end_offset (exclusive)."""
 
@@ -117,6 +128,14 @@ class AbstractLogSegment(ABC):
     @property
     @abstractmethod
     def is_active(self) -> bool: ...
+
+    @property
+    def last_append_ms(self) -> int:
+        """The server's clock at the newest append: stands in where no record has a timestamp.
+
+        -1 where the log does not know it.
+        """
+        return -1
 
 
 class AbstractLog(ABC):
@@ -211,6 +230,15 @@ class AbstractLog(ABC):
     @abstractmethod
     async def roll(self) -> None:
         """Starts a new active segment; nothing where the active one is empty."""
+
+    async def configure(self, config: TopicConfig) -> None:
+        """Follows these settings from now on; a log that has none leaves it at that."""
+        return
+
+    @property
+    def stream_ids(self) -> StreamIds | None:
+        """None for a log that does not lie on streams."""
+        return None
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -1,0 +1,72 @@
+"""Settings of the log layer; the comment behind a field is Kafka's name for it where it has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.log.topic_config import DAY_MS, DEFAULTS, TopicConfig
+from streamlog.runtime.config import setting
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    topics_max: int = setting(
+        10_000, "Topics in the cluster; each costs about 1 KiB of memory on every node.", minimum=1
+    )
+    partitions_max: int = setting(
+        100_000,
+        "Partitions in the cluster; an open one costs about 20 KiB of memory on its node.",
+        minimum=1,
+    )
+    partitions_per_topic_max: int = setting(10_000, "Partitions of one topic.", minimum=1)
+    num_partitions: int = setting(  # num.partitions
+        1, "Partitions of a topic that is created without a number.", minimum=1, dynamic=True
+    )
+    retention_check_interval_ms: int = setting(  # log.retention.check.interval.ms
+        300_000,
+        "How often segments are checked for retention. Shorter: data goes sooner, more CPU.",
+        minimum=1,
+        dynamic=True,
+    )
+    producer_id_expiration_ms: int = setting(  # producer.id.expiration.ms
+        DAY_MS,
+        "A producer silent for this long is forgotten: its retries are no longer recognised. "
+        "Longer: more memory, about 1 KiB per producer and partition.",
+        minimum=1,
+    )
+    producer_batches_remembered: int = setting(
+        32,
+        "Batches per producer and partition whose retries are recognised; a producer keeps at most "
+        "this many unanswered.",
+        minimum=5,
+        maximum=1000,
+    )
+    producer_id_block: int = setting(
+        1000, "Producer ids taken from the metadata at a time.", minimum=1
+    )
+    checkpoint_interval_batches: int = setting(
+        10_000,
+        "Batches between checkpoints of producer state in the meta stream. More: opening a "
+        "partition after a crash reads more attributes (45 bytes a batch).",
+        minimum=1,
+    )
+    meta_compaction_bytes: int = setting(
+        256 << 10,
+        "Bytes of meta records after which they are replaced by a snapshot. More: opening a "
+        "partition reads more.",
+        minimum=1,
+    )
+    opens_at_once_max: int = setting(
+        64, "Partitions opened, closed or deleted at the same time.", minimum=1
+    )
+    topic_defaults: TopicConfig = setting(  # noqa: RUF009
+        DEFAULTS, "What a topic's settings are where the topic does not say."
+    )
+
+
+KAFKA_NAMES = {
+    "num.partitions": "num_partitions",
+    "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "producer.id.expiration.ms": "producer_id_expiration_ms",
+}
+"""Kafka's broker settings → fields of LogConfig."""

@@ -1,0 +1,361 @@
+"""Records of a partition's meta stream: bytes ↔ dataclasses, big-endian.
+
+One entry of the meta stream (record count 1) holds records that take effect together:
+
+    at  field     type  meaning
+    0   magic     u16   0x534C
+    2   version   u8    1; others are refused
+    3   flags     u8    bit 0 snapshot: everything before this entry is void
+    4   count     u32   records
+    8   length    u32   bytes of all records
+    12  CRC-32C   u32   of bytes 0 to 12 and the records
+    16  records         each: kind u8, length u32, fields
+
+    kind  record             fields
+    1     description        topic text, topic id 16 bytes, partition i32,
+                             data, time, txn stream id u64, configs texts
+    2     segment opened     base offset i64, created ms i64, data, time, txn slice
+    3     segment sealed     base, end offset, size, first, largest timestamp, last append ms i64,
+                             data, time, txn slice
+    4     segment removed    base offset i64
+    5     leader epoch       epoch i32, start offset i64
+    6     checkpoint         offset, active base, size, first, largest timestamp, last append ms,
+                             time stream end, last indexed timestamp, offset, bytes since i64,
+                             count u32 of producers, each: id i64, epoch i16, last append ms i64,
+                             count u16 of batches, each: base sequence i32, last sequence i32,
+                             base offset i64, last offset i64
+    7     log start          offset i64
+
+    slice: stream id u64, start i64, end i64 (-1 while open)
+    text: u16 bytes, UTF-8. texts: u16 count, then key and value text of each, by key
+
+A kind below 128 that is not known is refused (UnsupportedVersion); one from 128 on is skipped: it
+may be left out without harm. Fields are only ever added with a new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from uuid import UUID
+
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.log.wire import Reader, Writer
+from streamlog.model.batch import StreamSlice
+from streamlog.runtime.buffers import Buffer
+
+MAGIC = 0x534C
+VERSION = 1
+SNAPSHOT = 1
+OPEN_END = -1
+OPTIONAL_KINDS = 128
+
+_ENTRY = Struct(">HBBIII")
+_CRC_AT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The first record of every meta stream: whose it is and where its data lies."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    data_stream_id: int
+    time_stream_id: int
+    txn_stream_id: int
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOpened:
+    base_offset: int
+    created_ms: int
+    data: StreamSlice
+    time: StreamSlice
+    txn: StreamSlice
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSealed:
+    """Takes the place of the segment opened at base_offset. Timestamps -1: no record has one."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_timestamp_ms: int
+    largest_timestamp_ms: int
+    last_append_ms: int
+    data: StreamSlice
+    time: StreamSlice
+    txn: StreamSlice
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRemoved:
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpoch:
+    """Records from start_offset on were appended under `epoch`."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """A batch that is remembered: sequences and offsets of its first and last record."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """`batches`, oldest first, are of this epoch."""
+
+    producer_id: int
+    producer_epoch: int
+    last_append_ms: int
+    batches: tuple[ProducerBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the log knew when its data ended at `offset`; the rest follows from later attributes."""
+
+    offset: int
+    active_base_offset: int
+    size_bytes: int
+    first_timestamp_ms: int
+    largest_timestamp_ms: int
+    last_append_ms: int
+    time_stream_end: int
+    indexed_timestamp_ms: int
+    indexed_offset: int
+    bytes_since_indexed: int
+    producers: tuple[ProducerRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    offset: int
+
+
+MetaRecord = (
+    Description
+    | SegmentOpened
+    | SegmentSealed
+    | SegmentRemoved
+    | LeaderEpoch
+    | Checkpoint
+    | LogStart
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetaEntry:
+    records: tuple[MetaRecord, ...]
+    is_snapshot: bool = False
+
+
+def encode_entry(records: Sequence[MetaRecord], *, is_snapshot: bool = False) -> bytes:
+    body = Writer()
+    for record in records:
+        kind, write = _WRITERS[type(record)]
+        fields = Writer()
+        write(fields, record)
+        body.u8(kind)
+        body.u32(len(fields.data))
+        body.raw(fields.data)
+    flags = SNAPSHOT if is_snapshot else 0
+    head = _ENTRY.pack(MAGIC, VERSION, flags, len(records), len(body.data), 0)
+    crc = crc32c(body.data, crc32c(head[:_CRC_AT]))
+    return head[:_CRC_AT] + crc.to_bytes(4, "big") + bytes(body.data)
+
+
+def decode_entry(data: Buffer) -> MetaEntry:
+    """Errors: Corrupt, UnsupportedVersion."""
+    if len(data) < _ENTRY.size:
+        raise Corrupt(f"a meta stream entry of {len(data)} bytes is shorter than its header")
+    magic, version, flags, count, length, crc = _ENTRY.unpack_from(data)
+    if magic != MAGIC:
+        raise Corrupt(f"a meta stream entry starts with {magic:#06x} instead of {MAGIC:#06x}")
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"a meta stream entry has version {version}, this program knows {VERSION}; "
+            "use the program that wrote it, or a newer one",
+            found=version,
+            supported=VERSION,
+        )
+    body = memoryview(data)[_ENTRY.size :]
+    if len(body) != length:
+        raise Corrupt(f"a meta stream entry says {length} bytes and has {len(body)}")
+    if crc32c(body, crc32c(memoryview(data)[:_CRC_AT])) != crc:
+        raise Corrupt("a meta stream entry fails its CRC")
+    reader = Reader(body, "a meta stream entry")
+    records = [record for _ in range(count) if (record := _decode_record(reader)) is not None]
+    reader.end()
+    return MetaEntry(tuple(records), bool(flags & SNAPSHOT))
+
+
+def _decode_record(reader: Reader) -> MetaRecord | None:
+    kind = reader.u8()
+    fields = Reader(reader.raw(reader.u32()), f"a meta record of kind {kind}")
+    read = _READERS.get(kind)
+    if read is None:
+        if kind >= OPTIONAL_KINDS:
+            return None
+        raise UnsupportedVersion(
+            f"a meta record has kind {kind}, which this program does not know; "
+            "use the program that wrote it, or a newer one",
+            found=kind,
+            supported=max(_READERS),
+        )
+    record = read(fields)
+    fields.end()
+    return record
+
+
+def _write_slice(w: Writer, part: StreamSlice) -> None:
+    w.u64(part.stream_id)
+    w.i64(part.start_offset)
+    w.i64(part.end_offset)
+
+
+def _read_slice(r: Reader) -> StreamSlice:
+    return StreamSlice(r.u64(), r.i64(), r.i64())
+
+
+def _write_description(w: Writer, record: Description) -> None:
+    w.text(record.topic)
+    w.raw(record.topic_id.bytes)
+    w.i32(record.partition)
+    w.u64(record.data_stream_id)
+    w.u64(record.time_stream_id)
+    w.u64(record.txn_stream_id)
+    w.texts(record.configs)
+
+
+def _read_description(r: Reader) -> Description:
+    return Description(
+        r.text(), UUID(bytes=r.raw(16)), r.i32(), r.u64(), r.u64(), r.u64(), r.texts()
+    )
+
+
+def _write_opened(w: Writer, record: SegmentOpened) -> None:
+    w.i64(record.base_offset)
+    w.i64(record.created_ms)
+    for part in (record.data, record.time, record.txn):
+        _write_slice(w, part)
+
+
+def _read_opened(r: Reader) -> SegmentOpened:
+    return SegmentOpened(r.i64(), r.i64(), _read_slice(r), _read_slice(r), _read_slice(r))
+
+
+def _write_sealed(w: Writer, record: SegmentSealed) -> None:
+    w.i64(record.base_offset)
+    w.i64(record.end_offset)
+    w.i64(record.size_bytes)
+    w.i64(record.first_timestamp_ms)
+    w.i64(record.largest_timestamp_ms)
+    w.i64(record.last_append_ms)
+    for part in (record.data, record.time, record.txn):
+        _write_slice(w, part)
+
+
+def _read_sealed(r: Reader) -> SegmentSealed:
+    base, end, size = r.i64(), r.i64(), r.i64()
+    first, largest, last_append = r.i64(), r.i64(), r.i64()
+    data, time, txn = _read_slice(r), _read_slice(r), _read_slice(r)
+    return SegmentSealed(base, end, size, first, largest, last_append, data, time, txn)
+
+
+def _write_removed(w: Writer, record: SegmentRemoved) -> None:
+    w.i64(record.base_offset)
+
+
+def _write_epoch(w: Writer, record: LeaderEpoch) -> None:
+    w.i32(record.epoch)
+    w.i64(record.start_offset)
+
+
+def _write_log_start(w: Writer, record: LogStart) -> None:
+    w.i64(record.offset)
+
+
+def _write_checkpoint(w: Writer, record: Checkpoint) -> None:
+    w.i64(record.offset)
+    w.i64(record.active_base_offset)
+    w.i64(record.size_bytes)
+    w.i64(record.first_timestamp_ms)
+    w.i64(record.largest_timestamp_ms)
+    w.i64(record.last_append_ms)
+    w.i64(record.time_stream_end)
+    w.i64(record.indexed_timestamp_ms)
+    w.i64(record.indexed_offset)
+    w.i64(record.bytes_since_indexed)
+    w.u32(len(record.producers))
+    for producer in record.producers:
+        w.i64(producer.producer_id)
+        w.i16(producer.producer_epoch)
+        w.i64(producer.last_append_ms)
+        w.u16(len(producer.batches))
+        for batch in producer.batches:
+            w.i32(batch.base_sequence)
+            w.i32(batch.last_sequence)
+            w.i64(batch.base_offset)
+            w.i64(batch.last_offset)
+
+
+def _read_checkpoint(r: Reader) -> Checkpoint:
+    offset, base, size = r.i64(), r.i64(), r.i64()
+    first, largest, last_append = r.i64(), r.i64(), r.i64()
+    time_end, indexed_ms, indexed, since = r.i64(), r.i64(), r.i64(), r.i64()
+    producers = tuple(_read_producer(r) for _ in range(r.u32()))
+    return Checkpoint(
+        offset,
+        base,
+        size,
+        first,
+        largest,
+        last_append,
+        time_end,
+        indexed_ms,
+        indexed,
+        since,
+        producers,
+    )
+
+
+def _read_producer(r: Reader) -> ProducerRecord:
+    producer_id, epoch, append_ms = r.i64(), r.i16(), r.i64()
+    batches = tuple(ProducerBatch(r.i32(), r.i32(), r.i64(), r.i64()) for _ in range(r.u16()))
+    return ProducerRecord(producer_id, epoch, append_ms, batches)
+
+
+_WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
+    Description: (1, _write_description),
+    SegmentOpened: (2, _write_opened),
+    SegmentSealed: (3, _write_sealed),
+    SegmentRemoved: (4, _write_removed),
+    LeaderEpoch: (5, _write_epoch),
+    Checkpoint: (6, _write_checkpoint),
+    LogStart: (7, _write_log_start),
+}
+_READERS: dict[int, Callable[[Reader], MetaRecord]] = {
+    1: _read_description,
+    2: _read_opened,
+    3: _read_sealed,
+    4: lambda r: SegmentRemoved(r.i64()),
+    5: lambda r: LeaderEpoch(r.i32(), r.i64()),
+    6: _read_checkpoint,
+    7: lambda r: LogStart(r.i64()),
+}

@@ -1,0 +1,78 @@
+"""What the log layer counts, per topic; never per record."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class TopicMetrics:
+    """One topic's counters, looked up once."""
+
+    __slots__ = (
+        "_appended_bytes",
+        "_appended_records",
+        "_appends",
+        "_fetched_bytes",
+        "_removed_bytes",
+        "_removed_segments",
+        "_topic",
+        "duplicates",
+        "rolls",
+    )
+
+    def __init__(self, owner: LogMetrics, topic: str) -> None:
+        self._topic = topic
+        self._appends = owner.appends.labels(topic)
+        self._appended_records = owner.appended_records.labels(topic)
+        self._appended_bytes = owner.appended_bytes.labels(topic)
+        self._fetched_bytes = owner.fetched_bytes.labels(topic)
+        self._removed_bytes = owner.removed_bytes.labels(topic)
+        self._removed_segments = owner.removed_segments
+        self.duplicates = owner.duplicates.labels(topic)
+        self.rolls = owner.rolls.labels(topic)
+
+    def appended(self, records: int, size_bytes: int) -> None:
+        self._appends.inc()
+        self._appended_records.inc(records)
+        self._appended_bytes.inc(size_bytes)
+
+    def fetched(self, size_bytes: int) -> None:
+        self._fetched_bytes.inc(size_bytes)
+
+    def removed(self, reason: str, segments: int, size_bytes: int) -> None:
+        self._removed_segments.labels(self._topic, reason).inc(segments)
+        self._removed_bytes.inc(size_bytes)
+
+
+class LogMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"streamlog_log_{name}", text, ("topic", *labels), registry=registry)
+
+        self.appends = counter("appends", "Record batches sequenced.")
+        self.appended_records = counter("appended_records", "Records sequenced.")
+        self.appended_bytes = counter("appended_bytes", "Bytes of record batches sequenced.")
+        self.fetched_bytes = counter("fetched_bytes", "Bytes of record batches fetched.")
+        self.duplicates = counter("duplicates", "Retries answered with the original's offsets.")
+        self.rolls = counter("rolls", "Segments sealed.")
+        self.removed_segments = counter("removed_segments", "Segments removed.", "reason")
+        self.removed_bytes = counter("removed_bytes", "Bytes of segments removed.")
+        self.open_logs = Gauge(
+            "streamlog_log_open_partitions", "Partitions open here.", registry=registry
+        )
+        self.failed_logs = Counter(
+            "streamlog_log_failed_partitions",
+            "Partitions given up after a failure.",
+            registry=registry,
+        )
+        self.retention_errors = Counter(
+            "streamlog_log_retention_errors",
+            "Partitions that a retention check could not finish.",
+            registry=registry,
+        )
+        self.of_topic = cache(self._of_topic)
+
+    def _of_topic(self, topic: str) -> TopicMetrics:
+        return TopicMetrics(self, topic)

@@ -1,0 +1,112 @@
+"""Opening a partition: the meta stream is replayed, then the attributes since its last checkpoint.
+
+1. Opening the meta stream fences whoever led the partition; its epoch is the new leader epoch.
+2. The fold of its records says which streams hold the data, where segments lie, what producers did.
+3. Data appended after the checkpoint is known from its attributes; no data is read.
+4. Entries of the time stream behind the checkpoint's are kept: they tell of durable data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamlog.errors import Corrupt
+from streamlog.log.batch_facts import decode_facts
+from streamlog.log.config import LogConfig
+from streamlog.log.leader_epochs import LeaderEpochs
+from streamlog.log.meta_log import MetaLog
+from streamlog.log.producers import ProducerStates
+from streamlog.log.tail import LogTail
+from streamlog.log.time_index import decode_entries
+from streamlog.log.topic_config import TopicConfig
+from streamlog.model.batch import OpenStreamOptions
+from streamlog.model.stream import Stream, StreamClient
+from streamlog.runtime.buffers import join
+from streamlog.runtime.clock import Clock
+
+BATCHES_AT_ONCE = 500
+"""Batches whose attributes are replayed before others get a turn: about 1.5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStreams:
+    """`data` holds what is appended; `by_id` every stream that a segment's slice lies on."""
+
+    meta: MetaLog
+    data: Stream
+    time: Stream
+    txn: Stream
+    by_id: Mapping[int, Stream]
+
+
+async def open_streams(
+    client: StreamClient,
+    meta_stream_id: int,
+    clock: Clock,
+    config: LogConfig,
+    epochs: Mapping[int, int],
+) -> OpenStreams:
+    """`epochs`: of streams held here already. Errors: those of open_stream, Corrupt."""
+
+    async def opened(stream_id: int) -> Stream:
+        return await client.open_stream(stream_id, OpenStreamOptions(epoch=epochs.get(stream_id)))
+
+    meta = await MetaLog.replay(await opened(meta_stream_id), clock, config.meta_compaction_bytes)
+    described = meta.description
+    data = await opened(described.data_stream_id)
+    time = await opened(described.time_stream_id)
+    txn = await opened(described.txn_stream_id)
+    by_id = {stream.stream_id: stream for stream in (data, time, txn)}
+    for segment in meta.state.sealed:
+        for part in (segment.data, segment.time, segment.txn):
+            if part.stream_id not in by_id:
+                by_id[part.stream_id] = await opened(part.stream_id)
+    return OpenStreams(meta, data, time, txn, by_id)
+
+
+async def recover_tail(
+    streams: OpenStreams, config: LogConfig, topic_config: TopicConfig
+) -> LogTail:
+    """The log's state at the end of its data. Errors: Corrupt, and those of the streams."""
+    state = streams.meta.state
+    active = state.active
+    if active is None:
+        raise Corrupt(
+            f"meta stream {streams.meta.stream.stream_id} has no open segment to append to"
+        )
+    data, time = streams.data, streams.time
+    shift = active.data.start_offset - active.base_offset
+    if state.truncate(data.confirm_offset - shift, time.next_offset):
+        # Acknowledged data was given up for lost, and the records that told of it go with it.
+        await streams.meta.compact()
+        active = state.active
+        assert active is not None
+        shift = active.data.start_offset - active.base_offset
+    producers = ProducerStates(config.producer_id_expiration_ms, config.producer_batches_remembered)
+    tail = LogTail(producers, LeaderEpochs(), lambda: data.next_offset - shift)
+    tail.restore(state, active, time.confirm_offset)
+    checkpoint = state.checkpoint
+    await _skip_stored_entries(tail, time, checkpoint.time_stream_end if checkpoint else 0)
+    start = checkpoint.offset if checkpoint else active.base_offset
+    start = max(start + shift, data.start_offset)
+    found = await data.attributes(start, data.confirm_offset)
+    for position, batch in enumerate(found):
+        if position % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        facts = decode_facts(batch.attributes)
+        tail.account(batch.base_offset - shift, batch.record_count, facts, topic_config)
+    for segment in tail.segments:
+        segment.largest_visible = segment.largest
+    return tail
+
+
+async def _skip_stored_entries(tail: LogTail, time: Stream, known_end: int) -> None:
+    """The newest stored entry is where the index goes on, also when no checkpoint tells of it."""
+    index = tail.active.time_index
+    start = max(index.start, known_end)
+    if start >= time.confirm_offset:
+        return
+    (batch,) = (await time.fetch(time.confirm_offset - 1, time.confirm_offset, 1)).batches
+    index.last = decode_entries(join(batch.parts))[-1]

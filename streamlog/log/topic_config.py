@@ -1,0 +1,229 @@
+"""Topic settings under Kafka's exact names: one frozen class, parsed from and checked as text.
+
+A field's Kafka name is its own with dots for underscores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from streamlog.errors import InvalidConfig
+from streamlog.runtime.config import setting
+
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+DAY_MS = 24 * 60 * 60 * 1000
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Defaults are Kafka 4's."""
+
+    cleanup_policy: str = setting(
+        "delete", "What happens to old segments. Compaction comes later.", choices=("delete",)
+    )
+    compression_type: str = setting(
+        "producer", "Batches are stored as the producer compressed them.", choices=("producer",)
+    )
+    delete_retention_ms: int = setting(
+        DAY_MS, "How long compaction keeps tombstones; no effect yet.", minimum=0
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        "Accepted; the engine's own deletion delay says when removed data leaves the store.",
+        minimum=0,
+    )
+    index_interval_bytes: int = setting(
+        4096,
+        "Bytes of data per time index entry of 12 bytes. More: smaller index, longer timestamp "
+        "look-ups.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
+    max_message_bytes: int = setting(
+        1_048_588, "Largest record batch, bytes, compressed.", minimum=0, maximum=INT32_MAX
+    )
+    message_timestamp_after_max_ms: int = setting(
+        3_600_000, "How far a record's timestamp may be ahead of the server's clock.", minimum=0
+    )
+    message_timestamp_before_max_ms: int = setting(
+        INT64_MAX, "How far a record's timestamp may be behind the server's clock.", minimum=0
+    )
+    message_timestamp_type: str = setting(
+        CREATE_TIME,
+        "Whose clock stamps records. LogAppendTime makes the server compute each batch's CRC anew.",
+        choices=(CREATE_TIME, LOG_APPEND_TIME),
+    )
+    min_insync_replicas: int = setting(
+        1, "Durability is the store's, not that of replicas: 1.", minimum=1, maximum=1
+    )
+    retention_bytes: int = setting(
+        -1, "Oldest segments go while the partition is larger; -1: no limit.", minimum=-1
+    )
+    retention_ms: int = setting(
+        7 * DAY_MS,
+        "Segments go when their newest record is older; -1: never. Longer costs storage.",
+        minimum=-1,
+    )
+    segment_bytes: int = setting(
+        1 << 30,
+        "A new segment starts before this one grows larger. Smaller: retention is more exact, "
+        "more meta records.",
+        minimum=14,
+        maximum=INT32_MAX,
+    )
+    segment_jitter_ms: int = setting(
+        0,
+        "Random part of segment.ms that is left out, so that partitions do not roll at once.",
+        minimum=0,
+    )
+    segment_ms: int = setting(
+        7 * DAY_MS, "A new segment starts when records span more time than this.", minimum=1
+    )
+
+
+DEFAULTS = TopicConfig()
+LISTS = frozenset({"cleanup.policy"})
+"""Settings that hold several values, which append and subtract work on."""
+LATER = {
+    "max.compaction.lag.ms": "compaction",
+    "min.cleanable.dirty.ratio": "compaction",
+    "min.compaction.lag.ms": "compaction",
+    "local.retention.bytes": "tiered storage",
+    "local.retention.ms": "tiered storage",
+    "remote.storage.enable": "tiered storage",
+}
+
+
+@cache
+def names() -> Mapping[str, str]:
+    """Kafka's name → field name, by name."""
+    return {one.name.replace("_", "."): one.name for one in fields(TopicConfig)}
+
+
+@cache
+def _metadata(field_name: str) -> Mapping[str, Any]:
+    return next(one.metadata for one in fields(TopicConfig) if one.name == field_name)
+
+
+def documentation(name: str) -> str:
+    return str(_metadata(_known(name))["doc"])
+
+
+def value_of(config: TopicConfig, name: str) -> str:
+    """The setting as text. Errors: InvalidConfig for an unknown name."""
+    return str(getattr(config, _known(name)))
+
+
+def overrides(config: TopicConfig, defaults: TopicConfig = DEFAULTS) -> dict[str, str]:
+    """The settings that differ from the defaults, as text, by name."""
+    return {
+        name: value_of(config, name)
+        for name in sorted(names())
+        if getattr(config, names()[name]) != getattr(defaults, names()[name])
+    }
+
+
+def parse(
+    configs: Mapping[str, str], defaults: TopicConfig = DEFAULTS, *, is_stored: bool = False
+) -> TopicConfig:
+    """The settings with `configs` in force; `is_stored` passes over names of a later version.
+
+    Errors: InvalidConfig.
+    """
+    values = {one.name: getattr(defaults, one.name) for one in fields(TopicConfig)}
+    for name, text in configs.items():
+        if is_stored and name not in names():
+            continue
+        values[_known(name)] = _parse_one(name, text)
+    return TopicConfig(**values)
+
+
+def alter(
+    configs: Mapping[str, str],
+    *,
+    set: Mapping[str, str],
+    delete: Sequence[str],
+    append: Mapping[str, str],
+    subtract: Mapping[str, str],
+    defaults: TopicConfig = DEFAULTS,
+) -> dict[str, str]:
+    """`configs` with the changes made, in the order delete, set, append, subtract; checked.
+
+    Errors: InvalidConfig.
+    """
+    changed = dict(configs)
+    for name in delete:
+        _known(name)
+        changed.pop(name, None)
+    for name, text in set.items():
+        _parse_one(name, text)
+        changed[name] = text
+    for name, text in append.items():
+        changed[name] = ",".join(_list_of(name, changed, defaults) + _split(text, name))
+    for name, text in subtract.items():
+        gone = _split(text, name)
+        left = [one for one in _list_of(name, changed, defaults) if one not in gone]
+        changed[name] = ",".join(left)
+    for name in (*append, *subtract):
+        unique = dict.fromkeys(_split(changed[name], name))
+        changed[name] = ",".join(unique)
+        _parse_one(name, changed[name])
+    return changed
+
+
+def _list_of(name: str, configs: Mapping[str, str], defaults: TopicConfig) -> list[str]:
+    return _split(configs.get(name, value_of(defaults, name)), name)
+
+
+def _split(text: str, name: str) -> list[str]:
+    _known(name)
+    if name not in LISTS:
+        raise InvalidConfig(f"{name} holds one value; set it instead of appending or subtracting")
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _known(name: str) -> str:
+    """The field name."""
+    field_name = names().get(name)
+    if field_name is not None:
+        return field_name
+    if name in LATER:
+        raise InvalidConfig(f"{name} is not supported yet: it comes with {LATER[name]}", name=name)
+    near = get_close_matches(name.replace("_", ".").lower(), names(), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names())}"
+    raise InvalidConfig(f"unknown topic setting {name!r}{hint}", name=name)
+
+
+def _parse_one(name: str, text: str) -> Any:
+    field_name = _known(name)
+    rule = _metadata(field_name)
+    if isinstance(getattr(DEFAULTS, field_name), int):
+        return _parse_number(name, text, rule)
+    if text in rule["choices"]:
+        return text
+    if name == "cleanup.policy" and "compact" in text:
+        raise InvalidConfig(
+            f"cleanup.policy={text} is not supported yet: compaction comes later; use delete",
+            name=name,
+        )
+    raise InvalidConfig(
+        f"{name} is {text!r}, but must be {' or '.join(rule['choices'])}", name=name
+    )
+
+
+def _parse_number(name: str, text: str, rule: Mapping[str, Any]) -> int:
+    least, most = rule["minimum"], rule["maximum"] or INT64_MAX
+    try:
+        number = int(text)
+    except ValueError:
+        raise InvalidConfig(f"{name} is {text!r}, but must be a whole number", name=name) from None
+    if not least <= number <= most:
+        raise InvalidConfig(f"{name} is {number}, but must be {least} to {most}", name=name)
+    return number

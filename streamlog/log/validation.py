@@ -1,0 +1,121 @@
+"""What a client's bytes must satisfy before they are appended; per batch, records unread. Pure.
+
+Source: Kafka's LogValidator. Not checked here: the records inside, because that would cost per
+record; whoever decodes them checks them.
+"""
+
+from __future__ import annotations
+
+from streamlog.codec.batch import DELETE_HORIZON, Compression, ScannedBatch, scan
+from streamlog.codec.records import iterate
+from streamlog.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTxnState,
+    MessageTooLarge,
+    RecordListTooLarge,
+)
+from streamlog.log.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.runtime.buffers import Buffer
+
+NO_TIMESTAMP = -1
+
+
+def check_batches(buffer: Buffer, config: TopicConfig, now_ms: int) -> list[ScannedBatch]:
+    """The batches in `buffer`, all of them acceptable. Errors: those of AbstractLog.append."""
+    if not len(buffer):
+        raise InvalidRecord("there is no record batch to append")
+    batches = scan(buffer)
+    for batch in batches:
+        _check(batch, config, now_ms)
+    if len(batches) > 1 and any(batch.header.producer_id >= 0 for batch in batches):
+        raise InvalidRecord(
+            "an idempotent producer appends one record batch at a time to a partition; "
+            f"{len(batches)} were sent"
+        )
+    return batches
+
+
+def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+    header = batch.header
+    size = len(batch.view)
+    if size > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"the record batch has {size} bytes; the topic takes {config.max_message_bytes} "
+            "(max.message.bytes)",
+            size_bytes=size,
+            max_bytes=config.max_message_bytes,
+        )
+    if size > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"the record batch has {size} bytes; a segment holds {config.segment_bytes} "
+            "(segment.bytes)",
+            size_bytes=size,
+            max_bytes=config.segment_bytes,
+        )
+    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+        raise InvalidRecord(
+            f"the record batch says {header.record_count} records and last offset delta "
+            f"{header.last_offset_delta}; a client's batch has delta + 1 records, at least one"
+        )
+    if header.is_control:
+        raise InvalidRecord("control batches are written by the server only")
+    if header.attributes & DELETE_HORIZON:
+        raise InvalidRecord("the delete horizon is set by compaction only")
+    if header.codec > Compression.ZSTD:
+        raise InvalidRecord(
+            f"compression codec {header.codec} is not known; use none, gzip, snappy, lz4 or zstd"
+        )
+    if header.is_transactional:
+        raise InvalidTxnState(
+            "transactions are not supported yet; unset transactional.id and send idempotent batches"
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
+            f"{header.base_sequence}; both are at least 0"
+        )
+    _check_timestamps(batch, config, now_ms)
+
+
+def _check_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+    header = batch.header
+    if header.is_log_append_time:
+        raise InvalidTimestamp(
+            "a producer's batch must not have log-append time; the server sets it"
+        )
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        return
+    if header.max_timestamp_ms < NO_TIMESTAMP or header.base_timestamp_ms < NO_TIMESTAMP:
+        raise InvalidTimestamp("a timestamp is negative; give milliseconds since 1970")
+    after, before = config.message_timestamp_after_max_ms, config.message_timestamp_before_max_ms
+    if header.max_timestamp_ms - now_ms > after:
+        raise _outside(batch, config, now_ms, header.max_timestamp_ms)
+    for stamp in (header.base_timestamp_ms, header.max_timestamp_ms):
+        if stamp != NO_TIMESTAMP and now_ms - stamp > before:
+            raise _outside(batch, config, now_ms, stamp)
+
+
+def _outside(
+    batch: ScannedBatch, config: TopicConfig, now_ms: int, timestamp_ms: int
+) -> InvalidTimestamp:
+    """Names the first record at fault where the records can be read."""
+    index = -1
+    try:
+        for position, (_, stamp, _, _, _) in enumerate(iterate(batch.view, verify_crc=False)):
+            if stamp != NO_TIMESTAMP and (
+                stamp - now_ms > config.message_timestamp_after_max_ms
+                or now_ms - stamp > config.message_timestamp_before_max_ms
+            ):
+                index, timestamp_ms = position, stamp
+                break
+    except (InvalidRecord, CorruptMessage) as error:
+        raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error
+    return InvalidTimestamp(
+        f"record {index} of the batch has timestamp {timestamp_ms}, the server's clock says "
+        f"{now_ms}; the topic allows {config.message_timestamp_before_max_ms} ms before and "
+        f"{config.message_timestamp_after_max_ms} ms after "
+        "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        record_index=index,
+    )

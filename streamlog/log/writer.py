@@ -1,0 +1,200 @@
+"""The way in: batches are checked, sequenced and handed to the data stream, one call after another.
+
+From the moment room is reserved until the batch is sequenced nothing is awaited, so that producer
+state, offset and stream agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from streamlog.codec.batch import ScannedBatch, placed, placed_at_append_time
+from streamlog.errors import Fenced, Internal, OutcomeUnknown, Overloaded, StreamlogError
+from streamlog.log.abstract import LogAppendInfo, ProduceContext, TopicPartition
+from streamlog.log.ack_queue import AckQueue, PendingAppend
+from streamlog.log.batch_facts import BatchFacts, encode_facts
+from streamlog.log.environment import LogEnvironment
+from streamlog.log.meta_codec import LeaderEpoch
+from streamlog.log.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.recovery import OpenStreams
+from streamlog.log.tail import LogTail
+from streamlog.log.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.log.validation import check_batches
+from streamlog.model.batch import AppendContext, RecordBatch, Reservation
+from streamlog.runtime.buffers import Buffer
+
+
+class LogWriter:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        streams: OpenStreams,
+        tail: LogTail,
+        acks: AckQueue,
+        jobs: MetaJobs,
+        environment: LogEnvironment,
+        config: TopicConfig,
+        *,
+        check_open: Callable[[], None],
+        fail: Callable[[StreamlogError], None],
+        log_start: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self._partition = partition
+        self._data = streams.data
+        self._txn = streams.txn
+        self._leader_epoch = streams.meta.stream.stream_epoch
+        self._tail = tail
+        self._acks = acks
+        self._jobs = jobs
+        self._environment = environment
+        self._clock = environment.clock
+        self._metrics = environment.metrics.of_topic(partition.topic)
+        self._check_open = check_open
+        self._fail = fail
+        self._log_start = log_start
+        self._turn = asyncio.Lock()
+        self._jitter = environment.random.random()
+
+    async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
+        """As AbstractLog.append."""
+        checked = check_batches(batches, self.config, self._clock.now_ms())
+        await self._take_turn(context)
+        try:
+            if len(checked) == 1:
+                return await self._append_one(checked[0], context)
+            return await self._append_all(checked, context)
+        finally:
+            self._turn.release()
+
+    def roll(self) -> None:
+        """Seals the active segment at the log's end."""
+        now_ms = self._clock.now_ms()
+        index = self._tail.active.time_index
+        entries = index.take()
+        sealed, opened = self._tail.roll(now_ms, self._txn.next_offset)
+        records = (sealed, opened, self._tail.checkpoint(now_ms))
+        self._jobs.add(MetaJob(opened.base_offset, records, index, entries))
+        self._jitter = self._environment.random.random()
+        self._metrics.rolls.inc()
+
+    def checkpoint(self) -> None:
+        """Has the state at the log's end written down, as soon as data is durable up to there."""
+        index = self._tail.active.time_index
+        entries = index.take()
+        state = self._tail.checkpoint(self._clock.now_ms())
+        self._jobs.add(MetaJob(state.offset, (state,), index, entries))
+
+    async def _take_turn(self, context: ProduceContext) -> None:
+        """One call at a time may wait for room, or a later one could be sequenced before it."""
+        if context.deadline is None or not self._turn.locked():
+            await self._turn.acquire()
+            return
+        try:
+            async with asyncio.timeout(context.deadline - self._clock.monotonic()):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Overloaded(
+                f"appends to {self._partition} waited for room until the deadline; nothing was "
+                "stored: retry with back-off"
+            ) from None
+
+    async def _append_one(
+        self, batch: ScannedBatch, context: ProduceContext, first_base: int | None = None
+    ) -> asyncio.Future[LogAppendInfo]:
+        self._check_open()
+        reservation = await self._data.reserve(
+            len(batch.view), AppendContext(deadline=context.deadline, trace_id=context.trace_id)
+        )
+        try:
+            self._check_open()
+            return await self._sequence(batch, reservation, context, first_base)
+        finally:
+            reservation.release()
+
+    async def _append_all(
+        self, batches: Sequence[ScannedBatch], context: ProduceContext
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Each has room of its own: to hold some while waiting for more could block all appends."""
+        last = await self._append_one(batches[0], context)
+        base = self._tail.end_offset - batches[0].header.record_count
+        for position, batch in enumerate(batches[1:], 1):
+            try:
+                last = await self._append_one(batch, context, base)
+            except StreamlogError as error:
+                raise OutcomeUnknown(
+                    f"{position} of {len(batches)} batches were sequenced, then: {error}"
+                ) from error
+        return last
+
+    async def _sequence(
+        self,
+        batch: ScannedBatch,
+        reservation: Reservation,
+        context: ProduceContext,
+        first_base: int | None,
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Awaits nothing unless the stream refuses the batch, and then its reason."""
+        now_ms = self._clock.now_ms()
+        header, config, tail = batch.header, self.config, self._tail
+        if header.producer_id >= 0:
+            original = tail.producers.check(header, now_ms)
+            if original is not None:
+                return self._duplicate(original.base_offset, original.last_offset)
+        is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
+        stamp = now_ms if is_stamped else header.max_timestamp_ms
+        span, size = header.last_offset_delta + 1, len(batch.view)
+        if tail.should_roll(span, size, stamp, config, self._jitter):
+            self.roll()
+        base, epoch = tail.end_offset, self._leader_epoch
+        if is_stamped:
+            parts = placed_at_append_time(batch.view, base, epoch, now_ms)
+        else:
+            parts = placed(batch.view, base, epoch)
+        facts = BatchFacts.of(
+            header, leader_epoch=epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
+        )
+        durable = self._data.append(
+            RecordBatch(span, header.base_timestamp_ms, parts, encode_facts(facts)),
+            AppendContext(trace_id=context.trace_id, reservation=reservation),
+        )
+        if tail.end_offset != base + span:
+            await self._refused(durable)
+        begins_epoch = tail.account(base, span, facts, config)
+        pending = PendingAppend(base, base + span, durable, tail.active, stamp)
+        future = pending.wait(
+            LogAppendInfo(
+                base if first_base is None else first_base,
+                base + span - 1,
+                now_ms if is_stamped else -1,
+                self._log_start(),
+            )
+        )
+        self._acks.push(pending)
+        if begins_epoch:
+            self._jobs.add(MetaJob(base + span, (LeaderEpoch(epoch, base),)))
+        if tail.batches_since_checkpoint >= self._environment.config.checkpoint_interval_batches:
+            self.checkpoint()
+        self._metrics.appended(span, size)
+        return future
+
+    async def _refused(self, durable: Awaitable[object]) -> None:
+        """Raises why the stream did not sequence an append."""
+        try:
+            await durable
+        except Fenced as error:
+            self._fail(error)
+            raise
+        raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
+
+    def _duplicate(self, base: int, last: int) -> asyncio.Future[LogAppendInfo]:
+        """The original's offsets, when the original is durable."""
+        self._metrics.duplicates.inc()
+        info = LogAppendInfo(base, last, -1, self._log_start(), is_duplicate=True)
+        pending = self._acks.find(base)
+        if pending is not None:
+            return pending.wait(info)
+        future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
+        future.set_result(info)
+        return future
