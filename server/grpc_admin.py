@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -46,7 +46,7 @@ class GrpcAdmin:
         self,
         admin: AdminService,
         objects: ObjectService,
-        status: Callable[[], dict[str, Any]],
+        status: Callable[[], Awaitable[dict[str, Any]]],
         *,
         calls: Calls,
         authorize: Authorize,
@@ -214,7 +214,7 @@ class GrpcAdmin:
         self, known: RequestContext, _request: admin_pb2.GetStatusRequest, _: Context
     ) -> admin_pb2.GetStatusResponse:
         self._authorize(known, Operation.DESCRIBE, CLUSTER)
-        return admin_pb2.GetStatusResponse(**self._status())
+        return admin_pb2.GetStatusResponse(**await self._status())
 
     async def _list_objects(
         self, known: RequestContext, request: admin_pb2.ListObjectsRequest, _: Context

@@ -13,10 +13,10 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import streamlog
 from streamlog.errors import Invalid, StreamlogError
@@ -25,6 +25,9 @@ from streamlog.server.banner import Banner
 from streamlog.server.service import Backend, Service
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
+
+if TYPE_CHECKING:
+    from streamlog.wiring import OpenEngine, WalMode
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ class Node:
         self.settings = replace(settings, node=with_places(settings.node, mode))
         self._exit = AsyncExitStack()
         self._service: Service | None = None
-        self._engine: Any = None
+        self._engine: OpenEngine | None = None
 
     async def start(self) -> Banner:
         """Opens the engine, then listens; where.
@@ -82,17 +85,36 @@ class Node:
                 streamlog.open(
                     node.store,
                     meta=node.meta,
-                    wal=node.wal,
+                    wal=cast("WalMode | None", node.wal),
                     wal_dir=node.wal_dir,
                     node_id=node.node_id,
-                    config=self.settings.open_config(),
+                    config=self.settings.engine,
+                    logs=self.settings.log,
                 )
             )
             self._engine = engine
-            self._service = Service(self._backend(engine), self.settings)
-            await self._service.start()
+            service = self._service = Service(_backend(engine), self.settings)
+            await service.start()
             self._exit = stack.pop_all()
-        return self._banner()
+        return await self._banner(engine, service)
+
+    async def _banner(self, engine: OpenEngine, service: Service) -> Banner:
+        status = await engine.status()
+        node = self.settings.node
+        return Banner(
+            version=version("streamlog-engine"),
+            mode=self.mode,
+            cluster_id=status.cluster_id,
+            node_id=status.node_id,
+            grpc=service.grpc_address,
+            http=service.http_address,
+            store=status.store_url,
+            meta=status.meta_url,
+            wal=status.wal,
+            wal_dir=node.wal_dir or "" if status.wal == "disk" else "",
+            insecure=service.is_insecure,
+            pid=os.getpid(),
+        )
 
     async def stop(self) -> None:
         """Drains, ends the listeners, closes the engine."""
@@ -113,14 +135,51 @@ class Node:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
         try:
-            banner = await self.start()
-            announce(banner)
-            await ended.wait()
-            log.info("draining")
+            announce(await self.start())
+            failure = await self._until(ended)
+            log.info("draining", extra={"reason": str(failure) if failure else "signal"})
             await self.stop()
+            if failure is not None:
+                raise failure
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    async def _until(self, ended: asyncio.Event) -> StreamlogError | None:
+        """Waits for the end; the reason, when the engine has failed."""
+        assert self._engine is not None
+        async with asyncio.TaskGroup() as group:
+            failed = group.create_task(self._engine.wait_stopped())
+            waiting = group.create_task(ended.wait())
+            await asyncio.wait((failed, waiting), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            failure = failed.result() if failed.done() else None
+            failed.cancel()
+        return failure
+
+
+def _backend(engine: OpenEngine) -> Backend:
+    async def is_live(object_id: int) -> bool:
+        return await engine.metadata.object(object_id) is not None
+
+    async def status() -> dict[str, Any]:
+        facts = asdict(await engine.status())
+        del facts["queued_bytes"]
+        return {"version": version("streamlog-engine"), **facts}
+
+    return Backend(
+        streams=engine.streams,
+        kv=engine.kv,
+        logs=engine.logs,
+        store=engine.store,
+        is_live_object=is_live,
+        status=status,
+        is_alive=lambda: engine.engine.failure is None,
+        registry=engine.registry,
+        clock=engine.clock,
+        random=engine.random,
+        offload=engine.offload,
+    )
 
 
 def run(settings: Settings, *, mode: str = "serve", json: bool = False) -> int:
@@ -133,6 +192,8 @@ def run(settings: Settings, *, mode: str = "serve", json: bool = False) -> int:
     try:
         asyncio.run(Node(settings, mode=mode).serve(announce))
     except StreamlogError as error:
-        print(f"streamlog: {type(error).__name__}: {' '.join(error.message.split())}", file=sys.stderr)
+        print(
+            f"streamlog: {type(error).__name__}: {' '.join(error.message.split())}", file=sys.stderr
+        )
         return 1
     return 0

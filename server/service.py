@@ -59,7 +59,7 @@ class Backend:
     logs: Logs
     store: ObjectStore
     is_live_object: Callable[[int], Awaitable[bool]]
-    status: Callable[[], dict[str, Any]]
+    status: Callable[[], Awaitable[dict[str, Any]]]
     is_alive: Callable[[], bool]
     registry: CollectorRegistry
     clock: Clock
@@ -98,6 +98,7 @@ class Service:
             before_scrape=self._before_scrape,
         )
         self.grpc_address = self.http_address = ""
+        self.is_insecure = False
 
     def _set_bounds(self) -> None:
         limits, metrics = self._settings.limits, self.metrics
@@ -169,10 +170,10 @@ class Service:
     def _auto_create(self) -> bool:
         return bool(self._settings.broker.auto_create_topics_enable)
 
-    def _status(self, admin: AdminService) -> dict[str, Any]:
+    async def _status(self, admin: AdminService) -> dict[str, Any]:
         topics, partitions = admin.count()
         return {
-            **self._backend.status(),
+            **await self._backend.status(),
             "topics": topics,
             "partitions": partitions,
             "rss_bytes": resident_bytes(),
@@ -190,6 +191,7 @@ class Service:
                 f"{node.listen} and {node.http_listen} reach beyond this machine, and the node has "
                 "no TLS; listen on 127.0.0.1, or say --insecure if the network is trusted"
             )
+        self.is_insecure = is_open
         self.metrics.is_insecure.set(int(is_open))
         self.http_address = await self._http.start(node.http_listen)
         try:

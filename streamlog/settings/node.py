@@ -36,7 +36,7 @@ class NodeConfig:
     )
     wal_dir: str | None = setting(None, "Folder of the write-ahead log, with wal = disk.")
     node_id: int = setting(
-        0, "This node's number; no two nodes of a cluster share one.", minimum=0, maximum=2**31 - 1
+        1, "This node's number; no two nodes of a cluster share one.", minimum=0, maximum=2**31 - 1
     )
     listen: str = setting("127.0.0.1:9644", "gRPC address, HOST:PORT; port 0 takes a free one.")
     http_listen: str = setting(

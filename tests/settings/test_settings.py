@@ -79,7 +79,7 @@ def test_a_missing_file_and_an_unknown_variable_are_named(tmp_path: Path) -> Non
         settings.load(tmp_path / "none.toml", {})
     with pytest.raises(InvalidConfig, match="STREAMLOG_BROKER__NUM_PARTITIONS"):
         settings.load(None, {"STREAMLOG_BROKER__NUM_PARTITION": "1"})
-    assert settings.load(None, {"STREAMLOG_SERVER": "h:1", "PATH": "x"}).node.node_id == 0
+    assert settings.load(None, {"STREAMLOG_SERVER": "h:1", "PATH": "x"}).node.node_id == 1
 
 
 def test_auto_create_is_on_in_dev_and_off_in_serve() -> None:

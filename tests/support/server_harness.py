@@ -40,6 +40,10 @@ def with_limits(**limits: int) -> Settings:
     return replace(settings, limits=replace(settings.limits, **limits))
 
 
+async def _status() -> dict[str, Any]:
+    return {"cluster_id": "c", "node_id": 1}
+
+
 @asynccontextmanager
 async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterator[Running]:
     logs = FakeLogs()
@@ -53,7 +57,7 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
             "logs": logs,
             "store": None,
             "is_live_object": None,
-            "status": lambda: {"cluster_id": "c", "node_id": 0},
+            "status": _status,
             "is_alive": lambda: True,
             "registry": registry,
             "clock": SystemClock(),
