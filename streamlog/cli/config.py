@@ -39,9 +39,11 @@ def _resource_options(function: Function) -> Function:
         remote_options,
         pass_state,
     )
+    wrapped: Any = function
     for option in reversed(options):
-        function = option(function)
-    return function
+        wrapped = option(wrapped)
+    decorated: Function = wrapped
+    return decorated
 
 
 @click.group()

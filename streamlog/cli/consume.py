@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from streamlog.cli.output import BytesOut, text_or_base64
-from streamlog.cli.parsing import Start, StartType, one_byte_string
+from streamlog.cli.parsing import Start, one_byte_string, start_position
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.client import Consumer
@@ -31,7 +31,7 @@ POLL_S = 0.5
 @click.option(
     "--from",
     "start",
-    type=StartType(),
+    callback=start_position,
     default="earliest",
     show_default=True,
     metavar="earliest|latest|OFFSET|timestamp:MS",
@@ -175,8 +175,7 @@ class _Copy:
 
 
 def _joined(values: Sequence[bytes | None]) -> bytes:
-    lines = [value or b"" for value in values] if None in values else values
-    return b"\n".join(lines) + b"\n" if lines else b""
+    return b"\n".join([value or b"" for value in values]) + b"\n" if values else b""
 
 
 def _formatter(form: str, key_separator: bytes) -> Formatter:

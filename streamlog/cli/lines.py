@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from streamlog.errors import MessageTooLarge
+
 CHUNK_BYTES = 1 << 20
 
 
-class LineTooLong(ValueError):
+class LineTooLong(MessageTooLarge):
     """Line `number` (the first is 1) has more than the limit's bytes."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
+    def __init__(self, number: int, max_bytes: int) -> None:
+        super().__init__(
+            f"line {number} has more than {max_bytes} bytes", line=number, max_bytes=max_bytes
+        )
         self.number = number
 
 
@@ -53,7 +57,7 @@ class LineReader:
                 begun.append(begun_last)
                 begun_bytes += len(begun_last)
                 if begun_bytes > self._line_bytes_max:
-                    raise LineTooLong(self._lines_out + 1)
+                    raise LineTooLong(self._lines_out + 1, self._line_bytes_max)
         if begun:
             yield from self._checked([b"".join(begun)])
 
@@ -64,6 +68,6 @@ class LineReader:
                     self._lines_out += index
                     if index:
                         yield lines[:index]
-                    raise LineTooLong(self._lines_out + 1)
+                    raise LineTooLong(self._lines_out + 1, self._line_bytes_max)
         self._lines_out += len(lines)
         yield lines

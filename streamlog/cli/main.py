@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import ClassVar
 
 import click
@@ -44,6 +43,8 @@ class Commands(LazyGroup):
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
         click.echo(f"streamlog {version('streamlog-engine')}")
         ctx.exit()
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
 from streamlog.cli.state import Function, State, json_option, pass_state
-
-DATA_DEFAULT = "streamlog-data"
-"""Folder of `streamlog dev`, in the working directory."""
 
 _data = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
 _config = click.option(
@@ -63,9 +59,11 @@ def _common_options(function: Function) -> Function:
         json_option,
         pass_state,
     )
+    wrapped: Any = function
     for option in reversed(options):
-        function = option(function)
-    return function
+        wrapped = option(wrapped)
+    decorated: Function = wrapped
+    return decorated
 
 
 def settings_pairs(
@@ -79,9 +77,7 @@ def settings_pairs(
 @click.command()
 @_data
 @_common_options
-def dev(
-    state: State, data: str | None, file: str | None, more: dict[str, str], **flags: Any
-) -> None:
+def dev(state: State, file: str | None, more: dict[str, str], **flags: Any) -> None:
     """Run a node on this machine's files, to try things.
 
     Everything lies in one folder (--data, by default ./streamlog-data) and is there again at the
@@ -90,11 +86,7 @@ def dev(
     """
     from streamlog import settings
 
-    overrides = {"data": data, **flags, **more}
-    loaded = settings.load(file, None, overrides)
-    if loaded.node.data is None and loaded.node.store is None:
-        loaded = settings.load(file, None, overrides | {"data": str(Path(DATA_DEFAULT).absolute())})
-    _run(loaded, "dev", state)
+    _run(settings.load(file, None, {**flags, **more}), "dev", state)
 
 
 @click.command()

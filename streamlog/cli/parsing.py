@@ -28,27 +28,21 @@ class Start:
     number: int = 0
 
 
-class StartType(click.ParamType):
+def start_position(ctx: click.Context, param: click.Parameter, value: str) -> Start:
     """earliest, latest, an offset, or timestamp:MS."""
-
-    name = "start"
-
-    def convert(
-        self, value: str | Start, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Start:
-        if isinstance(value, Start):
-            return value
-        if value == "earliest":
-            return Start("earliest")
-        if value == "latest":
-            return Start("latest")
-        kind, colon, number = value.rpartition(":")
-        if number.isascii() and number.isdigit() and int(number) < 1 << 63:
-            if not colon:
-                return Start("offset", int(number))
-            if kind == "timestamp":
-                return Start("timestamp", int(number))
-        self.fail(f"{value!r} is not earliest, latest, an offset or timestamp:MS", param, ctx)
+    if value == "earliest":
+        return Start("earliest")
+    if value == "latest":
+        return Start("latest")
+    kind, colon, number = value.rpartition(":")
+    if number.isascii() and number.isdigit() and int(number) < 1 << 63:
+        if not colon:
+            return Start("offset", int(number))
+        if kind == "timestamp":
+            return Start("timestamp", int(number))
+    raise click.BadParameter(
+        f"{value!r} is not earliest, latest, an offset or timestamp:MS", ctx=ctx, param=param
+    )
 
 
 def one_byte_string(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:

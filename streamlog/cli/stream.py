@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -104,13 +105,8 @@ def append(
     """Append stdin to the stream ID as one record batch; prints its offsets when durable."""
     if lines and (records != 1 or expected_next_offset is not None):
         raise click.UsageError("--lines stands alone: a line is one record, wherever the tail is")
-    if lines:
-        reader = LineReader(sys.stdin.fileno(), line_bytes_max=PAYLOAD_BYTES_MAX)
-        payloads = (line for chunk in reader for line in chunk)
-    else:
-        payloads = iter([sys.stdin.buffer.read()])
     with streams(state) as client:
-        for payload in payloads:
+        for payload in _lines() if lines else [sys.stdin.buffer.read()]:
             done = client.append(
                 stream_id,
                 payload,
@@ -122,6 +118,11 @@ def append(
                 emit({"base_offset": done.base_offset, "end_offset": done.end_offset})
             else:
                 note(f"offsets {done.base_offset} to {done.end_offset - 1}")
+
+
+def _lines() -> Iterator[bytes]:
+    for lines in LineReader(sys.stdin.fileno(), line_bytes_max=PAYLOAD_BYTES_MAX):
+        yield from lines
 
 
 @stream.command()

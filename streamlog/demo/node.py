@@ -62,7 +62,7 @@ class NodeProcess:
                 start_new_session=True,
             )
         self.banner = self._await_banner(self._process)
-        self._listen = str(self.banner["listen"])
+        self._listen = str(self.banner["grpc"])
         return time.monotonic() - begun
 
     def _command(self) -> list[str]:
