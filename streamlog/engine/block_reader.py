@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.engine.config import ReadConfig
@@ -33,7 +33,8 @@ _BATCH_BYTES = 200
 """Memory of one decoded batch beside its payload."""
 
 
-class IndexRegion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class IndexRegion:
     """An object's decoded index, and the region's bytes for the attributes in it."""
 
     index: ObjectIndex

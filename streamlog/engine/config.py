@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamlog.metadata.config import MetadataConfig
 from streamlog.runtime.config import setting
+from streamlog.wal.config import WalConfig
 
 MIB = 1 << 20
 
@@ -162,3 +164,5 @@ class StreamEngineConfig:
     object: ObjectConfig = ObjectConfig()
     read: ReadConfig = ReadConfig()
     collector: CollectorConfig = CollectorConfig()
+    wal: WalConfig = WalConfig()
+    metadata: MetadataConfig = MetadataConfig()

@@ -146,7 +146,8 @@ class Engine:
         metadata.on_stream_lost(self.lost)
         if wal is not None:
             held = wal.tenures
-            await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
+            if self.group_commit is not None or wal.live_bytes:
+                await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
             await metadata.take_over_previous(held)
             await self._recover(wal)
         else:

@@ -112,9 +112,9 @@ class FakeMetadata:
                 self.rows[row.stream_id] = dataclasses.replace(stream, end=row.end)
                 self.ranges.setdefault(row.stream_id, []).append((row, new.row))
         for trim in entry.trims:
-            row = self.rows[trim.stream_id]
-            assert trim.start <= row.end
-            self.rows[trim.stream_id] = dataclasses.replace(row, start=trim.start)
+            trimmed = self.rows[trim.stream_id]
+            assert trim.start <= trimmed.end
+            self.rows[trim.stream_id] = dataclasses.replace(trimmed, start=trim.start)
         for close in entry.closes:
             self.rows[close.stream_id] = dataclasses.replace(
                 self.rows[close.stream_id], state=StreamState.CLOSED

@@ -1,0 +1,343 @@
+"""`streamlog.open`: the one place where concrete parts are built and put together.
+
+Opening, in this order: metadata store (its lock keeps a second process out), object store, cluster
+id, WAL, metadata (a new tenure), engine (takes over, replays), logs. Closing goes backwards: logs
+first, then the engine drains, the tenure is sealed, and what was built here is closed. What was
+handed in through `Components` is left open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.compaction.collector import Collector
+from streamlog.engine.client import EngineStreamClient
+from streamlog.engine.cluster import settle_cluster_id
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.engine.engine import Engine, EngineParts
+from streamlog.engine.kv_client import EngineKVClient
+from streamlog.errors import Invalid, StoreUnavailable, StreamlogError
+from streamlog.kvstore.interface import KVStore
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.log.config import LogConfig
+from streamlog.log.manager import LogManager
+from streamlog.metadata.interface import Metadata
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.open import open_metadata
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.url import (
+    LocalUrl,
+    MetaUrl,
+    RocksUrl,
+    S3Url,
+    StoreUrl,
+    check_available,
+    default_meta,
+    parse_meta_url,
+    parse_store_url,
+)
+from streamlog.runtime.clock import Clock, SystemClock
+from streamlog.runtime.disk import Disk
+from streamlog.runtime.folders import typed_os_error
+from streamlog.runtime.offload import Lane, Offload, ThreadOffload
+from streamlog.runtime.rand import Random, SystemRandom
+from streamlog.runtime.system_disk import SystemDisk
+from streamlog.wal.log import WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+WalMode = Literal["disk", "object"]
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """Parts to use in place of those that the URLs name; they stay open when the engine closes."""
+
+    clock: Clock | None = None
+    random: Random | None = None
+    offload: Offload | None = None
+    registry: CollectorRegistry | None = None
+    disk: Disk | None = None
+    store: ObjectStore | None = None
+    kv: KVStore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What a node says about itself; sizes in bytes."""
+
+    cluster_id: str
+    node_id: int
+    tenure: str
+    store_url: str
+    meta_url: str
+    wal: WalMode
+    started_ms: int
+    streams: int
+    objects: int
+    pending_upload_bytes: int
+    queued_bytes: int
+    wal_bytes: int
+    metadata_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to open; decided before anything is touched."""
+
+    store: StoreUrl
+    meta: MetaUrl
+    wal: WalMode
+    wal_dir: Path | None
+    node_id: int
+
+    @property
+    def is_remote(self) -> bool:
+        return isinstance(self.store, S3Url)
+
+
+class OpenEngine:
+    """An engine with its logs; made by `streamlog.open`."""
+
+    def __init__(
+        self,
+        plan: _Plan,
+        engine: Engine,
+        streams: EngineStreamClient,
+        kv: EngineKVClient,
+        kv_store: KVStore,
+        logs: LogManager,
+        started_ms: int,
+    ) -> None:
+        self._plan = plan
+        self.engine = engine
+        self.streams = streams
+        self.kv = kv
+        self.kv_store = kv_store
+        self.logs = logs
+        self.metadata: Metadata = engine.metadata
+        self.store: ObjectStore = engine.parts.store
+        self.registry = engine.parts.registry
+        self.clock = engine.parts.clock
+        self.random = engine.parts.random
+        self.offload = engine.parts.offload
+        self._started_ms = started_ms
+        self._is_ended = False
+
+    @property
+    def wal(self) -> WalMode:
+        return self._plan.wal
+
+    async def status(self) -> EngineStatus:
+        """Facts of now."""
+        engine, metadata = self.engine, self.metadata
+        wal = engine.parts.wal
+        return EngineStatus(
+            cluster_id=metadata.cluster_id,
+            node_id=self._plan.node_id,
+            tenure=str(metadata.tenure),
+            store_url=self.store.url,
+            meta_url=str(self._plan.meta),
+            wal=self._plan.wal,
+            started_ms=self._started_ms,
+            streams=metadata.stream_count,
+            objects=metadata.object_count,
+            pending_upload_bytes=engine.pending_upload_bytes,
+            queued_bytes=engine.budget.used_bytes,
+            wal_bytes=0 if wal is None else wal.live_bytes,
+            metadata_revision=metadata.revision,
+        )
+
+    async def drain(self) -> None:
+        """Returns when every append called so far is confirmed and in the store."""
+        await self.engine.drain()
+
+    async def wait_stopped(self) -> StreamlogError:
+        """Returns when the engine has failed, with the reason."""
+        return await self.engine.wait_stopped()
+
+    async def kill(self) -> None:
+        """Stops at once, as a crash would: nothing is drained, the tenure is not sealed."""
+        if not self._is_ended:
+            self._is_ended = True
+            await self.logs.kill()
+            await self.engine.kill()
+            await self.metadata.kill()
+
+    async def close(self) -> None:
+        """Drains, seals the tenure, stops. Called when the context ends."""
+        if not self._is_ended:
+            self._is_ended = True
+            await self.logs.close()
+            await self.engine.close()
+            await self.metadata.close(drained=self.engine.is_drained)
+
+
+@asynccontextmanager
+async def open(
+    store: str,
+    *,
+    meta: str | None = None,
+    wal: WalMode | None = None,
+    wal_dir: str | Path | None = None,
+    node_id: int = 1,
+    config: StreamEngineConfig | None = None,
+    logs: LogConfig | None = None,
+    components: Components | None = None,
+) -> AsyncIterator[OpenEngine]:
+    """Opens an engine in this process; what is acknowledged when the context ends is in the store.
+
+    `store` is memory://, local:///abs/path or s3://bucket/prefix; `meta` defaults to
+    rocksdb:///PATH/meta for local:///PATH. `wal` defaults to disk on local stores and object on
+    others; its folder to PATH/wal.
+
+    Errors: Invalid (a URL, or what does not go together), DataInUse (another process has the data),
+    ForeignCluster, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or a store).
+    """
+    parts = components or Components()
+    plan = _plan(store, meta, wal, wal_dir, node_id, parts)
+    async with AsyncExitStack() as built:
+        opened = await _open(plan, config or StreamEngineConfig(), logs, parts, built)
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+
+def _plan(
+    store: str,
+    meta: str | None,
+    wal: WalMode | None,
+    wal_dir: str | Path | None,
+    node_id: int,
+    parts: Components,
+) -> _Plan:
+    store_url = parse_store_url(store)
+    meta_url = default_meta(store_url) if meta is None else parse_meta_url(meta)
+    if parts.store is None:
+        check_available(store_url)
+    if parts.kv is None:
+        check_available(meta_url)
+    is_local = isinstance(store_url, LocalUrl)
+    mode: WalMode = wal or ("disk" if is_local else "object")
+    folder = Path(wal_dir) if wal_dir is not None else None
+    if folder is None and isinstance(store_url, LocalUrl):
+        folder = Path(store_url.path) / "wal"
+    if mode == "disk" and folder is None and parts.disk is None:
+        raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a folder on this machine")
+    if mode not in ("disk", "object"):
+        raise Invalid(f"wal is disk or object, not {mode!r}")
+    return _Plan(store_url, meta_url, mode, folder, node_id)
+
+
+async def _open(
+    plan: _Plan,
+    config: StreamEngineConfig,
+    log_config: LogConfig | None,
+    parts: Components,
+    built: AsyncExitStack,
+) -> OpenEngine:
+    clock = parts.clock or SystemClock()
+    random = parts.random or SystemRandom()
+    registry = parts.registry or CollectorRegistry()
+    offload = parts.offload
+    if offload is None:
+        offload = ThreadOffload()
+        built.push_async_callback(offload.close)
+    started_ms = clock.now_ms()
+    kv_store = parts.kv
+    if kv_store is None:
+        kv_store = await _open_kv(plan.meta, clock, offload)
+        built.push_async_callback(kv_store.close)
+    store = parts.store
+    if store is None:
+        store = await open_store(plan.store, offload, clock)
+        built.push_async_callback(store.close)
+    cluster_id = await settle_cluster_id(kv_store, store, random)
+    wal = await _open_wal(plan, config, parts, offload, registry, random)
+    if wal is not None:
+        built.push_async_callback(wal.close)
+    metadata = await open_metadata(
+        kv_store,
+        store,
+        cluster_id=cluster_id,
+        node_id=plan.node_id,
+        # A WAL that disk mode left behind may hold what nobody else may take over.
+        wal_mode="disk" if plan.wal == "disk" or (wal and wal.live_bytes) else "object",
+        clock=clock,
+        random=random,
+        offload=offload,
+        registry=registry,
+        config=config.metadata,
+    )
+    engine: Engine | None = None
+    try:
+        engine = Engine(
+            EngineParts(
+                plan.wal, metadata, store, wal, clock, random, offload, registry, plan.is_remote
+            ),
+            config,
+        )
+        await engine.start()
+        streams = EngineStreamClient(engine)
+        kv = EngineKVClient(kv_store, prefix_of(cluster_id))
+        collector = Collector(metadata, store, config.collector, registry)
+        engine.background.every(
+            lambda: config.collector.collect_interval_ms / 1000, collector.tick, name="collector"
+        )
+        logs = await LogManager.open(
+            streams, kv, clock=clock, random=random, registry=registry, config=log_config
+        )
+    except BaseException:
+        if engine is not None:
+            await engine.kill()
+        await metadata.kill()
+        raise
+    log.info(
+        "opened",
+        extra={
+            "cluster": cluster_id,
+            "tenure": str(metadata.tenure),
+            "store": store.url,
+            "meta": str(plan.meta),
+            "wal": plan.wal,
+        },
+    )
+    return OpenEngine(plan, engine, streams, kv, kv_store, logs, started_ms)
+
+
+async def _open_kv(url: MetaUrl, clock: Clock, offload: Offload) -> KVStore:
+    if isinstance(url, RocksUrl):
+        return await RocksKVStore.open(url.path, clock, offload)
+    return MemoryKVStore(clock)
+
+
+async def _open_wal(
+    plan: _Plan,
+    config: StreamEngineConfig,
+    parts: Components,
+    offload: Offload,
+    registry: CollectorRegistry,
+    random: Random,
+) -> WriteAheadLog | None:
+    """With wal=object: what disk mode left behind, if it was ever used here."""
+    disk = parts.disk
+    if disk is None:
+        if plan.wal_dir is None or (plan.wal == "object" and not plan.wal_dir.is_dir()):
+            return None
+        try:
+            disk = await offload.run(Lane.WAL, SystemDisk, plan.wal_dir)
+        except OSError as error:
+            raise typed_os_error(
+                error, str(plan.wal_dir), "opening the write-ahead log's folder", StoreUnavailable
+            ) from error
+    return await WriteAheadLog.open(disk, offload, config.wal, registry, random)
