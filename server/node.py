@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import streamlog
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.runtime import logs
+from streamlog.runtime.allocator import keep_large_blocks
 from streamlog.server.banner import Banner
 from streamlog.server.service import Backend, Service
 from streamlog.settings import Settings
@@ -184,6 +185,7 @@ def _backend(engine: OpenEngine) -> Backend:
 
 def run(settings: Settings, *, mode: str = "serve", json: bool = False) -> int:
     """Runs a node until it is stopped; the exit code."""
+    keep_large_blocks()
     logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)
 
     def announce(banner: Banner) -> None:

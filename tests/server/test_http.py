@@ -1,0 +1,81 @@
+"""/metrics, /livez, /readyz, health and reflection of a running node."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from streamlog.v1 import log_pb2
+from tests.support.server_harness import running
+
+
+async def get(address: str, path: str) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address}{path}") as response,
+    ):
+        return response.status, await response.text()
+
+
+def test_metrics_name_bounds_and_what_is_used_of_them() -> None:
+    async def main() -> None:
+        async with running() as node:
+            await node.log_stub.Fetch(
+                log_pb2.FetchRequest(
+                    topics=[log_pb2.FetchTopic(topic="t", partitions=[log_pb2.FetchPartition()])]
+                )
+            )
+            status, text = await get(node.service.http_address, "/metrics")
+            assert status == 200
+            for line in (
+                "streamlog_connections 1.0",
+                "streamlog_connections_bound 2000.0",
+                "streamlog_topics 1.0",
+                "streamlog_partitions 2.0",
+                'streamlog_requests_total{method="LogService/Fetch",status="OK"} 1.0',
+                "streamlog_loop_lag_seconds_count",
+                "streamlog_insecure_listener 0.0",
+            ):
+                assert f"\n{line}" in text
+            assert node.metric("streamlog_resident_memory_bytes") > 1_000_000
+
+    asyncio.run(main())
+
+
+def test_readiness_follows_the_engine() -> None:
+    alive = True
+
+    async def main() -> None:
+        nonlocal alive
+        async with running(is_alive=lambda: alive) as node:
+            address = node.service.http_address
+            assert (await get(address, "/livez"))[0] == 200
+            assert (await get(address, "/readyz"))[0] == 200
+            alive = False
+            assert (await get(address, "/livez"))[0] == 503
+            assert (await get(address, "/readyz"))[0] == 503
+
+    asyncio.run(main())
+
+
+def test_health_and_reflection_are_on() -> None:
+    async def main() -> None:
+        async with running() as node:
+            health = health_pb2_grpc.HealthStub(node.channel)
+            for name in ("", "streamlog.v1.LogService", "streamlog.v1.AdminService"):
+                answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            reflection = reflection_pb2_grpc.ServerReflectionStub(node.channel)
+            call = reflection.ServerReflectionInfo(
+                iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+            )
+            answer = await call.read()
+            names = {service.name for service in answer.list_services_response.service}
+            assert {
+                f"streamlog.v1.{name}Service" for name in ("Log", "Stream", "KV", "Admin")
+            } <= names
+
+    asyncio.run(main())
