@@ -78,6 +78,7 @@ class Engine:
         self.background = Background("engine", self._fail)
         self.failure: StreamlogError | None = None
         self._failed = asyncio.Event()
+        self._progress = asyncio.Event()
         self._is_sweep_due = False
         self.cores: dict[int, StreamCore] = {}
         """Streams that this tenure holds and has in memory."""
@@ -217,6 +218,7 @@ class Engine:
             try:
                 async with asyncio.timeout(self.config.append.drain_timeout_ms / 1000):
                     await self.drain()
+                    await self._all_settled()
             except TimeoutError:
                 log.warning(
                     "closed before everything was in the store",
@@ -226,6 +228,13 @@ class Engine:
                 if self.failure is None:
                     raise
         await self.kill()
+
+    async def _all_settled(self) -> None:
+        """Returns when nothing is held any more, what belonged to lost streams included."""
+        while self.tails.held_bytes and self.failure is None:
+            self.press()
+            self._progress.clear()
+            await self._progress.wait()
 
     @property
     def is_drained(self) -> bool:
@@ -295,6 +304,7 @@ class Engine:
         for core in touched:
             core.progressed()
         self.budget.release(charge)
+        self._progress.set()
         if group.wal_sequence and self.parts.wal is not None:
             self.parts.wal.release(group.wal_sequence)
 
@@ -339,6 +349,7 @@ class Engine:
             reason.__cause__ = error
         self.failure = reason
         self._failed.set()
+        self._progress.set()
         self._stop(lambda: _again(reason, True), lambda: _again(reason, False))
 
     def _stop(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
