@@ -1,0 +1,220 @@
+"""A Disk in memory that loses and tears what was not acknowledged when the power goes.
+
+1. A file is a row of 512-byte sectors. Each has the content that is on the medium, and the contents
+   that were written since without being certain (`pending`); reads see the newest.
+2. `write_sync` makes its sectors certain, unless a fault strikes or writes are held.
+3. A power cut leaves each pending sector with any of its contents, chosen by the injected Random.
+4. After a power cut every call fails until `crash`; handles opened before stay dead.
+
+A write whose acknowledgement is still on its way (a simulator delivers it later in virtual time)
+may be torn as well: with `hold_writes` it stays pending until `acknowledge`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from streamlog.runtime.buffers import Buffer, join
+from streamlog.runtime.rand import Random
+
+SECTOR_BYTES = 512
+
+
+class DiskFault(Enum):
+    POWER = "power"
+    """The power goes during the call."""
+    IO_ERROR = "io error"
+    """The call fails; any mixture of old and new sectors is on the medium."""
+    FULL = "full"
+    """The call fails for want of room; a prefix may be there."""
+
+
+FaultPlan = Callable[[str, str], DiskFault | None]
+"""(create | write | sync | rename | remove, file name) → the fault that strikes."""
+
+
+class _Content:
+    def __init__(self, size: int) -> None:
+        self.newest = bytearray(size)
+        self.pending: dict[int, list[bytes]] = {}
+        """Sector → what it may hold after a power cut; the first is what is on the medium."""
+
+    def write(self, position: int, data: Buffer) -> range:
+        end = position + len(data)
+        if end > len(self.newest):
+            raise OSError(errno.EFBIG, "a write past the end of a file of fixed size")
+        sectors = range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES))
+        before = [self.sector(sector) for sector in sectors]
+        self.newest[position:end] = data
+        for sector, old in zip(sectors, before, strict=True):
+            self.pending.setdefault(sector, [old]).append(self.sector(sector))
+        return sectors
+
+    def sector(self, sector: int) -> bytes:
+        return bytes(self.newest[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])
+
+    def settle(self, sectors: range) -> None:
+        for sector in sectors:
+            self.pending.pop(sector, None)
+
+    def tear(self, random: Random) -> None:
+        """Leaves one of its contents in each pending sector."""
+        keep = (0.0, 1.0, random.random())[int(random.random() * 3)]
+        for sector, contents in self.pending.items():
+            if random.random() < keep:
+                chosen = contents[1 + int(random.random() * (len(contents) - 1))]
+            else:
+                chosen = contents[0]
+            self.newest[sector * SECTOR_BYTES : sector * SECTOR_BYTES + len(chosen)] = chosen
+        self.pending.clear()
+
+
+class TornFile:
+    """A file of a TornDisk."""
+
+    def __init__(self, disk: TornDisk, name: str, content: _Content) -> None:
+        self._disk = disk
+        self._name = name
+        self._content = content
+        self._life = disk.life
+
+    def write_sync(self, position: int, parts: Sequence[Buffer]) -> None:
+        fault = self._begin("write")
+        data = join(parts) if parts else b""
+        if fault is DiskFault.FULL:
+            whole = int(self._disk.random.random() * len(data)) // SECTOR_BYTES * SECTOR_BYTES
+            self._content.settle(self._content.write(position, memoryview(data)[:whole]))
+            raise _error(errno.ENOSPC, self._name)
+        sectors = self._content.write(position, data)
+        if fault is DiskFault.IO_ERROR:
+            self._content.tear(self._disk.random)
+        if fault is not None:
+            raise _error(errno.EIO, self._name)
+        if self._disk.hold_writes:
+            self._disk.held.append((self._content, sectors))
+        else:
+            self._content.settle(sectors)
+
+    def read(self, position: int, length: int) -> bytes:
+        self._check()
+        return bytes(self._content.newest[position : position + length])
+
+    def sync(self) -> None:
+        if self._begin("sync") is not None:
+            raise _error(errno.EIO, self._name)
+        self._content.pending.clear()
+
+    def size(self) -> int:
+        self._check()
+        return len(self._content.newest)
+
+    def close(self) -> None:
+        self._life = -1
+
+    def _begin(self, operation: str) -> DiskFault | None:
+        self._check()
+        return self._disk.strike(operation, self._name)
+
+    def _check(self) -> None:
+        if self._life != self._disk.life or not self._disk.has_power:
+            raise _error(errno.EIO, self._name)
+
+
+class TornDisk:
+    """One folder. `plan_faults` decides before each changing call whether a fault strikes it."""
+
+    def __init__(self, random: Random, plan_faults: FaultPlan | None = None) -> None:
+        self.random = random
+        self.plan_faults = plan_faults
+        self.has_power = True
+        self.hold_writes = False
+        self.held: list[tuple[_Content, range]] = []
+        self.life = 0
+        self._files: dict[str, _Content] = {}
+
+    def crash(self) -> None:
+        """The power is cut (if it was not) and comes back; what was pending is torn."""
+        for name in sorted(self._files):
+            self._files[name].tear(self.random)
+        self.restart()
+
+    def restart(self) -> None:
+        """The process ends and the machine stays up: pending writes can be read, and lost later."""
+        self.life += 1
+        self.has_power = True
+        self.held.clear()
+
+    def acknowledge(self) -> None:
+        """Held writes have reached their callers: they are certain."""
+        for content, sectors in self.held:
+            content.settle(sectors)
+        self.held.clear()
+
+    def flip(self, name: str, position: int, mask: int = 1) -> None:
+        """Damages a byte of the medium."""
+        self._files[name].newest[position] ^= mask
+
+    def strike(self, operation: str, name: str) -> DiskFault | None:
+        """The fault for a call that is about to change something."""
+        fault = self.plan_faults(operation, name) if self.plan_faults else None
+        if fault is DiskFault.POWER:
+            self.has_power = False
+        return fault
+
+    def list(self) -> list[str]:
+        self._check("")
+        return sorted(self._files)
+
+    def create(self, name: str, size: int) -> TornFile:
+        self._check(name)
+        if name in self._files:
+            raise _error(errno.EEXIST, name)
+        fault = self.strike("create", name)
+        if fault is DiskFault.POWER:
+            if self.random.random() < 0.5:
+                self._files[name] = _Content(int(self.random.random() * (size + 1)))
+            raise _error(errno.EIO, name)
+        if fault is not None:
+            raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, name)
+        self._files[name] = _Content(size)
+        return TornFile(self, name, self._files[name])
+
+    def open(self, name: str) -> TornFile:
+        return TornFile(self, name, self._present(name))
+
+    def rename(self, old: str, new: str) -> None:
+        self._present(old)
+        if self._happens("rename", old):
+            self._files[new] = self._files.pop(old)
+        self._check_done(old)
+
+    def remove(self, name: str) -> None:
+        self._present(name)
+        if self._happens("remove", name):
+            del self._files[name]
+        self._check_done(name)
+
+    def _happens(self, operation: str, name: str) -> bool:
+        fault = self.strike(operation, name)
+        self._failed = fault is not None
+        return fault is None or (fault is DiskFault.POWER and self.random.random() < 0.5)
+
+    def _check_done(self, name: str) -> None:
+        if self._failed:
+            raise _error(errno.EIO, name)
+
+    def _present(self, name: str) -> _Content:
+        self._check(name)
+        if name not in self._files:
+            raise _error(errno.ENOENT, name)
+        return self._files[name]
+
+    def _check(self, name: str) -> None:
+        if not self.has_power:
+            raise _error(errno.EIO, name)
+
+
+def _error(number: int, name: str) -> OSError:
+    return OSError(number, "injected disk fault", name)

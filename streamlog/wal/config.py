@@ -1,0 +1,45 @@
+"""The write-ahead log's settings (`wal=disk`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.errors import InvalidConfig
+from streamlog.format.wal_frame import ALIGNMENT
+from streamlog.runtime.config import setting
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WalConfig:
+    """Disk space of the log, and how it is cut."""
+
+    wal_bytes_max: int = setting(
+        256 * MIB,
+        "Disk space of the log. What is appended stays in it until it is uploaded and committed; "
+        "when it is full, appends wait. More rides out longer store outages and makes recovery "
+        "after a crash longer.",
+        minimum=2 * ALIGNMENT,
+    )
+    file_bytes: int = setting(
+        32 * MIB,
+        "Size of a log file; space is freed by whole files. At most half of wal_bytes_max. "
+        "Smaller ones are freed sooner and waste more space at their ends.",
+        minimum=2 * ALIGNMENT,
+    )
+    spare_files: int = setting(
+        1,
+        "Files kept ready, written in full, so that appends never wait for a new one. Each costs "
+        "file_bytes of disk within wal_bytes_max.",
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        if self.file_bytes % ALIGNMENT:
+            raise InvalidConfig(f"file_bytes must be a multiple of {ALIGNMENT}")
+        if 2 * self.file_bytes > self.wal_bytes_max:
+            raise InvalidConfig(
+                f"wal_bytes_max ({self.wal_bytes_max}) must be at least twice file_bytes "
+                f"({self.file_bytes}): one file is written while another is uploaded"
+            )

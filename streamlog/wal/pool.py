@@ -1,0 +1,234 @@
+"""Which WAL files are free, and the background work that keeps some ready.
+
+A file's way: made (zeros, superblock "free") → free → active → sealed → free …
+
+Invariants
+- A sealed file is freed only when all of its groups are released.
+- The file of the newest generation is never freed: its first sequence is what makes the remains of
+  failed writes in older files void. Activating a newer one takes that over.
+- Before a file is removed, the identity file says that its groups are released; a file that is
+  freed says so in its own superblock. So a group that is absent is always known to be released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from streamlog.errors import Closed
+from streamlog.format.rows import Tenure
+from streamlog.format.wal_frame import Life, aligned
+from streamlog.format.wal_superblock import (
+    SUPERBLOCK_BYTES,
+    FileState,
+    Superblock,
+    encode_superblock,
+)
+from streamlog.runtime.disk import Disk
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.wal.config import WalConfig
+from streamlog.wal.file import WalFile
+from streamlog.wal.folder import file_name
+from streamlog.wal.metrics import WalMetrics
+
+log = logging.getLogger(__name__)
+
+
+class FilePool:
+    """Hands out files that are ready to be activated. Used by one event loop and one taker."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        offload: Offload,
+        config: WalConfig,
+        metrics: WalMetrics,
+        *,
+        next_number: int,
+        released_through: int,
+        persist_release: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """`persist_release(through)`: the identity file says so on return; raises OSError."""
+        self._disk = disk
+        self._offload = offload
+        self._config = config
+        self._metrics = metrics
+        self._next_number = next_number
+        self._released_through = released_through
+        self._persist_release = persist_release
+        self._free: list[WalFile] = []
+        self._sealed: list[WalFile] = []
+        self._newest: WalFile | None = None
+        self._disk_bytes = 0
+        self._wanted_bytes = 0
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._trouble: OSError | None = None
+        self._is_closed = False
+
+    def adopt(self, file: WalFile) -> None:
+        """A file found in the folder; active ones in the order of their generations."""
+        if file.superblock.state is FileState.FREE:
+            self._free.append(file)
+        else:
+            self._sealed.append(file)
+            self._newest = file
+        self._count(file.size_bytes)
+
+    def seal(self, file: WalFile) -> None:
+        """Nothing more is written to the file in this life."""
+        self._sealed.append(file)
+        self._wake.set()
+
+    def activated(self, file: WalFile) -> None:
+        """The file's superblock, the newest generation's, is durable."""
+        self._newest = file
+        self._wake.set()
+
+    def release(self, through: int) -> None:
+        """Groups up to `through` are stored elsewhere."""
+        self._released_through = through
+        self._wake.set()
+
+    async def take(self, frame_bytes: int) -> WalFile:
+        """A file with room for a frame of this size; waits until one is free or can be made.
+
+        Cancellation takes none. Errors: OSError where none could be made, Closed.
+        """
+        size = max(aligned(SUPERBLOCK_BYTES + frame_bytes), self._config.file_bytes)
+        file = self._pop(size)
+        if file is None:
+            self._metrics.room_waits.inc()
+            self._wanted_bytes, self._trouble = size, None
+            try:
+                file = await self._wait_for(size)
+            finally:
+                self._wanted_bytes = 0
+        self._wake.set()
+        return file
+
+    async def _wait_for(self, size: int) -> WalFile:
+        self._wake.set()
+        while True:
+            if self._is_closed:
+                raise Closed("the write-ahead log was closed")
+            file = self._pop(size)
+            if file is not None:
+                return file
+            if self._trouble is not None:
+                trouble, self._trouble = self._trouble, None
+                raise trouble
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _pop(self, size: int) -> WalFile | None:
+        for number, file in enumerate(self._free):
+            if file.size_bytes >= size:
+                return self._free.pop(number)
+        return None
+
+    async def run(self) -> None:
+        """Frees, removes and makes files until `close`."""
+        while not self._is_closed:
+            self._wake.clear()
+            try:
+                await self._tidy()
+            except OSError as error:
+                log.warning("a file of the write-ahead log could not be made ready: %s", error)
+                self._trouble = error
+                self._changed.set()
+            await self._wake.wait()
+
+    def close(self) -> None:
+        """`run` ends after the step under way; a waiting `take` is told Closed."""
+        self._is_closed = True
+        self._wake.set()
+        self._changed.set()
+
+    def close_files(self) -> None:
+        """After `run` has ended."""
+        for file in self._free + self._sealed:
+            file.file.close()
+
+    async def _tidy(self) -> None:
+        for file in [file for file in self._sealed if self._may_go(file)]:
+            await self._recycle(file)
+        size = self._config.file_bytes
+        for file in [file for file in self._free if self._is_misfit(file)]:
+            await self._remove(file, self._free)
+        if self._wanted_bytes > size:
+            await self._make_large(self._wanted_bytes)
+            return
+        while (
+            not self._is_closed
+            and len(self._free) < self._config.spare_files
+            and self._disk_bytes + size <= self._config.wal_bytes_max
+        ):
+            await self._make(size)
+
+    def _may_go(self, file: WalFile) -> bool:
+        return file is not self._newest and file.last_sequence <= self._released_through
+
+    def _is_misfit(self, file: WalFile) -> bool:
+        """Made for one large group, or under other settings; not wanted now."""
+        is_wanted = 0 < self._wanted_bytes <= file.size_bytes
+        return file.size_bytes != self._config.file_bytes and not is_wanted
+
+    async def _recycle(self, file: WalFile) -> None:
+        is_too_much = self._disk_bytes > self._config.wal_bytes_max
+        if file.size_bytes != self._config.file_bytes or is_too_much:
+            await self._remove(file, self._sealed)
+            return
+        superblock = replace(
+            file.superblock, state=FileState.FREE, released_through=self._released_through
+        )
+        await self._offload.run(Lane.CPU, file.free, superblock)
+        self._sealed.remove(file)
+        self._free.append(file)
+        self._changed.set()
+
+    async def _make_large(self, size: int) -> None:
+        """A file for one group that no regular one can hold; regular ones give way to it."""
+        if any(file.size_bytes >= size for file in self._free):
+            return
+        while self._free and self._disk_bytes + size > self._config.wal_bytes_max:
+            await self._remove(self._free[0], self._free)
+        if self._disk_bytes + size <= self._config.wal_bytes_max:
+            await self._make(size)
+
+    async def _make(self, size: int) -> None:
+        name = file_name(self._next_number)
+        self._next_number += 1
+        superblock = Superblock(
+            FileState.FREE, Life(0, 0), Tenure(0, 0), 0, self._released_through, size
+        )
+        file = await self._offload.run(Lane.CPU, _create, self._disk, name, superblock)
+        self._free.append(file)
+        self._count(size)
+        self._changed.set()
+
+    async def _remove(self, file: WalFile, owner: list[WalFile]) -> None:
+        await self._persist_release(self._released_through)
+        owner.remove(file)
+        file.file.close()
+        self._count(-file.size_bytes)
+        await self._offload.run(Lane.CPU, self._disk.remove, file.name)
+        self._changed.set()
+
+    def _count(self, size_bytes: int) -> None:
+        self._disk_bytes += size_bytes
+        self._metrics.disk_bytes.set(self._disk_bytes)
+        self._metrics.files.inc(1 if size_bytes > 0 else -1)
+
+
+def _create(disk: Disk, name: str, superblock: Superblock) -> WalFile:
+    file = disk.create(name, superblock.file_bytes)
+    try:
+        file.write_sync(0, [encode_superblock(superblock)])
+    except OSError:
+        file.close()
+        disk.remove(name)
+        raise
+    return WalFile(name, file, superblock)

@@ -1,0 +1,91 @@
+"""Decides which frames of a folder hold, which are void and what is damage. Pure.
+
+Files are taken in the order of their generations; F is a file's first sequence, R the highest
+"released through" that is found anywhere.
+
+1. A frame with a sequence ≥ the F of a later generation is void: its write failed, and the log went
+   on without it (its callers were told). It is the only way in which a sequence occurs twice.
+2. Frames ≤ R are stored elsewhere: they may be absent, damaged or present, and are left out.
+3. Frames from R + 1 on must be there one after another. A missing one with a valid later header,
+   or a file that begins past the next sequence, is damage: Corrupt. The log writes a frame, or a
+   superblock with a higher F, only after all before it is durable; so a later one proves it was.
+4. Where frames end and nothing valid follows, the write under way was torn, and is cut. It was
+   never acknowledged.
+
+A write that failed and after which nothing was written may be found whole: it is then yielded like
+any other, stored though never acknowledged. It is the last, so nothing can follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamlog.format.corrupt import corrupt
+from streamlog.format.wal_superblock import FileState
+from streamlog.wal.scan import FrameRef, ScannedFile
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """`live`: frames past `released_through`, in order of sequence, each with its file.
+
+    `torn`: (file name, position) where a torn write was cut, if one was seen.
+    """
+
+    live: list[tuple[ScannedFile, FrameRef]]
+    released_through: int
+    next_sequence: int
+    next_generation: int
+    torn: tuple[str, int] | None
+
+
+def plan_recovery(files: Sequence[ScannedFile], *, released_through: int = 0) -> RecoveryPlan:
+    """`released_through`: what the identity file states. Errors: Corrupt."""
+    released = max([released_through, *(file.released_through for file in files)])
+    generations = [file.superblock.life.generation for file in files]
+    active = sorted(
+        (file for file in files if file.superblock.state is FileState.ACTIVE),
+        key=lambda file: file.superblock.life.generation,
+    )
+    live: list[tuple[ScannedFile, FrameRef]] = []
+    torn: tuple[str, int] | None = None
+    expected = released + 1
+    before: ScannedFile | None = None
+    for number, file in enumerate(active):
+        first = file.superblock.first_sequence
+        if first > expected:
+            lost = before or file
+            raise corrupt(
+                f"groups {expected} to {first - 1} are missing before {file.name}",
+                lost.name,
+                live[-1][1].end if before and live and live[-1][0] is before else 0,
+                lost.superblock.file_bytes,
+            )
+        is_last = number == len(active) - 1
+        void_from = None if is_last else active[number + 1].superblock.first_sequence
+        if void_from is not None and void_from < first:
+            raise corrupt("generations are out of order", file.name, 0, file.end)
+        for index, frame in enumerate(file.frames):
+            if void_from is not None and frame.sequence >= void_from:
+                break
+            if frame.sequence <= released:
+                continue
+            if frame.sequence != expected:
+                raise corrupt(
+                    f"groups {expected} to {frame.sequence - 1} are missing",
+                    file.name,
+                    frame.follows,
+                    frame.position,
+                )
+            if not frame.is_whole:
+                if not is_last or index < len(file.frames) - 1:
+                    raise corrupt(
+                        f"group {frame.sequence} is damaged", file.name, frame.position, frame.end
+                    )
+                torn = (file.name, frame.position)
+                break
+            live.append((file, frame))
+            expected += 1
+        before = file
+    return RecoveryPlan(live, released, expected, max(generations, default=0) + 1, torn)

@@ -1,0 +1,107 @@
+"""Finds the frames of a WAL file by walking from frame to frame. Blocking.
+
+Where the walk meets no valid frame it looks for a later one of the same life at every place where
+one may start: one that is found shows that the bytes between are damaged, not the torn end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamlog.format.wal_frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    FrameHeader,
+    decode_entries,
+    decode_frame_header,
+)
+from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, FileState, Superblock
+from streamlog.runtime.disk import DiskFile
+
+_WINDOW_BYTES = 1 << 20
+
+
+class FrameRef(NamedTuple):
+    """A frame with a valid header. `is_whole`: its tables and payloads are right as well.
+
+    `follows` is where the frame before it ended: what lies between is damaged.
+    """
+
+    sequence: int
+    position: int
+    length: int
+    end: int
+    follows: int
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFile:
+    """`frames` in order; `released_through` is the highest that superblock or frames state."""
+
+    name: str
+    file: DiskFile
+    superblock: Superblock
+    frames: list[FrameRef]
+    released_through: int
+
+    @property
+    def end(self) -> int:
+        """Position behind the last frame."""
+        return self.frames[-1].end if self.frames else SUPERBLOCK_BYTES
+
+
+def scan_file(name: str, file: DiskFile, superblock: Superblock) -> ScannedFile:
+    """Reads the whole file. Errors: OSError, UnsupportedVersion."""
+    frames: list[FrameRef] = []
+    released_through = superblock.released_through
+    if superblock.state is FileState.ACTIVE:
+        window = _Window(file, superblock.file_bytes)
+        follows = SUPERBLOCK_BYTES
+        for header in _headers(name, window, superblock):
+            entries = decode_entries(header, window.read(header.position, header.length))
+            frames.append(
+                FrameRef(
+                    header.sequence,
+                    header.position,
+                    header.length,
+                    header.end,
+                    follows,
+                    entries is not None,
+                )
+            )
+            released_through = max(released_through, header.released_through)
+            follows = header.end
+    return ScannedFile(name, file, superblock, frames, released_through)
+
+
+def _headers(name: str, window: _Window, superblock: Superblock) -> Iterator[FrameHeader]:
+    position = SUPERBLOCK_BYTES
+    while position < window.size:
+        header = decode_frame_header(
+            window.read(position, HEADER_BYTES), superblock.life, position, file_name=name
+        )
+        if header is None or header.position + header.length > window.size:
+            position += ALIGNMENT
+        else:
+            yield header
+            position = header.end
+
+
+class _Window:
+    """Reads a file in large pieces."""
+
+    def __init__(self, file: DiskFile, size: int) -> None:
+        self._file = file
+        self.size = size
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def read(self, position: int, length: int) -> memoryview:
+        start = position - self._start
+        if start < 0 or start + length > len(self._data):
+            self._data = memoryview(self._file.read(position, max(length, _WINDOW_BYTES)))
+            self._start, start = position, 0
+        return self._data[start : start + length]

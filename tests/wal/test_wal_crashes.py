@@ -1,0 +1,128 @@
+"""Random appends, releases, disk faults, crashes: what was acknowledged is recovered."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wal_helpers import TIGHT, begin, group, payload_of, turns
+
+from streamlog.errors import Unavailable
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.wal.log import WriteAheadLog
+
+
+@dataclass
+class Model:
+    """What must be, and what may be, in the log."""
+
+    stored: dict[int, bytes] = field(default_factory=dict)
+    """Acknowledged or yielded, by sequence."""
+    released: int = 0
+    doubtful: list[bytes] = field(default_factory=list)
+    """Tried after the last stored group, and failed."""
+    count: int = 0
+
+    @property
+    def last(self) -> int:
+        return max(self.stored, default=0)
+
+    def check(self, found: list[tuple[int, bytes]]) -> None:
+        sequences = [sequence for sequence, _ in found]
+        if sequences:
+            assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+            assert sequences[0] <= self.released + 1
+            assert sequences[-1] >= self.last
+        else:
+            assert self.released == self.last
+        for sequence, payload in found:
+            if sequence <= self.last:
+                assert payload == self.stored[sequence]
+            else:
+                assert sequence == self.last + 1
+                assert payload in self.doubtful
+        self.stored.update(found)
+        self.doubtful.clear()
+
+
+def fault_plan(random: SeededRandom, rate: float):  # type: ignore[no-untyped-def]
+    def plan(operation: str, name: str) -> DiskFault | None:
+        if random.random() >= rate:
+            return None
+        return (DiskFault.POWER, DiskFault.IO_ERROR, DiskFault.FULL)[int(random.random() * 3)]
+
+    return plan
+
+
+async def append(wal: WriteAheadLog, model: Model, size: int) -> None:
+    model.count += 1
+    payload = b"%06d" % model.count * (size // 6 + 1)
+    task = asyncio.ensure_future(wal.append(group(payload)))
+    for _ in range(50):
+        await turns(20)
+        if task.done():
+            break
+        model.released = wal.last_sequence  # full: the groups before are uploaded
+        wal.release(model.released)
+    try:
+        sequence = await task
+    except Unavailable:
+        model.doubtful.append(payload)
+    else:
+        assert sequence == model.last + 1
+        model.stored[sequence] = payload
+        model.doubtful.clear()
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.sampled_from([0, 100, 3000, 6000, 12_000, 20_000])),
+    st.tuples(st.just("append"), st.integers(0, 9000)),
+    st.tuples(st.just("release"), st.integers(0, 10)),
+    st.tuples(st.sampled_from(["crash", "restart", "close"]), st.just(0)),
+)
+
+
+async def run(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
+    random = SeededRandom(seed)
+    disk = TornDisk(random)
+    model = Model()
+    epoch = 1
+    wal = await begin(disk, epoch, TIGHT)
+    disk.plan_faults = fault_plan(random, rate)
+    for kind, argument in [*steps, ("crash", 0), ("crash", 0)]:
+        if kind == "append":
+            await append(wal, model, argument)
+        elif kind == "release":
+            model.released = max(model.released, wal.last_sequence - argument)
+            wal.release(model.released)
+        if kind in ("crash", "restart", "close") or not disk.has_power:
+            disk.plan_faults = None
+            if kind == "close" and disk.has_power:
+                await wal.close()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await turns(3)
+            if kind == "restart" and disk.has_power:
+                disk.restart()
+            else:
+                disk.crash()
+            epoch += 1
+            wal = await begin(disk, epoch, TIGHT)
+            found = [(g.sequence, payload_of(g.entries)) async for g in wal.recover()]
+            model.check(found)
+            disk.plan_faults = fault_plan(random, rate)
+    disk.plan_faults = None
+    await wal.close()
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.lists(STEPS, min_size=1, max_size=25),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.05, 0.3]),
+)
+def test_acknowledged_groups_survive(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
+    asyncio.run(run(steps, seed, rate))

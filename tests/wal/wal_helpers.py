@@ -1,0 +1,76 @@
+"""What the tests of the write-ahead log share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar, TypeVarTuple
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.codec.crc import crc32c
+from streamlog.format.entry import StreamEntry
+from streamlog.format.rows import Tenure
+from streamlog.runtime.disk import Disk
+from streamlog.runtime.offload import Lane
+from streamlog.runtime.rand import SeededRandom
+from streamlog.wal.config import WalConfig
+from streamlog.wal.log import WriteAheadLog
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+CLUSTER = "cluster-1"
+SMALL = WalConfig(wal_bytes_max=16 * 32768, file_bytes=32768)
+TIGHT = WalConfig(wal_bytes_max=4 * 32768, file_bytes=32768)
+
+
+class InlineOffload:
+    """Runs the work on the loop, between two turns of it."""
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        await asyncio.sleep(0)
+        result = fn(*args)
+        await asyncio.sleep(0)
+        return result
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def entry(payload: bytes, *, stream_id: int = 1, base_offset: int = 0) -> StreamEntry:
+    return StreamEntry(stream_id, 1, base_offset, 1, 1234, (payload,), payload[:8], crc32c(payload))
+
+
+def group(payload: bytes) -> list[StreamEntry]:
+    return [entry(payload), entry(payload[::-1], stream_id=2)]
+
+
+def payload_of(entries: Sequence[StreamEntry]) -> bytes:
+    """The payload that `group` was called with."""
+    first, second = (b"".join(e.parts) for e in entries)
+    assert second == first[::-1]
+    assert entries[0].attributes == first[:8]
+    return first
+
+
+async def open_wal(disk: Disk, config: WalConfig = SMALL, seed: int = 1) -> WriteAheadLog:
+    return await WriteAheadLog.open(
+        disk, InlineOffload(), config, CollectorRegistry(), SeededRandom(seed)
+    )
+
+
+async def begin(disk: Disk, epoch: int = 1, config: WalConfig = SMALL) -> WriteAheadLog:
+    wal = await open_wal(disk, config, seed=epoch)
+    await wal.begin(Tenure(1, epoch), cluster_id=CLUSTER)
+    return wal
+
+
+async def recovered(wal: WriteAheadLog) -> list[tuple[int, bytes]]:
+    return [(g.sequence, payload_of(g.entries)) async for g in wal.recover()]
+
+
+async def turns(count: int = 100) -> None:
+    """Lets everything else on the loop go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
