@@ -114,7 +114,17 @@ class WatchBatch:
     changes: tuple[Change, ...]
 
 
+class Watch(AsyncIterator[WatchBatch], Protocol):
+    """An endless iterator over changes; one task at a time asks for the next."""
+
+    async def aclose(self) -> None:
+        """Ends it, also for a task that waits for the next item (StopAsyncIteration)."""
+        ...
+
+
 class KVStore(Protocol):
+    """After `close` every call, and every watch, fails with Closed."""
+
     async def txn(
         self,
         compares: Sequence[Compare],
@@ -123,7 +133,8 @@ class KVStore(Protocol):
     ) -> TxnResult:
         """Durable on return. A key may be written once in a branch.
 
-        Errors: Invalid over the limits (nothing happened), MetadataUnavailable (nothing happened),
+        Errors: Invalid over the limits, NotFound for a put on a lease that has ended,
+        MetadataUnavailable, DiskFull, Overloaded (with each of these nothing happened);
         OutcomeUnknown. Cancellation leaves the outcome unknown.
         """
         ...
@@ -138,10 +149,10 @@ class KVStore(Protocol):
         """Keys in [start, end) by key; limit 0 is none. Errors as for get."""
         ...
 
-    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> AsyncIterator[WatchBatch]:
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
         """Changes to keys in [start, end) from from_revision (inclusive) on, without end.
 
-        Registered before the first item is asked for. `aclose` ends it.
+        Registered before the first item is asked for. Who asks no more calls `aclose`.
         Errors: RevisionCompacted(oldest), MetadataUnavailable.
         """
         ...
@@ -156,10 +167,15 @@ class KVStore(Protocol):
         """Errors: NotFound once the lease has ended."""
         ...
 
-    async def revoke_lease(self, lease_id: int) -> None: ...
+    async def revoke_lease(self, lease_id: int) -> None:
+        """Errors: NotFound once the lease has ended."""
+        ...
 
     async def compact(self, revision: int) -> None:
-        """Older revisions need no longer be held."""
+        """Older revisions need no longer be held: reads and changes at `revision` still are.
+
+        Errors: Invalid for a revision to come.
+        """
         ...
 
     async def raise_revision(self, at_least: int) -> None:

@@ -8,7 +8,8 @@ A namespace has no `/`, so the first one after it ends it and a name may hold an
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from streamlog.errors import (
     Corrupt,
@@ -104,15 +105,15 @@ class EngineKVClient:
 
     async def watch_kv(
         self, namespace: str, prefix: bytes = b"", *, from_revision: int | None = None
-    ) -> AsyncIterator[KVChange]:
+    ) -> AsyncGenerator[KVChange, None]:
         """In place once the first item is asked for; "from now on" means from then."""
         base, start, end = self._range(namespace, prefix)
         if from_revision is None:
             from_revision = await self._kv.revision() + 1
-        watch = self._kv.watch(start, end, from_revision=from_revision)
-        async for batch in watch:
-            for change in batch.changes:
-                yield _change(change, Key(change.key[len(base) :], namespace))
+        async with aclosing(self._kv.watch(start, end, from_revision=from_revision)) as watch:
+            async for batch in watch:
+                for change in batch.changes:
+                    yield _change(change, Key(change.key[len(base) :], namespace))
 
     def _path(self, key: Key) -> bytes:
         if not 1 <= len(key.name) <= NAME_BYTES_MAX:

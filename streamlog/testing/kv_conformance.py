@@ -644,7 +644,7 @@ class KVStoreConformance(ABC):
             watch = kv.watch(b"a", b"b", from_revision=await kv.revision() + 1)
             waiting = asyncio.ensure_future(anext(watch))
             await asyncio.sleep(0)
-            await watch.aclose()  # type: ignore[attr-defined]
+            await watch.aclose()
             with pytest.raises(StopAsyncIteration):
                 async with asyncio.timeout(PATIENCE_S):
                     await waiting

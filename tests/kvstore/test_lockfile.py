@@ -1,0 +1,77 @@
+"""A lock names its holder, ends with it, and cannot be taken twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamlog.errors import DataInUse, StoreUnavailable
+from streamlog.runtime.lockfile import hold
+
+CHILD = """
+import sys
+from streamlog.runtime.lockfile import hold
+lock = hold(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_holder_is_told_who_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with hold(str(path)) as lock:
+        content = json.loads(path.read_text())
+        assert (content["pid"], content["host"]) == (os.getpid(), socket.gethostname())
+        assert {"started", "command"} <= content.keys()
+        with pytest.raises(DataInUse) as raised:
+            hold(str(path))
+        assert raised.value.pid == os.getpid()
+        assert raised.value.host == socket.gethostname()
+        assert raised.value.path == str(path)
+        assert str(os.getpid()) in str(raised.value)
+    lock.release()
+    hold(str(path)).release()
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == "held\n"
+    with pytest.raises(DataInUse) as raised:
+        hold(str(path))
+    assert raised.value.pid == child.pid
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    child.stdin.close()
+    with hold(str(path)):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff" * 5000])
+def test_a_holder_that_has_not_said_its_name_still_holds(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "lock"
+    with hold(str(path)):
+        path.write_bytes(content)
+        with pytest.raises(DataInUse) as raised:
+            hold(str(path))
+        assert raised.value.pid == 0
+
+
+def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match="a file stands where a folder is needed"):
+        hold(str(tmp_path / "file" / "lock"))

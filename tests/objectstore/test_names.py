@@ -1,0 +1,302 @@
+"""Keys, URLs and the cluster guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.errors import (
+    Corrupt,
+    ForeignCluster,
+    Invalid,
+    InvalidName,
+    UnsupportedVersion,
+)
+from streamlog.objectstore.cluster_guard import ClusterFile, claim, decode, encode, read_cluster
+from streamlog.objectstore.keys import (
+    CLUSTER_KEY,
+    check_key,
+    checkpoint_key,
+    checkpoint_prefix,
+    data_key,
+    object_id,
+)
+from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.url import (
+    EtcdUrl,
+    LocalUrl,
+    MemoryUrl,
+    RemoteKVUrl,
+    RocksUrl,
+    S3Url,
+    check_available,
+    default_meta,
+    parse_meta_url,
+    parse_store_url,
+)
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.store_conformance import BAD_KEYS
+
+# keys
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_an_object_id_and_its_key_are_one_to_one(number: int) -> None:
+    key = data_key(number)
+    assert check_key(key) == key
+    assert object_id(key) == number
+
+
+def test_data_keys_are_reversed_hex() -> None:
+    assert data_key(0x1234) == "data/4321000000000000"
+    for number in (-1, 1 << 64):
+        with pytest.raises(InvalidName):
+            data_key(number)
+
+
+@pytest.mark.parametrize(
+    "key", ["data/12", "data/432100000000000G", "checkpoint/1.2/0", "data/4321000000000000x", ""]
+)
+def test_other_keys_have_no_object_id(key: str) -> None:
+    with pytest.raises(InvalidName):
+        object_id(key)
+
+
+def test_checkpoint_keys_sort_by_attempt_below_their_tenure() -> None:
+    keys = [checkpoint_key("3.14", n) for n in (1, 2, 10, 300, 1 << 40)]
+    assert keys == sorted(keys)
+    assert all(key.startswith(checkpoint_prefix("3.14")) for key in keys)
+    assert not keys[0].startswith(checkpoint_prefix("3.1"))
+    with pytest.raises(InvalidName):
+        checkpoint_key("../..", 1)
+
+
+@given(st.text(max_size=60))
+def test_no_text_makes_a_key_that_leaves_the_store(text: str) -> None:
+    try:
+        check_key(text)
+    except InvalidName:
+        return
+    assert not text.startswith((".", "/"))
+    assert all(part and part not in (".", "..") for part in text.split("/"))
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_bad_keys(key: str) -> None:
+    with pytest.raises(InvalidName):
+        check_key(key)
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("memory://", MemoryUrl()),
+        ("local:///data/objects", LocalUrl("/data/objects")),
+        ("local:///data//x/../objects/", LocalUrl("/data/objects")),
+        ("local:///with%20space%3F", LocalUrl("/with space?")),
+        ("s3://bucket", S3Url("bucket")),
+        (
+            "s3://bucket/a/b/?endpoint=http://127.0.0.1:9000&region=eu-1&path_style=true"
+            "&client=obstore",
+            S3Url("bucket", "a/b", "http://127.0.0.1:9000", "eu-1", True, "obstore"),
+        ),
+    ],
+)
+def test_store_urls(text: str, expected: object) -> None:
+    assert parse_store_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("memory://", MemoryUrl()),
+        ("rocksdb:///data/meta", RocksUrl("/data/meta")),
+        ("etcd://a:2379,b:2380/cells/1", EtcdUrl((("a", 2379), ("b", 2380)), "cells/1")),
+        ("etcd://a:2379", EtcdUrl((("a", 2379),))),
+        ("kv://127.0.0.1:9700", RemoteKVUrl("127.0.0.1", 9700)),
+    ],
+)
+def test_meta_urls(text: str, expected: object) -> None:
+    assert parse_meta_url(text) == expected
+    assert parse_meta_url(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "begins with a scheme"),
+        ("/data/objects", "did you mean local:///data/objects?"),
+        ("lokal:///x", "did you mean local://?"),
+        ("LOCAL:///x", "did you mean local://?"),
+        ("file:///x", "did you mean local://?"),
+        ("s3a://b/x", "did you mean s3://?"),
+        ("gopher://x", "there is no store scheme 'gopher'"),
+        ("local://data/objects", "three slashes"),
+        ("local:///", "the root folder"),
+        ("local:///a%00b", "NUL"),
+        ("local:///a?x=1", "no parameters"),
+        ("memory://x", "nothing behind it"),
+        ("s3:///prefix", "needs a bucket"),
+        ("s3://bucket:9000/x", "needs a bucket"),
+        ("s3://bucket?regoin=eu", "did you mean region?"),
+        ("s3://bucket?region=a&region=b", "given twice"),
+        ("s3://bucket?path_style=maybe", "true or false"),
+        ("s3://bucket?client=curl", "boto3 or obstore"),
+        ("s3://bucket#x", "after a #"),
+    ],
+)
+def test_bad_store_urls_say_what_to_do(text: str, says: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse_store_url(text)
+    assert says in str(raised.value)
+    assert "local:///abs/path" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("/data/meta", "did you mean rocksdb:///data/meta?"),
+        ("rocks:///x", "did you mean rocksdb://?"),
+        ("rocksbd:///x", "did you mean rocksdb://?"),
+        ("local:///x", "there is no meta scheme"),
+        ("etcd://", "not host:port"),
+        ("etcd://a:2379,b", "not host:port"),
+        ("etcd://a:0", "not host:port"),
+        ("kv://host", "not host:port"),
+        ("kv://host:1/x", "no path"),
+        ("kv://host:99999", "ort"),
+    ],
+)
+def test_bad_meta_urls_say_what_to_do(text: str, says: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse_meta_url(text)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://key:secret@bucket/x", "s3://key@bucket", "lokal://k:secret@b"]
+)
+def test_credentials_are_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse_store_url(text)
+    assert "secret" not in str(raised.value)
+
+
+@given(st.text(max_size=40), st.sampled_from(["", "s3://", "local:///", "etcd://", "kv://"]))
+def test_any_text_is_parsed_or_refused(text: str, scheme: str) -> None:
+    for parse in (parse_store_url, parse_meta_url):
+        with contextlib.suppress(Invalid):
+            assert str(parse(scheme + text))
+
+
+def test_where_metadata_goes_when_nobody_says() -> None:
+    assert default_meta(LocalUrl("/data")) == RocksUrl("/data/meta")
+    assert default_meta(MemoryUrl()) == MemoryUrl()
+    with pytest.raises(Invalid, match="etcd://host:port"):
+        default_meta(S3Url("bucket"))
+
+
+def test_what_comes_later_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        offload = ThreadOffload()
+        clock = ManualClock()
+        with pytest.raises(Invalid, match="later release"):
+            await open_store(S3Url("bucket"), offload, clock)
+        for meta in (EtcdUrl((("a", 1),)), RemoteKVUrl("a", 1)):
+            with pytest.raises(Invalid, match="later release"):
+                check_available(meta)
+        assert isinstance(await open_store(MemoryUrl(), offload, clock), MemoryObjectStore)
+        local = await open_store(parse_store_url(f"local://{tmp_path}"), offload, clock)
+        assert isinstance(local, LocalObjectStore)
+        assert parse_store_url(local.url) == LocalUrl(str(tmp_path))
+        await offload.close()
+
+    asyncio.run(main())
+
+
+# the cluster guard
+
+
+def test_the_first_claim_wins_and_names_both() -> None:
+    async def main() -> None:
+        store = MemoryObjectStore(ManualClock())
+        assert await read_cluster(store) is None
+        results = await asyncio.gather(*(claim(store, "one") for _ in range(5)))
+        assert set(results) == {ClusterFile("one", 1)}
+        assert await read_cluster(store) == ClusterFile("one", 1)
+        with pytest.raises(ForeignCluster) as raised:
+            await claim(store, "two")
+        assert (raised.value.store_cluster, raised.value.meta_cluster) == ("one", "two")
+        assert "one" in str(raised.value)
+        assert "two" in str(raised.value)
+
+    asyncio.run(main())
+
+
+def test_a_loser_of_the_race_is_told() -> None:
+    """Another cluster writes between the look and the put."""
+
+    class Racing(MemoryObjectStore):
+        async def put(self, key, parts, *, if_absent=False):  # type: ignore[no-untyped-def]
+            if not self._objects:
+                await super().put(key, (encode(ClusterFile("first")),), if_absent=True)
+            return await super().put(key, parts, if_absent=if_absent)
+
+    async def main() -> None:
+        with pytest.raises(ForeignCluster):
+            await claim(Racing(ManualClock()), "second")
+
+    asyncio.run(main())
+
+
+def test_a_newer_format_is_refused() -> None:
+    async def main() -> None:
+        store = MemoryObjectStore(ManualClock())
+        await store.put(CLUSTER_KEY, (encode(ClusterFile("one", 2)),))
+        with pytest.raises(UnsupportedVersion) as raised:
+            await claim(store, "one")
+        assert (raised.value.found, raised.value.supported) == (2, 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"cluster_id": "a"}',
+        b'{"cluster_id": 7, "format_version": 1}',
+        b'{"cluster_id": "a", "format_version": "1"}',
+        b'{"cluster_id": "a/b", "format_version": 1}',
+        b'{"cluster_id": "a", "format_version": 0}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_damaged_cluster_file_is_found(data: bytes) -> None:
+    with pytest.raises(Corrupt) as raised:
+        decode(data)
+    assert raised.value.object_key == CLUSTER_KEY
+    assert (raised.value.start, raised.value.end) == (0, len(data))
+
+
+@pytest.mark.parametrize("cluster_id", ["", "a/b", "..", "a" * 65, "a b"])
+def test_bad_cluster_ids(cluster_id: str) -> None:
+    async def main() -> None:
+        with pytest.raises(InvalidName):
+            await claim(MemoryObjectStore(ManualClock()), cluster_id)
+
+    asyncio.run(main())
