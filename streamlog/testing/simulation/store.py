@@ -1,0 +1,80 @@
+"""The object store as one incarnation reaches it: slow, failing, answering late or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from streamlog.errors import OutcomeUnknown, StoreUnavailable
+from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.testing.simulation.faults import FaultSource
+from streamlog.testing.simulation.world import Incarnation, remote_call
+
+T = TypeVar("T")
+
+
+class SimulationStore:
+    """An ObjectStore over one that all incarnations share."""
+
+    def __init__(
+        self, shared: ObjectStore, node: Incarnation, faults: FaultSource, typical_s: float = 0.02
+    ) -> None:
+        self._shared = shared
+        self._node = node
+        self._faults = faults
+        self._typical_s = typical_s
+
+    @property
+    def url(self) -> str:
+        return self._shared.url
+
+    async def _call(self, operation: str, apply: Callable[[], Awaitable[T]], *, writes: bool) -> T:
+        fault = self._faults.remote(self._node.loop.time(), self._faults.store_away_until)
+        if fault is not None:
+            self._node.trace.add(self._node.loop, f"store-{fault}", operation)
+        return await remote_call(
+            self._node,
+            self._typical_s,
+            apply,
+            fault=fault,
+            unavailable=lambda: StoreUnavailable(f"{operation}: no answer", operation=operation),
+            unknown=lambda: (
+                OutcomeUnknown(f"{operation}: the answer was lost", operation=operation)
+                if writes
+                else StoreUnavailable(f"{operation}: the answer was lost", operation=operation)
+            ),
+        )
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        return await self._call(
+            f"put {key}", lambda: self._shared.put(key, parts, if_absent=if_absent), writes=True
+        )
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
+        return await self._call(
+            f"put {key}", lambda: self._shared.put_if_match(key, parts, etag), writes=True
+        )
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        return await self._call(
+            f"get {key}", lambda: self._shared.get(key, start, length), writes=False
+        )
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._call(f"head {key}", lambda: self._shared.head(key), writes=False)
+
+    async def list(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
+        return await self._call(
+            f"list {prefix}",
+            lambda: self._shared.list(prefix, token=token, limit=limit),
+            writes=False,
+        )
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._call("delete", lambda: self._shared.delete(keys), writes=True)
+
+    async def close(self) -> None:
+        """The shared store goes on."""
