@@ -113,9 +113,13 @@ class GrpcKV:
     async def _watch(
         self, known: RequestContext, request: kv_pb2.WatchKvsRequest, context: Context
     ) -> None:
-        start = request.from_revision if request.HasField("from_revision") else None
-        changes = self._kv.watch(known, request.namespace, request.prefix, start)
-        await context.write(kv_pb2.WatchKvsResponse(revision=start or 0))
+        start, changes = await self._kv.watch(
+            known,
+            request.namespace,
+            request.prefix,
+            request.from_revision if request.HasField("from_revision") else None,
+        )
+        await context.write(kv_pb2.WatchKvsResponse(revision=start - 1))
         async for change in self._drain.until(changes):
             response = kv_pb2.WatchKvsResponse(revision=change.revision)
             entry = response.changes.add()

@@ -72,7 +72,7 @@ class Node:
         self.settings = replace(settings, node=with_places(settings.node, mode))
         self._exit = AsyncExitStack()
         self._service: Service | None = None
-        self._engine: OpenEngine | None = None
+        self.engine: OpenEngine | None = None
 
     async def start(self) -> Banner:
         """Opens the engine, then listens; where.
@@ -93,7 +93,7 @@ class Node:
                     logs=self.settings.log,
                 )
             )
-            self._engine = engine
+            self.engine = engine
             service = self._service = Service(_backend(engine), self.settings)
             await service.start()
             self._exit = stack.pop_all()
@@ -148,9 +148,9 @@ class Node:
 
     async def _until(self, ended: asyncio.Event) -> StreamlogError | None:
         """Waits for the end; the reason, when the engine has failed."""
-        assert self._engine is not None
+        assert self.engine is not None
         async with asyncio.TaskGroup() as group:
-            failed = group.create_task(self._engine.wait_stopped())
+            failed = group.create_task(self.engine.wait_stopped())
             waiting = group.create_task(ended.wait())
             await asyncio.wait((failed, waiting), return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
@@ -171,6 +171,7 @@ def _backend(engine: OpenEngine) -> Backend:
     return Backend(
         streams=engine.streams,
         kv=engine.kv,
+        kv_revision=engine.kv_store.revision,
         logs=engine.logs,
         store=engine.store,
         is_live_object=is_live,

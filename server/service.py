@@ -56,6 +56,7 @@ class Backend:
 
     streams: StreamClient
     kv: KVClient
+    kv_revision: Callable[[], Awaitable[int]]
     logs: Logs
     store: ObjectStore
     is_live_object: Callable[[int], Awaitable[bool]]
@@ -77,9 +78,9 @@ class Service:
         self._backend = backend
         self._background = Background("service", self._failed)
         self.metrics = ServerMetrics(backend.registry)
-        self._set_bounds()
         self._drain = Drain()
         self._polls = LongPolls()
+        self._set_bounds()
         self._is_ready = False
         self._is_stopping = False
         self._calls = Calls(
@@ -102,6 +103,7 @@ class Service:
 
     def _set_bounds(self) -> None:
         limits, metrics = self._settings.limits, self.metrics
+        metrics.long_polls.set_function(lambda: self._polls.waiting)
         metrics.requests_bound.set(limits.requests_max)
         metrics.connections_bound.set(limits.connections_max)
         metrics.in_flight_bytes_bound.set(limits.in_flight_bytes_per_connection_max)
@@ -156,7 +158,9 @@ class Service:
                 streams, calls=calls, budgets=budgets, drain=drain, metrics=self.metrics
             ).handlers(),
             GrpcKV(
-                KVService(backend.kv, authorize=authorize, limits=limits), calls=calls, drain=drain
+                KVService(backend.kv, backend.kv_revision, authorize=authorize, limits=limits),
+                calls=calls,
+                drain=drain,
             ).handlers(),
             GrpcAdmin(
                 admin,
@@ -226,7 +230,6 @@ class Service:
     def _before_scrape(self) -> None:
         self.metrics.rss_bytes.set(resident_bytes())
         self.metrics.connections.set(self._grpc.connections())
-        self.metrics.long_polls.set(self._polls.waiting)
 
     def _failed(self, error: BaseException) -> None:
         log.error("a task of the service failed", extra={"error": str(error)})

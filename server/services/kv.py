@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum
 
 from streamlog.errors import Invalid, InvalidName, MessageTooLarge
@@ -21,8 +21,18 @@ class PutMode(Enum):
 
 
 class KVService:
-    def __init__(self, kv: KVClient, *, authorize: Authorize, limits: LimitsConfig) -> None:
+    """`revision` is the store's own, now."""
+
+    def __init__(
+        self,
+        kv: KVClient,
+        revision: Callable[[], Awaitable[int]],
+        *,
+        authorize: Authorize,
+        limits: LimitsConfig,
+    ) -> None:
         self._kv = kv
+        self._revision = revision
         self._authorize = authorize
         self._limits = limits
 
@@ -67,11 +77,13 @@ class KVService:
         namespace = self._namespace(context, Operation.READ, namespace)
         return await self._kv.list_kv(namespace, prefix, after=after, limit=limit)
 
-    def watch(
+    async def watch(
         self, context: RequestContext, namespace: str, prefix: bytes, from_revision: int | None
-    ) -> AsyncIterator[KVChange]:
+    ) -> tuple[int, AsyncIterator[KVChange]]:
+        """The first revision that is told (the next one, where none is given), and the changes."""
         namespace = self._namespace(context, Operation.READ, namespace)
-        return self._kv.watch_kv(namespace, prefix, from_revision=from_revision)
+        start = await self._revision() + 1 if from_revision is None else from_revision
+        return start, self._kv.watch_kv(namespace, prefix, from_revision=start)
 
     def _checked(self, context: RequestContext, operation: Operation, key: Key) -> Key:
         if not key.name:

@@ -54,6 +54,7 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
         **{
             "streams": None,
             "kv": None,
+            "kv_revision": None,
             "logs": logs,
             "store": None,
             "is_live_object": None,

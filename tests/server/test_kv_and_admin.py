@@ -1,0 +1,283 @@
+"""KV and admin services over gRPC on a real engine in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from streamlog import errors
+from streamlog.v1 import admin_pb2, kv_pb2, log_pb2, stream_pb2
+from streamlog.v1support.errors import from_proto, from_rpc_error
+from tests.support.running_node import RunningNode, running_node
+from tests.support.server_harness import batch
+
+
+def key(name: bytes, namespace: str = "") -> kv_pb2.KvKey:
+    return kv_pb2.KvKey(namespace=namespace, name=name)
+
+
+async def put(node: RunningNode, name: bytes, data: bytes, **fields: Any) -> kv_pb2.KvEntry:
+    request = kv_pb2.PutKvsRequest(puts=[kv_pb2.PutKv(key=key(name), data=data, **fields)])
+    [entry] = (await node.kv.PutKvs(request)).entries
+    assert isinstance(entry, kv_pb2.KvEntry)
+    return entry
+
+
+def test_values_are_put_read_listed_and_deleted() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            first = await put(node, b"a", b"1")
+            await put(node, b"b", b"")
+            found = (
+                await node.kv.GetKvs(kv_pb2.GetKvsRequest(keys=[key(b"a"), key(b"b"), key(b"c")]))
+            ).entries
+            assert found[0].value.data == b"1"
+            assert found[1].HasField("value")
+            assert not found[2].HasField("value")
+            kept = await put(node, b"a", b"2", mode=kv_pb2.PUT_MODE_IF_ABSENT)
+            assert kept.value.data == b"1"
+            stale = await put(
+                node, b"a", b"3", mode=kv_pb2.PUT_MODE_COMPARE_AND_SET, expected_revision=1 << 40
+            )
+            assert isinstance(from_proto(stale.error), errors.ValueConflict)
+            fresh = await put(
+                node,
+                b"a",
+                b"3",
+                mode=kv_pb2.PUT_MODE_COMPARE_AND_SET,
+                expected_revision=first.value.revision,
+            )
+            assert fresh.value.data == b"3"
+            listed = (await node.kv.ListKvs(kv_pb2.ListKvsRequest(after=b"a"))).entries
+            assert [entry.key.name for entry in listed] == [b"b"]
+            gone = await node.kv.DeleteKvs(kv_pb2.DeleteKvsRequest(keys=[key(b"a")]))
+            assert gone.entries[0].value.data == b"3"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("namespace", ["_topics", "../x", "a/b", "n" * 10_000, "a\x00"])
+def test_the_engines_namespaces_and_bad_names_are_out_of_reach(namespace: str) -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            request = kv_pb2.GetKvsRequest(keys=[key(b"a", namespace)])
+            [entry] = (await node.kv.GetKvs(request)).entries
+            assert isinstance(from_proto(entry.error), errors.InvalidName)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await node.kv.ListKvs(kv_pb2.ListKvsRequest(namespace=namespace))
+            error = from_rpc_error(caught.value, may_have_happened=False)
+            assert isinstance(error, errors.InvalidName)
+
+    asyncio.run(main())
+
+
+def test_a_watch_tells_every_change_after_its_first_message() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            call = node.kv.WatchKvs(kv_pb2.WatchKvsRequest(prefix=b"a"))
+            begun = await call.read()
+            assert not begun.changes
+            await put(node, b"b", b"other")
+            await put(node, b"a1", b"1")
+            change = await call.read()
+            assert change.revision > begun.revision
+            assert [(c.key.name, c.value.data) for c in change.changes] == [(b"a1", b"1")]
+            await node.kv.DeleteKvs(kv_pb2.DeleteKvsRequest(keys=[key(b"a1")]))
+            change = await call.read()
+            assert not change.changes[0].HasField("value")
+            call.cancel()
+
+    asyncio.run(main())
+
+
+async def create_topic(node: RunningNode, name: str, **fields: Any) -> admin_pb2.TopicResult:
+    request = admin_pb2.CreateTopicsRequest(topics=[admin_pb2.NewTopic(name=name, **fields)])
+    [result] = (await node.admin.CreateTopics(request)).topics
+    assert isinstance(result, admin_pb2.TopicResult)
+    return result
+
+
+async def describe(node: RunningNode, name: str, **fields: Any) -> admin_pb2.TopicDescription:
+    request = admin_pb2.DescribeTopicsRequest(names=[name], **fields)
+    [found] = (await node.admin.DescribeTopics(request)).topics
+    assert isinstance(found, admin_pb2.TopicDescription)
+    return found
+
+
+async def produce(node: RunningNode, topic: str, data: bytes) -> log_pb2.ProducePartitionResult:
+    part = log_pb2.ProducePartition(record_batches=data)
+    answer = await node.log.Produce(
+        log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic=topic, partitions=[part])])
+    )
+    result = answer.topics[0].partitions[0]
+    assert isinstance(result, log_pb2.ProducePartitionResult)
+    return result
+
+
+def test_topics_live_and_die() -> None:
+    async def main() -> None:
+        async with running_node("serve") as node:
+            made = await create_topic(node, "t", partitions=2, configs={"retention.ms": "1000"})
+            assert not made.HasField("error")
+            again = await create_topic(node, "t")
+            assert type(from_proto(again.error)) is errors.TopicAlreadyExists
+            assert (await produce(node, "t", batch(b"a", b"b"))).base_offset == 0
+            found = await describe(node, "t")
+            assert dict(found.configs) == {"retention.ms": "1000"}
+            first = found.partitions[0]
+            assert (first.high_watermark, first.leader_node) == (2, 1)
+            assert first.data_stream_id > 0
+            await node.admin.CreatePartitions(
+                admin_pb2.CreatePartitionsRequest(topic="t", partitions=3)
+            )
+            listed = (await node.admin.ListTopics(admin_pb2.ListTopicsRequest())).topics
+            assert [(one.name, one.partitions) for one in listed] == [("t", 3)]
+            status = await node.admin.GetStatus(admin_pb2.GetStatusRequest())
+            assert (status.topics, status.partitions, status.connections) == (1, 3, 1)
+            gone = await node.admin.DeleteTopics(admin_pb2.DeleteTopicsRequest(names=["t", "x"]))
+            assert not gone.topics[0].HasField("error")
+            assert isinstance(from_proto(gone.topics[1].error), errors.UnknownTopicOrPartition)
+            refused = await produce(node, "t", batch(b"c"))
+            assert isinstance(from_proto(refused.error), errors.UnknownTopicOrPartition)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "a\x01", "n" * 10_000, "", "ä"])
+def test_bad_topic_names_say_what_is_allowed(name: str) -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            error = from_proto((await create_topic(node, name)).error)
+            assert isinstance(error, errors.InvalidName)
+            produced = from_proto((await produce(node, name, batch(b"x"))).error)
+            assert isinstance(produced, errors.InvalidName | errors.UnknownTopicOrPartition)
+            assert not (await create_topic(node, "good")).HasField("error")
+
+    asyncio.run(main())
+
+
+def test_topics_are_made_on_demand_in_dev_and_not_in_serve() -> None:
+    async def main() -> None:
+        async with running_node("dev") as node:
+            assert (await produce(node, "new", batch(b"a"))).base_offset == 0
+            assert not (await describe(node, "asked")).partitions
+            assert (await describe(node, "asked", allow_auto_create=True)).partitions
+        async with running_node("serve") as node:
+            found = await describe(node, "asked", allow_auto_create=True)
+            assert isinstance(from_proto(found.error), errors.UnknownTopicOrPartition)
+
+    asyncio.run(main())
+
+
+def test_topic_settings_are_described_and_changed_all_or_none() -> None:
+    topic = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="t")
+
+    async def change(node: RunningNode, *changes: admin_pb2.ConfigChange) -> None:
+        await node.admin.IncrementalAlterConfigs(
+            admin_pb2.IncrementalAlterConfigsRequest(resource=topic, changes=changes)
+        )
+
+    async def main() -> None:
+        async with running_node() as node:
+            await create_topic(node, "t")
+            await change(
+                node,
+                admin_pb2.ConfigChange(
+                    name="retention.ms", operation=admin_pb2.CONFIG_OPERATION_SET, value="5000"
+                ),
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await change(
+                    node,
+                    admin_pb2.ConfigChange(
+                        name="segment.ms", operation=admin_pb2.CONFIG_OPERATION_SET, value="7"
+                    ),
+                    admin_pb2.ConfigChange(
+                        name="retention.m", operation=admin_pb2.CONFIG_OPERATION_SET, value="1"
+                    ),
+                )
+            error = from_rpc_error(caught.value, may_have_happened=False)
+            assert isinstance(error, errors.InvalidConfig)
+            assert "retention.ms" in error.message
+            entries = {
+                entry.name: entry
+                for entry in (
+                    await node.admin.DescribeConfigs(
+                        admin_pb2.DescribeConfigsRequest(resource=topic)
+                    )
+                ).entries
+            }
+            assert (entries["retention.ms"].value, entries["retention.ms"].source) == (
+                "5000",
+                "topic",
+            )
+            assert entries["segment.ms"].source == "broker"
+            broker = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_BROKER)
+            shown = await node.admin.DescribeConfigs(
+                admin_pb2.DescribeConfigsRequest(resource=broker)
+            )
+            assert "node.listen" in {entry.name for entry in shown.entries}
+            assert all(entry.read_only for entry in shown.entries)
+
+    asyncio.run(main())
+
+
+def test_a_partitions_streams_are_written_through_the_topic_only() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            await create_topic(node, "t")
+            await produce(node, "t", batch(b"a"))
+            stream = (await describe(node, "t")).partitions[0].data_stream_id
+            read = await node.streams.FetchStream(stream_pb2.FetchStreamRequest(stream_id=stream))
+            assert len(read.batches) == 1
+            call = node.streams.Append()
+            await call.write(stream_pb2.AppendRequest(stream_id=stream, payload=b"x"))
+            await call.done_writing()
+            [answer] = [answer async for answer in call]
+            assert isinstance(from_proto(answer.error), errors.PolicyViolation)
+            for refused in (
+                node.streams.DeleteStream(stream_pb2.DeleteStreamRequest(stream_id=stream)),
+                node.streams.OpenStream(stream_pb2.OpenStreamRequest(stream_id=stream)),
+                node.streams.TrimStream(
+                    stream_pb2.TrimStreamRequest(stream_id=stream, new_start_offset=1)
+                ),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await refused
+                error = from_rpc_error(caught.value, may_have_happened=False)
+                assert isinstance(error, errors.PolicyViolation)
+            assert (await produce(node, "t", batch(b"b"))).base_offset == 1
+
+    asyncio.run(main())
+
+
+def test_objects_can_be_looked_into(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(data=str(tmp_path / "d"), wal="object") as node:
+            await create_topic(node, "t")
+            await produce(node, "t", batch(b"a" * 1000))
+            listed = (await node.admin.ListObjects(admin_pb2.ListObjectsRequest())).objects
+            assert listed
+            assert any(one.live for one in listed)
+            data_stream = (await describe(node, "t")).partitions[0].data_stream_id
+            streams = set()
+            for one in listed:
+                found = await node.admin.DescribeObject(
+                    admin_pb2.DescribeObjectRequest(key=one.key)
+                )
+                assert found.cluster_id == node.banner.cluster_id
+                streams |= {block.stream_id for block in found.blocks}
+            assert data_stream in streams
+            for bad, error in (
+                ("data/../x", errors.InvalidName),
+                ("cluster.json", errors.InvalidName),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await node.admin.DescribeObject(admin_pb2.DescribeObjectRequest(key=bad))
+                assert isinstance(from_rpc_error(caught.value, may_have_happened=False), error)
+
+    asyncio.run(main())

@@ -1,0 +1,229 @@
+"""Streams over gRPC on a real engine in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from streamlog import errors
+from streamlog.v1 import stream_pb2 as pb
+from streamlog.v1support.errors import from_proto, from_rpc_error
+from tests.support.running_node import RunningNode, running_node
+
+
+async def create(node: RunningNode, **tags: str) -> int:
+    answer = await node.streams.CreateStream(pb.CreateStreamRequest(tags=tags))
+    return int(answer.stream.stream_id)
+
+
+async def append(node: RunningNode, *requests: pb.AppendRequest) -> list[pb.AppendResponse]:
+    call = node.streams.Append()
+    for request in requests:
+        await call.write(request)
+    await call.done_writing()
+    return [answer async for answer in call]
+
+
+async def refusal(call: Any) -> errors.StreamlogError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value, may_have_happened=False)
+
+
+async def eventually(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+def test_appends_are_answered_in_order_and_come_out_again() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node, purpose="test")
+            answers = await append(
+                node,
+                *(
+                    pb.AppendRequest(
+                        correlation_id=n,
+                        stream_id=stream,
+                        record_count=2,
+                        payload=b"%d" % n,
+                        attributes=b"a",
+                    )
+                    for n in range(20)
+                ),
+            )
+            assert [a.correlation_id for a in answers] == list(range(20))
+            assert [(a.base_offset, a.end_offset) for a in answers] == [
+                (2 * n, 2 * n + 2) for n in range(20)
+            ]
+            found = await node.streams.FetchStream(
+                pb.FetchStreamRequest(stream_id=stream, start_offset=11)
+            )
+            assert [b.payload for b in found.batches] == [b"%d" % n for n in range(5, 20)]
+            assert found.batches[0].attributes == b"a"
+            assert found.confirm_offset == 40
+            info = (
+                await node.streams.DescribeStream(pb.DescribeStreamRequest(stream_id=stream))
+            ).stream
+            assert (info.start_offset, info.confirm_offset, dict(info.tags)) == (
+                0,
+                40,
+                {"purpose": "test"},
+            )
+
+    asyncio.run(main())
+
+
+def test_expected_offset_and_unknown_stream_are_that_appends_error() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            good, conflict, unknown, big = await append(
+                node,
+                pb.AppendRequest(stream_id=stream, payload=b"a", expected_next_offset=0),
+                pb.AppendRequest(stream_id=stream, payload=b"b", expected_next_offset=0),
+                pb.AppendRequest(stream_id=999_999, payload=b"c"),
+                pb.AppendRequest(stream_id=stream, payload=b"d", attributes=b"x" * 65),
+            )
+            assert not good.HasField("error")
+            error = from_proto(conflict.error)
+            assert isinstance(error, errors.OffsetConflict)
+            assert isinstance(from_proto(unknown.error), errors.StreamNotFound)
+            assert type(from_proto(big.error)) is errors.Invalid
+
+    asyncio.run(main())
+
+
+def test_fetch_waits_at_the_end_and_out_of_range_says_the_range() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            await append(node, pb.AppendRequest(stream_id=stream, payload=b"a"))
+            empty = await node.streams.FetchStream(
+                pb.FetchStreamRequest(stream_id=stream, start_offset=1, max_wait_ms=20)
+            )
+            assert not empty.batches
+            poll = asyncio.ensure_future(
+                _fetch(
+                    node,
+                    pb.FetchStreamRequest(stream_id=stream, start_offset=1, max_wait_ms=60_000),
+                )
+            )
+            await eventually(lambda: node.metric("streamlog_long_polls") == 1)
+            await append(node, pb.AppendRequest(stream_id=stream, payload=b"b"))
+            assert [b.payload for b in (await poll).batches] == [b"b"]
+            error = await refusal(
+                node.streams.FetchStream(pb.FetchStreamRequest(stream_id=stream, start_offset=9))
+            )
+            assert isinstance(error, errors.OffsetOutOfRange)
+            assert error.fields["end_offset"] == 2
+
+    asyncio.run(main())
+
+
+async def _fetch(node: RunningNode, request: pb.FetchStreamRequest) -> pb.FetchStreamResponse:
+    response: pb.FetchStreamResponse = await node.streams.FetchStream(request)
+    return response
+
+
+def test_read_stream_follows_to_its_end() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            call = node.streams.ReadStream(
+                pb.ReadStreamRequest(stream_id=stream, start_offset=0, end_offset=3)
+            )
+            seen: list[bytes] = []
+            for payload in (b"a", b"b", b"c", b"d"):
+                await append(node, pb.AppendRequest(stream_id=stream, payload=payload))
+            async for answer in call:
+                seen += [batch.payload for batch in answer.batches]
+            assert seen == [b"a", b"b", b"c"]
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_stops_reading_bounds_the_servers_memory() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            payload = b"x" * 500_000
+            await append(
+                node, *(pb.AppendRequest(stream_id=stream, payload=payload) for _ in range(60))
+            )
+            calls = [
+                node.streams.ReadStream(pb.ReadStreamRequest(stream_id=stream)) for _ in range(4)
+            ]
+            for call in calls:
+                await call.read()
+            await eventually(lambda: node.metric("streamlog_read_stream_bytes") > 0)
+            # What one call has taken from the engine and not handed over: a chunk and a batch.
+            for _ in range(20):
+                await asyncio.sleep(0)
+                held = node.metric("streamlog_read_stream_bytes")
+                assert held <= 4 * (1024 * 1024 + len(payload))
+            for call in calls:
+                call.cancel()
+            await eventually(lambda: node.metric("streamlog_read_stream_bytes") == 0)
+
+    asyncio.run(main())
+
+
+def test_trim_close_open_delete() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            for payload in (b"a", b"b", b"c"):
+                await append(node, pb.AppendRequest(stream_id=stream, payload=payload))
+            trimmed = await node.streams.TrimStream(
+                pb.TrimStreamRequest(stream_id=stream, new_start_offset=2)
+            )
+            assert trimmed.start_offset == 2
+            await node.streams.CloseStream(pb.CloseStreamRequest(stream_id=stream))
+            [refused] = await append(node, pb.AppendRequest(stream_id=stream, payload=b"d"))
+            assert isinstance(from_proto(refused.error), errors.Conflict)
+            opened = await node.streams.OpenStream(pb.OpenStreamRequest(stream_id=stream))
+            assert opened.stream.epoch > 1
+            [answer] = await append(node, pb.AppendRequest(stream_id=stream, payload=b"d"))
+            assert answer.base_offset == 3
+            listed = await node.streams.ListStreams(pb.ListStreamsRequest())
+            assert stream in [one.stream_id for one in listed.streams]
+            await node.streams.DeleteStream(pb.DeleteStreamRequest(stream_id=stream))
+            error = await refusal(
+                node.streams.DescribeStream(pb.DescribeStreamRequest(stream_id=stream))
+            )
+            assert isinstance(error, errors.StreamNotFound)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_append_is_stored_once_or_not_at_all() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            for _ in range(10):
+                call = node.streams.Append()
+                await call.write(pb.AppendRequest(stream_id=stream, payload=b"x"))
+                call.cancel()
+            await eventually(lambda: node.metric("streamlog_requests_active") == 0)
+            [last] = await append(node, pb.AppendRequest(stream_id=stream, payload=b"last"))
+            found = await node.streams.FetchStream(pb.FetchStreamRequest(stream_id=stream))
+            assert len(found.batches) == last.end_offset <= 11
+            assert node.metric("streamlog_in_flight_bytes") == 0
+
+    asyncio.run(main())
+
+
+def test_reserved_tags_are_refused() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            error = await refusal(
+                node.streams.CreateStream(pb.CreateStreamRequest(tags={"_log": "mine"}))
+            )
+            assert type(error) is errors.Invalid
+
+    asyncio.run(main())
