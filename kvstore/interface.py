@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -114,8 +114,12 @@ class WatchBatch:
     changes: tuple[Change, ...]
 
 
-class Watch(AsyncIterator[WatchBatch], Protocol):
+class Watch(Protocol):
     """An endless iterator over changes; one task at a time asks for the next."""
+
+    def __aiter__(self) -> AsyncIterator[WatchBatch]: ...
+
+    def __anext__(self) -> Awaitable[WatchBatch]: ...
 
     async def aclose(self) -> None:
         """Ends it, also for a task that waits for the next item (StopAsyncIteration)."""
