@@ -73,11 +73,16 @@ class BlockReader:
         self._count("index", found is not None)
         if found is not None:
             return found
+        self.load_index(row)
         future = self.indexes.pending(row.object_id)
-        if future is None:
-            future = self.indexes.begin(row.object_id)
-            self._background.spawn(self._load_index(row), name="index")
+        assert future is not None
         return await asyncio.shield(future)
+
+    def load_index(self, row: ObjectRow) -> None:
+        """Starts to read the object's index, if it is not here yet."""
+        if row.object_id not in self.indexes:
+            self.indexes.begin(row.object_id)
+            self._background.spawn(self._load_index(row), name="index")
 
     def load(self, row: ObjectRow, blocks: Sequence[BlockRow], *, is_lagging: bool = False) -> None:
         """Starts to read those of an object's blocks, given in order, that are not here yet."""

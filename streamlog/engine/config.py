@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamlog.metadata.config import MetadataConfig
 from streamlog.runtime.config import setting
@@ -164,5 +164,5 @@ class StreamEngineConfig:
     object: ObjectConfig = ObjectConfig()
     read: ReadConfig = ReadConfig()
     collector: CollectorConfig = CollectorConfig()
-    wal: WalConfig = WalConfig()
-    metadata: MetadataConfig = MetadataConfig()
+    wal: WalConfig = field(default_factory=WalConfig)
+    metadata: MetadataConfig = field(default_factory=MetadataConfig)

@@ -42,6 +42,8 @@ from streamlog.runtime.clock import Clock
 
 _LOOKUPS_MAX = 4
 """Looks at the fold before a missing object counts as lost."""
+_INDEXES_AHEAD = 8
+"""Index regions of later ranges that are read while the first ones are looked at."""
 _base_offset = attrgetter("base_offset")
 
 
@@ -152,7 +154,8 @@ class Fetcher:
             ranges = await self._ranges(core, start, end, missing)
             found: list[BatchAttributes] = []
             try:
-                for live in ranges:
+                for number, live in enumerate(ranges):
+                    self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
                     region = await self._blocks.index(live.object)
                     found += decode_attributes(
                         region.data,
@@ -207,12 +210,15 @@ class Fetcher:
     ) -> list[StoredBatch]:
         wanted: list[tuple[LiveRange, BlockRow]] = []
         position, size = start, 0
-        for live in ranges:
+        for number, live in enumerate(ranges):
+            if number:
+                # Ranges are small, then: the next ones' indexes will be needed too.
+                self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
             blocks = await self._blocks_of(core.stream_id, live, position, end)
-            for number, block in enumerate(blocks):
+            for index, block in enumerate(blocks):
                 size += block.length
                 if size >= max_bytes:
-                    del blocks[number + 1 :]
+                    del blocks[index + 1 :]
                     break
             self._blocks.load(live.object, blocks, is_lagging=context.lagging)
             wanted += [(live, block) for block in blocks]
@@ -237,6 +243,10 @@ class Fetcher:
             break
         _check_run(core, batches, start, wanted[0][0].object)
         return batches
+
+    def _load_indexes(self, ranges: Sequence[LiveRange]) -> None:
+        for live in ranges:
+            self._blocks.load_index(live.object)
 
     async def _blocks_of(
         self, stream_id: int, live: LiveRange, start: int, end: int

@@ -19,7 +19,13 @@ from streamlog.engine.config import AppendConfig
 from streamlog.engine.group import ITEMS_MAX, Group, Pending, confirm
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.stream_core import ErrorFactory
-from streamlog.errors import DiskFull, OutcomeUnknown, Unavailable
+from streamlog.errors import (
+    Closed,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    Unavailable,
+)
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 from streamlog.wal.log import WriteAheadLog
@@ -94,7 +100,10 @@ class GroupCommit:
                 return
             try:
                 group.wal_sequence = await self._wal.append(entries)
-            except (Unavailable, OutcomeUnknown, OSError) as error:
+            except Closed:
+                # The WAL has ended for good, and with it this loop.
+                raise
+            except (Unavailable, OutcomeUnknown) as error:
                 if backoff is None:
                     backoff = Backoff(self._config, self._random)
                     log.warning(
@@ -102,7 +111,7 @@ class GroupCommit:
                         extra={"reason": str(error), "appends": len(entries)},
                     )
                 self._metrics.failures.labels("wal").inc()
-                self._set_door(_door(str(error)))
+                self._set_door(_door(error))
                 await backoff.sleep()
             else:
                 if backoff is not None:
@@ -120,8 +129,9 @@ class GroupCommit:
         self._confirmed(group)
 
 
-def _door(reason: str) -> ErrorFactory:
-    return lambda: DiskFull(
-        f"the write-ahead log cannot be written ({reason}); nothing was stored: "
-        "make room on its disk, then retry"
+def _door(reason: StreamlogError) -> ErrorFactory:
+    kind = type(reason) if isinstance(reason, Unavailable) else StoreUnavailable
+    return lambda: kind(
+        f"the write-ahead log cannot be written; nothing was stored, retry. {reason.message}",
+        **reason.fields,
     )

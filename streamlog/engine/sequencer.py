@@ -119,7 +119,7 @@ class Sequencer:
         try:
             await future
         except asyncio.CancelledError:
-            if waiter.is_done and future.done() and not future.cancelled():
+            if future.done() and not future.cancelled() and future.exception() is None:
                 reservation.release()
             self._budget.give_up(waiter)
             raise
