@@ -243,6 +243,10 @@ class AbstractLog(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
+    async def kill(self) -> None:
+        """Stops at once, as a crash would; a log that cannot closes."""
+        await self.close()
+
     @abstractmethod
     async def delete(self) -> None:
         """Removes all data of the partition."""

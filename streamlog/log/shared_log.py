@@ -398,11 +398,14 @@ class SharedLog(AbstractLog):
             self._writer.checkpoint()
         await self._jobs.settle(self.log_end_offset)
 
-    async def delete(self) -> None:
+    async def kill(self) -> None:
         self._is_closed = True
         self._waiters.release()
         await self._background.close()
         self._acks.give_up()
+
+    async def delete(self) -> None:
+        await self.kill()
         for stream in self._streams.by_id.values():
             await stream.destroy()
         await self._streams.meta.stream.destroy()

@@ -1,0 +1,86 @@
+"""Which of a log's oldest segments are to go (`cleanup.policy=delete`). Pure.
+
+1. Start offset: the segment lies below the log start offset.
+2. Bytes: the excess over `retention.bytes` covers the whole segment.
+3. Ms: its newest record is older than `retention.ms`.
+
+Each rule takes a prefix of what the rules before left, and only segments whose end is durable; an
+empty active segment stays. Source: Kafka's UnifiedLog.deleteOldSegments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from streamlog.log.abstract import AbstractLog, AbstractLogSegment
+from streamlog.log.topic_config import TopicConfig
+
+UNLIMITED = -1
+
+
+class Expired(NamedTuple):
+    """Segments that end at or before end_offset are to go, for the reason."""
+
+    end_offset: int
+    reason: str
+
+
+def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]:
+    """In order; ends rise."""
+    left = [segment for segment in log.segments if _may_go(segment, log.high_watermark)]
+    found: list[Expired] = []
+    start = log.log_start_offset
+    rules: list[tuple[str, Callable[[AbstractLogSegment], bool]]] = [
+        ("start_offset", lambda segment: segment.end_offset <= start)
+    ]
+    if config.retention_bytes != UNLIMITED:
+        rules.append(("bytes", _size_rule(log, config.retention_bytes, start)))
+    if config.retention_ms != UNLIMITED:
+        rules.append(("ms", lambda segment: _is_old(segment, now_ms, config.retention_ms)))
+    for reason, is_expired in rules:
+        count = _prefix(left, is_expired)
+        if count:
+            found.append(Expired(left[count - 1].end_offset, reason))
+            del left[:count]
+    return found
+
+
+def _may_go(segment: AbstractLogSegment, high_watermark: int) -> bool:
+    is_empty = segment.end_offset == segment.base_offset
+    return segment.end_offset <= high_watermark and not (segment.is_active and is_empty)
+
+
+def _size_rule(
+    log: AbstractLog, retention_bytes: int, start: int
+) -> Callable[[AbstractLogSegment], bool]:
+    excess = -retention_bytes + sum(
+        segment.size_bytes for segment in log.segments if segment.end_offset > start
+    )
+
+    def is_expired(segment: AbstractLogSegment) -> bool:
+        nonlocal excess
+        if excess < segment.size_bytes or excess <= 0:
+            return False
+        excess -= segment.size_bytes
+        return True
+
+    return is_expired
+
+
+def _is_old(segment: AbstractLogSegment, now_ms: int, retention_ms: int) -> bool:
+    newest = segment.largest_timestamp_ms
+    if newest < 0:
+        newest = segment.last_append_ms
+    return newest >= 0 and now_ms - newest > retention_ms
+
+
+def _prefix(
+    segments: Sequence[AbstractLogSegment], is_expired: Callable[[AbstractLogSegment], bool]
+) -> int:
+    count = 0
+    for segment in segments:
+        if not is_expired(segment):
+            break
+        count += 1
+    return count
