@@ -6,11 +6,12 @@ Streams whose tags say that a log lives in them can be read here, and written on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from streamlog.errors import Closed, Conflict, Fenced, Invalid, OutcomeUnknown, PolicyViolation
+from streamlog.log.shared_logs import ROLES
 from streamlog.model.batch import (
     ATTRIBUTES_BYTES_MAX,
     AppendContext,
@@ -128,8 +129,8 @@ class StreamService:
         size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
         if size > TAGS_BYTES_MAX:
             raise Invalid(f"tags take {size} bytes; at most {TAGS_BYTES_MAX} are allowed")
-        if any(key.startswith("_") for key in tags):
-            raise Invalid("tags that start with _ are the engine's own; choose other names")
+        if _belongs_to_log(tags):
+            raise Invalid("the tags role and attempt mark a log's streams; choose other names")
         stream = await self._streams.create_and_open_stream(CreateStreamOptions(tags))
         self._open[stream.stream_id] = stream
         self._writable.add(stream.stream_id)
@@ -276,10 +277,10 @@ class StreamService:
 
     async def _check_writable(self, stream_id: int) -> None:
         known = await self._streams.describe_stream(stream_id)
-        owner = known.tags.get("_log")
-        if owner is not None:
+        if _belongs_to_log(known.tags):
             raise PolicyViolation(
-                f"stream {stream_id} belongs to {owner}; write through the topic",
+                f"stream {stream_id} belongs to partition {known.tags.get('partition')} of topic "
+                f"{known.tags.get('topic')}; write through the topic",
                 stream_id=stream_id,
             )
         self._writable.add(stream_id)
@@ -292,6 +293,11 @@ class StreamService:
         if stream is None:
             return StreamFacts(known, known.start_offset, known.end_offset, known.end_offset)
         return StreamFacts(known, stream.start_offset, stream.confirm_offset, stream.next_offset)
+
+
+def _belongs_to_log(tags: Mapping[str, str]) -> bool:
+    """As the log layer tags the streams of its partitions."""
+    return tags.get("role") in ROLES and "attempt" in tags
 
 
 def _resource(stream_id: int) -> Resource:

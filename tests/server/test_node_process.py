@@ -1,0 +1,209 @@
+"""A node as a process: what keeps it from starting, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from streamlog.codec.records import decode
+from streamlog.v1 import admin_pb2, log_pb2
+from streamlog.v1.admin_pb2_grpc import AdminServiceStub
+from streamlog.v1.log_pb2_grpc import LogServiceStub
+from tests.support.server_harness import batch
+
+MAIN = """
+import json, sys
+from streamlog import settings
+from streamlog.errors import StreamlogError
+from streamlog.server import node
+flags, mode, file = json.loads(sys.argv[1])
+try:
+    loaded = settings.load(file, None, flags)
+except StreamlogError as error:
+    sys.exit(f"streamlog: {error}")
+sys.exit(node.run(loaded, mode=mode, json=True))
+"""
+
+
+def start(
+    flags: dict[str, Any], *, mode: str = "dev", file: Path | None = None
+) -> subprocess.Popen[str]:
+    flags = {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0", **flags}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLOG_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, json.dumps([flags, mode, file and str(file)])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+@contextmanager
+def node(data: Path, **flags: Any) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    process = start({"data": str(data), **flags})
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(process.communicate(timeout=30)[1])
+        yield process, json.loads(line)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=30)
+
+
+def failure(flags: dict[str, Any], **how: Any) -> str:
+    """The one line that a node which does not start says."""
+    process = start(flags, **how)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, (out, err)
+    assert "Traceback" not in err
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("streamlog: ")]
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+def test_a_second_process_on_the_same_data_is_told_who_holds_it(tmp_path: Path) -> None:
+    with node(tmp_path / "d") as (process, _):
+        text = failure({"data": str(tmp_path / "d")})
+        assert "DataInUse" in text
+        assert str(process.pid) in text
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag in ("listen", "http_listen"):
+            text = failure({"data": str(tmp_path / flag), flag: address})
+            assert address in text
+            assert "in use" in text
+
+
+def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text("[node]\nlisen = '127.0.0.1:1'\n")
+    assert "did you mean node.listen?" in failure({}, file=wrong)
+    assert "--data" in failure({}, mode="serve")
+    assert "--insecure" in failure({"data": str(tmp_path / "d"), "listen": "0.0.0.0:0"})
+    assert "HOST:PORT" in failure({"data": str(tmp_path / "d"), "listen": "9644"})
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "file" in failure({"data": str(file / "below")})
+
+
+def test_a_foreign_cluster_names_both(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with node(tmp_path / name) as (process, _):
+            process.terminate()
+            process.wait(30)
+    text = failure(
+        {
+            "store": f"local://{tmp_path}/a/objects",
+            "meta": f"rocksdb://{tmp_path}/b/meta",
+            "wal_dir": str(tmp_path / "wal"),
+        }
+    )
+    assert "ForeignCluster" in text
+
+
+def test_an_open_listener_is_warned_of(tmp_path: Path) -> None:
+    with node(tmp_path / "d", listen="0.0.0.0:0", insecure=True) as (_, banner):
+        assert banner["insecure"] is True
+        assert int(banner["grpc"].rpartition(":")[2]) > 0
+
+
+def produce_request(data: bytes) -> log_pb2.ProduceRequest:
+    part = log_pb2.ProducePartition(record_batches=data)
+    return log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic="t", partitions=[part])])
+
+
+def fetch_request(offset: int, wait_ms: int = 0) -> log_pb2.FetchRequest:
+    part = log_pb2.FetchPartition(fetch_offset=offset)
+    return log_pb2.FetchRequest(
+        max_wait_ms=wait_ms, topics=[log_pb2.FetchTopic(topic="t", partitions=[part])]
+    )
+
+
+def test_sigterm_answers_a_thousand_long_polls_and_data_is_there_afterwards(
+    tmp_path: Path,
+) -> None:
+    async def polls(address: str, process: subprocess.Popen[str]) -> float:
+        async with grpc.aio.insecure_channel(address) as channel:
+            log = LogServiceStub(channel)
+            answer = await log.Produce(produce_request(batch(b"kept")))
+            assert answer.topics[0].partitions[0].base_offset == 0
+            waiting = [log.Fetch(fetch_request(1, 300_000)) for _ in range(1000)]
+            admin = AdminServiceStub(channel)
+            await admin.GetStatus(admin_pb2.GetStatusRequest())
+            process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            answers = await asyncio.gather(*waiting, return_exceptions=True)
+            code = await asyncio.get_running_loop().run_in_executor(None, process.wait, 30)
+            assert code == 0
+            # A poll that the signal overtook is refused; none is left hanging.
+            answered = [one for one in answers if not isinstance(one, BaseException)]
+            assert len(answered) > 500
+            assert all(
+                one.code() is grpc.StatusCode.UNAVAILABLE
+                for one in answers
+                if isinstance(one, grpc.aio.AioRpcError)
+            )
+            return time.monotonic() - began
+
+    with node(tmp_path / "d") as (process, banner):
+        seconds = asyncio.run(polls(banner["grpc"], process))
+        assert seconds < 20, "the bound is 5 s; this leaves room for a slow machine"
+    with node(tmp_path / "d") as (_, banner), grpc.insecure_channel(banner["grpc"]) as channel:
+        answer = LogServiceStub(channel).Fetch(fetch_request(0))
+        found = answer.topics[0].partitions[0]
+        assert [record[3] for record in decode(found.record_batches)] == [b"kept"]
+
+
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+    with node(tmp_path / "d") as (process, banner):
+        with grpc.insecure_channel(banner["grpc"]) as channel:
+            call = LogServiceStub(channel).ProduceStream(iter(()))
+            assert call.code() is grpc.StatusCode.OK
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)
+
+
+def test_a_killed_node_starts_again_with_what_was_acknowledged(tmp_path: Path) -> None:
+    for wal in ("disk", "object"):
+        data = tmp_path / wal
+        with node(data, wal=wal) as (process, banner):
+            with grpc.insecure_channel(banner["grpc"]) as channel:
+                LogServiceStub(channel).Produce(produce_request(batch(b"a", b"b")))
+            process.kill()
+            process.wait(30)
+        with node(data, wal=wal) as (_, banner), grpc.insecure_channel(banner["grpc"]) as channel:
+            answer = LogServiceStub(channel).Fetch(fetch_request(0))
+            found = answer.topics[0].partitions[0]
+            assert [record[3] for record in decode(found.record_batches)] == [b"a", b"b"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    assert str(folder) in failure({"data": str(folder / "d")})
