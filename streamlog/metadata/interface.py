@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from streamlog.errors import StreamlogError
 from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import RangeRow as RangeRow
 from streamlog.format.rows import Tenure as Tenure
@@ -94,6 +95,24 @@ class LiveRange(NamedTuple):
     object: ObjectRow
 
 
+class DeadObject(NamedTuple):
+    """No range of it lives, for good. `revision`: at or after its death; `died_ms`: when it was found."""
+
+    object_id: int
+    died_ms: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Ids that `tenure` may have stored and that can never be committed."""
+
+    tenure: Tenure
+    object_ids: tuple[int, ...]
+    is_final: bool = False
+    """The late sweep: after it the tenure is forgotten."""
+
+
 class Metadata(Protocol):
     @property
     def cluster_id(self) -> str: ...
@@ -177,6 +196,55 @@ class Metadata(Protocol):
         """Writes a checkpoint now; MetadataUnavailable, StoreUnavailable leave the old one."""
         ...
 
+    @property
+    def stream_count(self) -> int: ...
+
+    @property
+    def object_count(self) -> int:
+        """Objects that live; those that died since the last checkpoint still count."""
+        ...
+
+    async def wait_failed(self) -> StreamlogError:
+        """Returns when following or committing has ended for good, with the reason."""
+        ...
+
+    # garbage
+
+    def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
+        """Objects to delete, longest known first; a death is known after the next checkpoint.
+
+        Delete one after the delay, and only if `oldest_pin`, read after this call, is not below its
+        `revision`.
+        """
+        ...
+
+    async def forget_objects(self, object_ids: Iterable[int]) -> None:
+        """They are deleted. Forgotten for good with the next checkpoint; to delete again is harmless."""
+        ...
+
+    async def orphan_candidates(self) -> list[Orphans]:
+        """This tenure's released and wholly stripped objects; what sealed tenures left uncommitted.
+
+        Delete them all without looking whether they exist, then call `orphans_deleted`.
+        Errors: MetadataUnavailable, StoreUnavailable.
+        """
+        ...
+
+    async def orphans_deleted(self, orphans: Orphans) -> None:
+        """Errors: MetadataUnavailable (call again)."""
+        ...
+
+    async def oldest_pin(self) -> int | None:
+        """The lowest revision that a reader pins now. Errors: MetadataUnavailable."""
+        ...
+
     async def close(self, *, drained: bool) -> None:
-        """Seals this tenure (`drained`: its disk WAL is empty) and frees everything."""
+        """Seals this tenure (`drained`: its disk WAL is empty) and frees everything.
+
+        Entries still queued are committed first, for as long as the metadata store answers.
+        """
+        ...
+
+    async def kill(self) -> None:
+        """Stops at once, as a crash would: nothing is waited for, the tenure is not sealed."""
         ...

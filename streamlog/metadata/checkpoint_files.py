@@ -1,0 +1,167 @@
+"""Checkpoint files as levels: an index in memory, blocks read by ranged GET through a small cache.
+
+1. The base holds the oldest ranges of a stream, the delta later ones, generations in memory the rest.
+2. An object's entry in the delta hides the one in the base; `live` 0 says that it is dead.
+3. Both files are immutable; a look-up that finds one gone looks again through the newest levels.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
+
+from streamlog.errors import Corrupt
+from streamlog.format.checkpoint_blocks import (
+    BLOCK_BYTES_MAX,
+    ObjectEntry,
+    RangeGroup,
+    decode_objects,
+    decode_ranges,
+)
+from streamlog.format.checkpoint_tail import Tail, decode_tail, tail_crc
+from streamlog.metadata.generation import FoundRange
+from streamlog.metadata.keys.checkpoint import FileRef
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane, Offload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelFile:
+    ref: FileRef
+    tail: Tail
+
+    def range_bytes(self, first: int, last: int) -> tuple[int, int]:
+        """[start, end) of range blocks first (inclusive) to last (exclusive)."""
+        return self.tail.ranges.positions[first], self.tail.ranges.positions[last]
+
+    def object_bytes(self, first: int, last: int) -> tuple[int, int]:
+        """[start, end) of object blocks first (inclusive) to last (exclusive)."""
+        return self.tail.objects.positions[first], self.tail.objects.positions[last]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What `k` names; `revision` is the one it covers."""
+
+    revision: int = 0
+    delta: LevelFile | None = None
+    base: LevelFile | None = None
+
+
+async def read_level(store: ObjectStore, ref: FileRef, offload: Offload) -> LevelFile:
+    """One GET of the file's tail. Errors: ObjectNotFound, Corrupt, StoreUnavailable."""
+    length = ref.size_bytes - ref.tail_position
+    data = await store.get(ref.name, ref.tail_position, length)
+    if len(data) != length or length < 4 or tail_crc(data) != ref.tail_crc32c:
+        raise Corrupt(
+            f"the checkpoint file {ref.name} is not the one that the metadata names",
+            object_key=ref.name,
+            start=ref.tail_position,
+            end=ref.size_bytes,
+        )
+    tail = await offload.run(Lane.CPU, decode_tail, data, ref.name, ref.tail_position)
+    return LevelFile(ref, tail)
+
+
+class BlockReader:
+    """Decoded blocks, the least recently used ones dropped."""
+
+    def __init__(self, store: ObjectStore, cache_bytes: int) -> None:
+        self._store = store
+        self._blocks_max = max(cache_bytes // BLOCK_BYTES_MAX, 4)
+        self._cache: OrderedDict[tuple[str, int], object] = OrderedDict()
+        self.gets = 0
+
+    async def ranges(self, level: LevelFile, block: int) -> list[RangeGroup]:
+        return await self._block(level, level.range_bytes(block, block + 1), decode_ranges)
+
+    async def objects(self, level: LevelFile, block: int) -> list[ObjectEntry]:
+        return await self._block(level, level.object_bytes(block, block + 1), decode_objects)
+
+    async def read(self, level: LevelFile, start: int, end: int) -> Buffer:
+        """Bytes of a run of blocks, past the cache."""
+        self.gets += 1
+        data = await self._store.get(level.ref.name, start, end - start)
+        if len(data) != end - start:
+            raise Corrupt(
+                f"the checkpoint file {level.ref.name} ends before byte {end}",
+                object_key=level.ref.name,
+                start=start,
+                end=end,
+            )
+        return data
+
+    async def _block(
+        self,
+        level: LevelFile,
+        place: tuple[int, int],
+        decode: Callable[[Buffer, str, int], list[T]],
+    ) -> list[T]:
+        key = (level.ref.name, place[0])
+        known = self._cache.get(key)
+        if known is not None:
+            self._cache.move_to_end(key)
+            return known  # type: ignore[return-value]
+        block = decode(await self.read(level, *place), level.ref.name, place[0])
+        self._cache[key] = block
+        while len(self._cache) > self._blocks_max:
+            self._cache.popitem(last=False)
+        return block
+
+
+async def find_ranges(
+    reader: BlockReader, level: LevelFile, stream_id: int, start: int, end: int, limit: int
+) -> list[FoundRange]:
+    """Those that overlap [start, end), in order, the first up to `limit`."""
+    index = level.tail.ranges
+    block = max(index.block_of(stream_id, start), 0)
+    found: list[FoundRange] = []
+    while (
+        block < len(index)
+        and len(found) < limit
+        and (index.streams[block], index.starts[block]) < (stream_id, end)
+    ):
+        for group in groups_of(await reader.ranges(level, block), stream_id):
+            found += find_in_group(group, start, end, limit - len(found))
+        block += 1
+    return found
+
+
+async def find_object(reader: BlockReader, level: LevelFile, object_id: int) -> ObjectEntry | None:
+    block = level.tail.objects.block_of(object_id)
+    if block < 0:
+        return None
+    entries = await reader.objects(level, block)
+    at = bisect_left(entries, object_id, key=_object_id)
+    return entries[at] if at < len(entries) and entries[at].object_id == object_id else None
+
+
+def groups_of(groups: Sequence[RangeGroup], stream_id: int) -> Sequence[RangeGroup]:
+    low = bisect_left(groups, stream_id, key=_stream_id)
+    return groups[low : bisect_right(groups, stream_id, low, key=_stream_id)]
+
+
+def find_in_group(group: RangeGroup, start: int, end: int, limit: int) -> list[FoundRange]:
+    bounds = list(accumulate(group.counts, initial=group.start))
+    index = max(bisect_right(bounds, start) - 1, 0)
+    found: list[FoundRange] = []
+    while index < len(group.counts) and len(found) < limit and bounds[index] < end:
+        if bounds[index + 1] > start:
+            found.append(FoundRange(bounds[index], bounds[index + 1], group.objects[index]))
+        index += 1
+    return found
+
+
+def _object_id(entry: ObjectEntry) -> int:
+    return entry.object_id
+
+
+def _stream_id(group: RangeGroup) -> int:
+    return group.stream_id

@@ -1,0 +1,371 @@
+"""Checkpoints: the files are stored, then `k` is replaced and the covered records go, in one go.
+
+1. Freeze a generation; build delta (and base) from the files that `k` names; PUT them under new names.
+2. Compare `k` as read and the own fence LIVE; put `k`, delete `c/T/…seq` and `m/T/…gen` per tenure.
+   Every attempt uses new names, so `k` never returns to an old value and a refusal is definite.
+3. Applied: the frozen generations and the old files are given up; the KV history is compacted at the
+   revision of the checkpoint before, so that whoever follows has a whole interval to do so.
+4. After a definite answer: own files that `k`, read then, does not name are deleted.
+5. Files of sealed tenures: LIST, then fences, then `k`; what a sealed (or absent) tenure wrote and `k`
+   does not name is deleted. The order matters: PROTOCOL 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from streamlog.errors import (
+    MetadataUnavailable,
+    ObjectNotFound,
+    StreamlogError,
+    TenureFenced,
+)
+from streamlog.kvstore.interface import (
+    OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    KVStore,
+    Operation,
+    Put,
+    RevisionIs,
+    ValueIs,
+    prefix_end,
+)
+from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.checkpoint_build import Built, BuiltFile, Snapshot, build, take_snapshot
+from streamlog.metadata.checkpoint_files import BlockReader, LevelFile, Levels
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.fold import NEW_MARK
+from streamlog.metadata.follower import Follower
+from streamlog.metadata.keys import checkpoint, fence, move, record
+from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
+from streamlog.metadata.keys.space import tenure_in
+from streamlog.metadata.loader import State
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    state: State
+    snapshot: Snapshot
+    built: Built
+    checkpoint: Checkpoint
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        kv: KVStore,
+        store: ObjectStore,
+        prefix: bytes,
+        follower: Follower,
+        reader: BlockReader,
+        own_fence: fence.Fence,
+        *,
+        config: MetadataConfig,
+        clock: Clock,
+        random: Random,
+        offload: Offload,
+        retry: Retry,
+        metrics: MetadataMetrics,
+    ) -> None:
+        self._kv = kv
+        self._store = store
+        self._prefix = prefix
+        self._follower = follower
+        self._reader = reader
+        self._own_fence = own_fence
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._offload = offload
+        self._retry = retry
+        self._metrics = metrics
+        self._lock = asyncio.Lock()
+        self._number = 0
+        self._own_files: set[str] = set()
+        self._last = clock.monotonic()
+        self._next_sweep = self._last
+
+    # the loop
+
+    async def run(self) -> None:
+        """Until cancelled or sealed. Errors: Corrupt, Internal."""
+        news, backoff = self._follower.news, self._retry.endless()
+        while not self._follower.is_sealed:
+            while not self._has_news:
+                news.clear()
+                await news.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._left_s()):
+                    while not self._is_full:
+                        news.clear()
+                        await news.wait()
+            try:
+                await self.checkpoint()
+                await self._sweep_when_due()
+                backoff = self._retry.endless()
+            except TenureFenced:
+                return
+            except StreamlogError as error:
+                if not is_transient(error) and not isinstance(error, ObjectNotFound):
+                    raise
+                log.warning("no checkpoint was written: %s", error, extra={"error": str(error)})
+                await backoff.wait()
+
+    def _left_s(self) -> float:
+        """Jitter keeps nodes from writing the same checkpoint at the same moment."""
+        interval_s = (
+            self._config.checkpoint_interval_ms / 1000 * (0.8 + 0.2 * self._random.random())
+        )
+        return max(self._last + interval_s - self._clock.monotonic(), 0.001)
+
+    @property
+    def _has_news(self) -> bool:
+        return any(not g.is_empty for g in self._follower.state.fold.generations)
+
+    @property
+    def _is_full(self) -> bool:
+        generations, config = self._follower.state.fold.generations, self._config
+        return (
+            sum(g.records for g in generations) >= config.checkpoint_records
+            or sum(g.bytes for g in generations) >= config.checkpoint_record_bytes
+            or sum(g.rows for g in generations) >= config.checkpoint_rows
+        )
+
+    # one checkpoint
+
+    async def checkpoint(self) -> None:
+        """Everything folded at the call is in a checkpoint on return, this one or another node's.
+
+        Errors: StoreUnavailable, MetadataUnavailable, TenureFenced: the old one stays.
+        """
+        async with self._lock:
+            began, revision = self._clock.monotonic(), self._follower.revision
+            for _ in range(ATTEMPTS_MAX):
+                covered = self._follower.state.levels.revision
+                if covered >= revision or not self._has_news:
+                    return
+                if await self._attempt():
+                    self._last = self._clock.monotonic()
+                    self._metrics.checkpoint_seconds.observe(self._last - began)
+                    return
+            raise MetadataUnavailable(
+                f"a checkpoint was overtaken {ATTEMPTS_MAX} times; the newest one stays"
+            )
+
+    async def _attempt(self) -> bool:
+        """False: refused, for good."""
+        async with self._follower.lock:
+            state = self._follower.state
+            snapshot = take_snapshot(state.fold)
+        try:
+            attempt = await self._write(state, snapshot)
+            put_at = await self._name(attempt)
+        except BaseException:
+            self._metrics.checkpoints.labels("failed").inc()
+            _unfreeze(state)
+            raise
+        if put_at is None:
+            self._metrics.checkpoints.labels("refused").inc()
+            _unfreeze(state)
+        else:
+            self._metrics.checkpoints.labels("installed").inc()
+            await self._install(attempt, put_at)
+            await self._delete_covered(attempt)
+        await self._delete_own_files()
+        return put_at is not None
+
+    async def _write(self, state: State, snapshot: Snapshot) -> _Attempt:
+        built = await build(
+            snapshot,
+            state.levels,
+            dict(state.dead),
+            set(state.cut_streams),
+            state.base_dead_ranges,
+            state.live_objects,
+            now_ms=self._clock.now_ms(),
+            reader=self._reader,
+            offload=self._offload,
+            config=self._config,
+        )
+        base = state.levels.base.ref if state.levels.base is not None else None
+        if built.base is not None:
+            base = await self._put(built.base)
+        delta = await self._put(built.delta)
+        named = Checkpoint(snapshot.revision, snapshot.marks, delta, base)
+        return _Attempt(state, snapshot, built, named)
+
+    async def _put(self, file: BuiltFile) -> FileRef:
+        self._number += 1
+        ref = FileRef(
+            self._follower.tenure,
+            self._number,
+            file.size_bytes,
+            file.tail_position,
+            file.tail_crc32c,
+        )
+        self._own_files.add(ref.name)
+        await self._store.put(ref.name, file.parts)
+        self._metrics.checkpoint_bytes.inc(file.size_bytes)
+        return ref
+
+    async def _name(self, attempt: _Attempt) -> int | None:
+        """The revision at which `k` became this checkpoint; None: refused, for good."""
+        tenure = self._follower.tenure
+        key, own_key = checkpoint.key(self._prefix), fence.key(self._prefix, tenure)
+        own = replace(self._own_fence, gen=self._follower.gen)
+        then: list[Operation] = [Put(key, checkpoint.encode(attempt.checkpoint))]
+        then += self._deletes(attempt)[: OPERATIONS_MAX - 1]
+        compares: list[Compare] = [
+            RevisionIs(key, attempt.state.checkpoint_revision),
+            ValueIs(own_key, fence.encode(own)),
+        ]
+        backoff = self._retry.endless()
+        while True:
+            try:
+                result = await self._kv.txn(compares, then, [Get(key), Get(own_key)])
+            except StreamlogError as error:
+                if not is_transient(error):
+                    raise
+                log.warning("naming the checkpoint is tried again: %s", error)
+                await backoff.wait()
+                continue
+            break
+        if result.succeeded:
+            return result.revision
+        keys, owns = result.responses
+        if keys and checkpoint.decode(keys[0].value) == attempt.checkpoint:
+            return keys[0].mod_revision
+        seen = fence.decode(owns[0].value) if owns else None
+        if seen is None or not seen.is_live:
+            self._follower.note_sealed(seen)
+            raise TenureFenced(f"tenure {tenure} was sealed: it writes no checkpoints")
+        await self._follower.reach(owns[0].mod_revision)
+        if keys and keys[0].mod_revision != attempt.state.checkpoint_revision:
+            await self._follower.adopted(attempt.state.checkpoint_revision)
+        return None
+
+    def _deletes(self, attempt: _Attempt) -> list[Operation]:
+        """Of every tenure that has something to delete: its covered records, its covered moves."""
+        before = attempt.state.checkpoint.tenures if attempt.state.checkpoint else {}
+        deletes: list[Operation] = []
+        for tenure, mark in sorted(attempt.checkpoint.tenures.items()):
+            old = before.get(tenure, NEW_MARK)
+            is_left = tenure in attempt.state.leftover
+            if mark.seq > old.seq or is_left:
+                first, end = (record.key(self._prefix, tenure, n) for n in (0, mark.seq + 1))
+                deletes.append(Delete(first, end))
+            if mark.gen > old.gen or is_left:
+                first, end = (move.key(self._prefix, tenure, n) for n in (0, mark.gen + 1))
+                deletes.append(Delete(first, end))
+        return deletes
+
+    async def _install(self, attempt: _Attempt, put_at: int) -> None:
+        state, named, built = attempt.state, attempt.checkpoint, attempt.built
+        async with self._follower.lock:
+            if self._follower.state is not state:
+                self._follower.ask_for_reload(put_at)
+                return
+            delta, base = state.levels.delta, state.levels.base
+            if named.delta is not None:
+                delta = LevelFile(named.delta, built.delta.tail)
+            if built.base is not None and named.base is not None:
+                base = LevelFile(named.base, built.base.tail)
+            previous = state.checkpoint
+            state.levels = Levels(named.revision, delta, base)
+            state.cut_streams, state.base_dead_ranges = built.cut_streams, built.base_dead_ranges
+            state.live_objects = built.live_objects
+            for object_id in built.deaths:
+                state.dead[object_id] = (built.now_ms, named.revision)
+            state.checkpoint, state.checkpoint_revision = named, put_at
+            del state.fold.generations[: len(attempt.snapshot.generations)]
+            self._metrics.dead_objects.set(len(state.dead))
+        await self._follower.installed()
+        if previous is not None:
+            await self._compact(previous.revision)
+
+    async def _compact(self, revision: int) -> None:
+        try:
+            await self._kv.compact(revision)
+        except StreamlogError as error:
+            if not is_transient(error):
+                raise
+            log.warning("old revisions were not compacted, the next checkpoint will: %s", error)
+
+    async def _delete_covered(self, attempt: _Attempt) -> None:
+        """What did not fit into the transaction. Cut short, the next opening finds it."""
+        deletes = self._deletes(attempt)[OPERATIONS_MAX - 1 :]
+        for low in range(0, len(deletes), OPERATIONS_MAX):
+            await self._kv.txn([], deletes[low : low + OPERATIONS_MAX])
+        attempt.state.leftover.clear()
+
+    # files that nothing names
+
+    async def _delete_own_files(self) -> None:
+        kv = await self._kv.get(checkpoint.key(self._prefix))
+        named = _names(kv)
+        gone = sorted(self._own_files - named)
+        if gone:
+            await self._store.delete(gone)
+            self._own_files.difference_update(gone)
+
+    async def _sweep_when_due(self) -> None:
+        now = self._clock.monotonic()
+        if self._next_sweep <= now:
+            await self.sweep_files()
+            self._next_sweep = now + self._config.file_sweep_interval_ms / 1000
+
+    async def sweep_files(self) -> list[str]:
+        """Deletes the files of sealed tenures that `k` does not name; their keys.
+
+        Errors: StoreUnavailable, MetadataUnavailable.
+        """
+        listed: list[str] = []
+        token: str | None = None
+        while True:
+            page = await self._store.list(checkpoint.FOLDER, token=token)
+            listed += [info.key for info in page.objects]
+            token = page.next_token
+            if token is None:
+                break
+        start = self._prefix + b"f/"
+        fences = await self._kv.range(start, prefix_end(start))
+        live = {
+            tenure_in(kv.key, self._prefix) for kv in fences.kvs if fence.decode(kv.value).is_live
+        }
+        named = _names(await self._kv.get(checkpoint.key(self._prefix)))
+        gone = []
+        for name in listed:
+            tenure = checkpoint.tenure_of_name(name)
+            if tenure is not None and tenure not in live and name not in named:
+                gone.append(name)
+        if gone:
+            await self._store.delete(gone)
+        return gone
+
+
+def _names(kv: KeyValue | None) -> set[str]:
+    return {file.name for file in checkpoint.decode(kv.value).files} if kv is not None else set()
+
+
+def _unfreeze(state: State) -> None:
+    """Makes one generation of all again, so that failed attempts do not pile them up."""
+    generations = state.fold.generations
+    first = generations[0]
+    for newer in generations[1:]:
+        first.absorb(newer)
+    del generations[1:]

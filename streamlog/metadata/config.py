@@ -1,0 +1,89 @@
+"""Settings of the metadata: how much one commit holds, when checkpoints are written, how to retry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataConfig:
+    object_streams_max: int = setting(
+        60_000,
+        "Most rows (object and stream pairs) of one commit record. Larger: fewer commits under very "
+        "many streams, larger transactions.",
+        minimum=1,
+        maximum=60_000,
+    )
+    record_bytes_max: int = setting(
+        512 << 10,
+        "Most bytes of one commit record before compression. A transaction holds 1.5 MiB at most.",
+        minimum=1 << 10,
+        maximum=1 << 20,
+    )
+    put_window: int = setting(
+        64,
+        "Object ids that may be stored and not yet committed. Larger: more uploads in flight, more "
+        "blind deletes when a node died.",
+        minimum=1,
+        maximum=100_000,
+    )
+    lease_ttl_ms: int = setting(
+        10_000,
+        "A node is taken for dead when it has not been heard of for this long. Smaller: faster "
+        "takeover, more false alarms; safety does not depend on it.",
+        minimum=100,
+    )
+    checkpoint_interval_ms: int = setting(
+        30_000,
+        "At the latest so long after the last checkpoint new records are checkpointed. Smaller: faster "
+        "start, more requests to the store (two or three PUTs each).",
+        minimum=10,
+    )
+    checkpoint_records: int = setting(
+        400, "Records that trigger a checkpoint at once.", minimum=1, maximum=512
+    )
+    checkpoint_record_bytes: int = setting(
+        12 << 20, "Bytes of records that trigger a checkpoint at once.", minimum=1 << 10
+    )
+    checkpoint_rows: int = setting(
+        1_500_000,
+        "Rows that trigger a checkpoint at once; each holds 16 bytes of memory until then.",
+        minimum=1,
+    )
+    delta_percent: int = setting(
+        25,
+        "The delta is merged into the base when it reaches this share of it. Smaller: more bytes "
+        "written; larger: more read back.",
+        minimum=1,
+        maximum=100,
+    )
+    delta_bytes_min: int = setting(
+        256 << 10, "A delta below this size is never merged into the base.", minimum=0
+    )
+    block_cache_bytes: int = setting(
+        8 << 20, "Memory for checkpoint blocks that look-ups read.", minimum=1 << 16
+    )
+    retry_backoff_ms: int = setting(
+        20,
+        "Wait before the first retry against the metadata store; doubles, with jitter.",
+        minimum=1,
+    )
+    retry_backoff_max_ms: int = setting(2_000, "Longest wait between retries.", minimum=1)
+    operation_timeout_ms: int = setting(
+        30_000,
+        "How long opening, moving and id allocation retry before they fail as unavailable. Commits "
+        "retry without end.",
+        minimum=1,
+    )
+    orphan_resweep_ms: int = setting(
+        24 * 3600 * 1000,
+        "Orphans of a sealed tenure are swept again so long after its seal, for uploads that land late; "
+        "then it is forgotten.",
+        minimum=0,
+    )
+    file_sweep_interval_ms: int = setting(
+        3600 * 1000, "How often checkpoint files that nothing names are looked for.", minimum=1000
+    )
+    rack: str = setting("", "Where the node stands; told to other nodes.")

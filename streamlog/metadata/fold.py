@@ -1,0 +1,332 @@
+"""The fold: stream state computed from records and moves in revision order. No I/O, no clock.
+
+1. The same records in the same order give the same fold on every node.
+2. A record is checked in full before anything of it is applied: its tenure holds every stream it
+   touches, under one epoch; the CRC over its absolute rows is the writer's.
+3. A stream's ranges meet: each row starts where the stream ends.
+4. Epochs only rise. A move is void for a stream that its holder no longer has.
+
+Work on many rows is cut into steps (`Steps`), so that an event loop can breathe between them; only the
+task that folds may change the fold meanwhile. What readers see between two steps is committed already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, TypeVar
+
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Corrupt
+from streamlog.format.columns import to_le
+from streamlog.format.commit_record import CommitRecord, ObjectRows, RecordEntry
+from streamlog.metadata.generation import SPAN_MAX, Generation, NewObjectEntry
+from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
+from streamlog.metadata.keys.checkpoint import TenureMark
+from streamlog.metadata.keys.move import Move
+from streamlog.model.batch import StreamState
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+STEP_ROWS = 1024
+
+NOBODY = Tenure(0, 0)
+NEW_MARK = TenureMark(0, 0, 0)
+
+
+class Info(NamedTuple):
+    """What changes seldom in a stream."""
+
+    epoch: int
+    holder: Tenure
+    is_open: bool
+    token: bytes
+    tags: tuple[tuple[str, str], ...]
+
+
+GONE = Info(0, NOBODY, False, b"", ())
+"""In a draft: the stream was destroyed."""
+
+
+class Moved(NamedTuple):
+    stream_id: int
+    holder: Tenure
+    epoch: int
+
+
+def run(steps: Steps[T]) -> T:
+    """All steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+async def run_breathing(steps: Steps[T]) -> T:
+    """All steps; other tasks run between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
+
+
+class Fold:
+    """Every stream, who holds it, and how far each tenure's records and moves are in."""
+
+    def __init__(self, revision: int = 0) -> None:
+        self.revision = revision
+        self.ids: list[int] = []
+        """All stream ids, sorted."""
+        self.info: dict[int, Info] = {}
+        self.starts: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        self.held: dict[Tenure, set[int]] = {}
+        self.marks: dict[Tenure, TenureMark] = {}
+        self.generations: list[Generation] = [Generation()]
+        """Since the checkpoint; the newest last, the others frozen by checkpoints under way."""
+
+    @property
+    def newest(self) -> Generation:
+        return self.generations[-1]
+
+    def mark(self, tenure: Tenure) -> TenureMark:
+        return self.marks.get(tenure, NEW_MARK)
+
+    def row(self, stream_id: int) -> StreamRow | None:
+        info = self.info.get(stream_id)
+        if info is None:
+            return None
+        return StreamRow(
+            stream_id,
+            info.epoch,
+            info.holder,
+            self.starts[stream_id],
+            self.ends[stream_id],
+            StreamState.OPEN if info.is_open else StreamState.CLOSED,
+            info.token,
+            dict(info.tags),
+        )
+
+    def add_stream(self, stream_id: int, info: Info, start: int, end: int) -> None:
+        if not self.ids or stream_id > self.ids[-1]:
+            self.ids.append(stream_id)
+        else:
+            insort(self.ids, stream_id)
+        self.info[stream_id] = info
+        self.starts[stream_id], self.ends[stream_id] = start, end
+        self.held.setdefault(info.holder, set()).add(stream_id)
+
+    def remove_stream(self, stream_id: int) -> None:
+        info = self.info.pop(stream_id)
+        del self.ids[bisect_left(self.ids, stream_id)]
+        del self.starts[stream_id], self.ends[stream_id]
+        self._unhold(info.holder, stream_id)
+
+    def apply_move(self, holder: Tenure, gen: int, move: Move) -> Steps[list[Moved]]:
+        """Folds `m/holder/gen`; what moved. One that is in already changes nothing."""
+        mark = self.mark(holder)
+        if gen <= mark.gen:
+            return []
+        if gen != mark.gen + 1:
+            raise Corrupt(
+                f"move {gen} away from tenure {holder} follows move {mark.gen}: one is lost"
+            )
+        wanted: Sequence[tuple[int, int | None]]
+        if move.streams is None:
+            wanted = [(stream_id, None) for stream_id in sorted(self.held.get(holder, ()))]
+        else:
+            wanted = move.streams
+        moved = []
+        for index, (stream_id, epoch) in enumerate(wanted):
+            if index % STEP_ROWS == STEP_ROWS - 1:
+                yield
+            info = self.info.get(stream_id)
+            if info is None or info.holder != holder:
+                continue
+            if epoch is not None and epoch <= info.epoch:
+                raise Corrupt(
+                    f"move {gen} away from tenure {holder} takes stream {stream_id} from epoch "
+                    f"{info.epoch} back to {epoch}"
+                )
+            new = info.epoch + 1 if epoch is None else epoch
+            is_open = info.is_open or epoch is not None
+            self.info[stream_id] = Info(new, move.to, is_open, info.token, info.tags)
+            self._unhold(holder, stream_id)
+            self.held.setdefault(move.to, set()).add(stream_id)
+            moved.append(Moved(stream_id, move.to, new))
+        self.marks[holder] = mark._replace(gen=gen)
+        self.newest.records += 1
+        self.newest.rows += len(wanted)
+        return moved
+
+    def apply_record(
+        self, tenure: Tenure, seq: int, record: CommitRecord, revision: int, size_bytes: int = 0
+    ) -> Steps[None]:
+        """Folds `c/tenure/seq`. One that is in already changes nothing."""
+        mark = self.mark(tenure)
+        if seq <= mark.seq:
+            return
+        if seq != mark.seq + 1:
+            raise Corrupt(f"record {seq} of tenure {tenure} follows record {mark.seq}: one is lost")
+        draft = Draft(self, tenure, seq)
+        for entry in record.entries:
+            yield from draft.add(entry)
+        if draft.rows_crc32c != record.rows_crc32c:
+            raise Corrupt(
+                f"record {seq} of tenure {tenure} was written for other offsets or epochs than the "
+                "fold has"
+            )
+        yield from draft.finish(revision)
+        self.marks[tenure] = TenureMark(seq, mark.gen, max(mark.floor, record.floor))
+        self.newest.records += 1
+        self.newest.bytes += size_bytes
+
+    def _unhold(self, holder: Tenure, stream_id: int) -> None:
+        streams = self.held[holder]
+        streams.discard(stream_id)
+        if not streams:
+            del self.held[holder]
+
+
+class Draft:
+    """A record on its way into the fold: what it changes, checked, and applied by `finish` alone."""
+
+    def __init__(self, fold: Fold, tenure: Tenure, seq: int) -> None:
+        self._fold = fold
+        self._tenure = tenure
+        self._what = f"record {seq} of tenure {tenure}"
+        self._info: dict[int, Info] = {}
+        self._starts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._objects: list[tuple[ObjectRows, array[int]]] = []
+        self.rows_crc32c = 0
+
+    def add(self, entry: RecordEntry) -> Steps[None]:
+        """Errors: Corrupt where the entry does not fit the fold."""
+        for create in entry.creates:
+            if create.stream_id in self._info or create.stream_id in self._fold.info:
+                raise Corrupt(f"{self._what} creates stream {create.stream_id}, which exists")
+            self._info[create.stream_id] = Info(create.epoch, self._tenure, True, b"", create.tags)
+            self._starts[create.stream_id] = self._ends[create.stream_id] = 0
+        for rows in entry.objects:
+            yield from self._add_rows(rows)
+        for stream_id, epoch, token in entry.tokens:
+            self._info[stream_id] = self._held(stream_id, epoch)._replace(token=token)
+        for stream_id, epoch, start in entry.trims:
+            self._held(stream_id, epoch)
+            if start > self._end(stream_id):
+                raise Corrupt(f"{self._what} trims stream {stream_id} past its end")
+            self._starts[stream_id] = max(start, self._start(stream_id))
+        for stream_id, epoch in entry.closes:
+            self._info[stream_id] = self._held(stream_id, epoch)._replace(is_open=False)
+        for stream_id, epoch in entry.destroys:
+            self._held(stream_id, epoch)
+            self._info[stream_id] = GONE
+
+    def finish(self, revision: int) -> Steps[None]:
+        """Applies everything that was added."""
+        fold, newest = self._fold, self._fold.newest
+        for stream_id, info in self._info.items():
+            if info is not GONE and stream_id not in fold.info:
+                fold.add_stream(stream_id, info, 0, 0)
+        for stream_id, start in self._starts.items():
+            old = fold.starts.get(stream_id)
+            if old is not None and start > old:
+                newest.cuts.setdefault(stream_id, old)
+                fold.starts[stream_id] = start
+        for rows, ends in self._objects:
+            yield from self._finish_rows(rows, ends, revision)
+        known = fold.ends
+        for stream_id, end in self._ends.items():
+            if stream_id in known:
+                known[stream_id] = end
+        for stream_id, info in self._info.items():
+            if info is not GONE:
+                fold.info[stream_id] = info
+            else:
+                newest.cuts.setdefault(stream_id, fold.starts.get(stream_id, 0))
+                if stream_id in fold.info:
+                    fold.remove_stream(stream_id)
+
+    def _add_rows(self, rows: ObjectRows) -> Steps[None]:
+        info_here, info_there = self._info, self._fold.info
+        ends_here, ends_there, tenure = self._ends, self._fold.ends, self._tenure
+        if any(
+            rows.object_id in generation.objects for generation in self._fold.generations
+        ) or any(rows.object_id == other.object_id for other, _ in self._objects):
+            raise Corrupt(f"{self._what} commits object {rows.object_id} a second time")
+        ends = array("Q")
+        for low in range(0, len(rows.streams), STEP_ROWS):
+            flat: list[int] = []
+            high = low + STEP_ROWS
+            for stream_id, count in zip(rows.streams[low:high], rows.counts[low:high], strict=True):
+                info = info_here.get(stream_id) or info_there.get(stream_id)
+                if info is None or info[1] != tenure or not info[2]:
+                    raise Corrupt(
+                        f"{self._what} has rows of stream {stream_id}, which that tenure does not "
+                        "hold open"
+                    )
+                start = ends_here.get(stream_id)
+                if start is None:
+                    start = ends_there[stream_id]
+                end = ends_here[stream_id] = start + count
+                flat += (stream_id, info[0], start, end)
+            packed = array("Q", flat)
+            self.rows_crc32c = crc32c(to_le(packed), self.rows_crc32c)
+            ends.extend(packed[3::4])
+            yield
+        self._objects.append((rows, ends))
+
+    def _finish_rows(self, rows: ObjectRows, ends: array[int], revision: int) -> Steps[None]:
+        newest, object_id, count = self._fold.newest, rows.object_id, 0
+        ranges = newest.ranges
+        for low in range(0, len(ends), STEP_ROWS):
+            high = low + STEP_ROWS
+            for stream_id, end, size in zip(
+                rows.streams[low:high], ends[low:high], rows.counts[low:high], strict=True
+            ):
+                known = ranges.get(stream_id)
+                if known is None:
+                    ranges[stream_id] = array("Q", (end - size, end, object_id))
+                    count += 1
+                elif (
+                    known[-1] == object_id and end - known[-4 if len(known) > 3 else 0] <= SPAN_MAX
+                ):
+                    known[-2] = end
+                else:
+                    known.append(end)
+                    known.append(object_id)
+                    count += 1
+            yield
+        row = ObjectRow(
+            object_id,
+            rows.size_bytes,
+            rows.index_position,
+            rows.index_length,
+            rows.index_crc32c,
+            rows.store,
+        )
+        newest.objects[object_id] = NewObjectEntry(row, count, revision)
+        newest.rows += len(ends)
+
+    def _held(self, stream_id: int, epoch: int) -> Info:
+        info = self._info.get(stream_id) or self._fold.info.get(stream_id)
+        if info is None or info.holder != self._tenure or info.epoch != epoch:
+            raise Corrupt(
+                f"{self._what} changes stream {stream_id} under epoch {epoch}, which that tenure does "
+                "not hold"
+            )
+        return info
+
+    def _start(self, stream_id: int) -> int:
+        start = self._starts.get(stream_id)
+        return self._fold.starts[stream_id] if start is None else start
+
+    def _end(self, stream_id: int) -> int:
+        end = self._ends.get(stream_id)
+        return self._fold.ends[stream_id] if end is None else end

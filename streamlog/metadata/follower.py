@@ -1,0 +1,298 @@
+"""Following: every record, move and fence since the opening, folded in the order of revisions.
+
+1. One watch over `c/` to `m/` brings all that matters, in order; `revision` says how far it is folded.
+2. A tenure's own record is folded from the answer when nothing can lie before it (its revision is the
+   next one); else when the watch gets there. So no order but that of revisions ever happens.
+3. `reach(R)` ends when everything up to R is folded; R must be of a change in the watched keys.
+4. Another node's checkpoint is adopted: its files are read first, then the state is loaded anew under
+   the lock, so memory is freed and files that go are no longer needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol, cast
+
+from streamlog.errors import (
+    Closed,
+    MetadataUnavailable,
+    RevisionCompacted,
+    StreamlogError,
+)
+from streamlog.format.commit_record import CommitRecord
+from streamlog.kvstore.interface import Change, KVStore, WatchBatch
+from streamlog.metadata.backoff import Backoff, Retry
+from streamlog.metadata.fold import Moved, run_breathing
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.keys import checkpoint, fence, move
+from streamlog.metadata.keys.move import Move
+from streamlog.metadata.keys.space import number_in, tenure_in
+from streamlog.metadata.loader import Loader, State, decode_record
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.runtime.offload import Offload
+
+log = logging.getLogger(__name__)
+
+OWN_MOVES_MAX = 1024
+
+
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class Follower:
+    def __init__(
+        self,
+        kv: KVStore,
+        prefix: bytes,
+        loader: Loader,
+        state: State,
+        tenure: Tenure,
+        retry: Retry,
+        offload: Offload,
+        metrics: MetadataMetrics,
+    ) -> None:
+        self._kv = kv
+        self._prefix = prefix
+        self._loader = loader
+        self._retry = retry
+        self._offload = offload
+        self._metrics = metrics
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._ticket = count()
+        self._failure: StreamlogError | None = None
+        self._foreign_checkpoint = asyncio.Event()
+        self._checkpoint_seen = state.checkpoint_revision
+        self._adopted = asyncio.Condition()
+        self._on_moved: list[Callable[[Moved], None]] = []
+        self._own_moves: dict[tuple[Tenure, int], bytes] = {}
+        self.tenure = tenure
+        self.state = state
+        self.lock = asyncio.Lock()
+        """Held while the fold changes."""
+        self.news = asyncio.Event()
+        """Set when something was folded, for the checkpoint loop to look at."""
+
+    # what others ask
+
+    @property
+    def revision(self) -> int:
+        return self.state.fold.revision
+
+    @property
+    def gen(self) -> int:
+        """Moves away from this tenure that are folded."""
+        return self.state.fold.mark(self.tenure).gen
+
+    @property
+    def is_sealed(self) -> bool:
+        """The fence was seen sealed, or gone."""
+        own = self.state.fences.get(self.tenure)
+        return own is None or not own.is_live
+
+    def note_sealed(self, seen: fence.Fence | None) -> None:
+        """An answer showed the own fence sealed, before the watch did."""
+        if seen is None:
+            self.state.fences.pop(self.tenure, None)
+        else:
+            self.state.fences[self.tenure] = seen
+
+    def on_moved(self, callback: Callable[[Moved], None]) -> None:
+        """Called for every stream that this tenure loses, when that is folded."""
+        self._on_moved.append(callback)
+
+    def own_move(self, holder: Tenure, gen: int) -> bytes | None:
+        """The request id of a folded move to this tenure."""
+        return self._own_moves.get((holder, gen))
+
+    async def reach(self, revision: int) -> None:
+        """Everything up to `revision` is folded on return. Errors: what ended the following."""
+        if self._failure is not None:
+            raise self._failure
+        if self.revision >= revision:
+            return
+        future = asyncio.get_running_loop().create_future()
+        heappush(self._waiting, (revision, next(self._ticket), future))
+        await future
+
+    async def catch_up(self, backoff: Backoff) -> None:
+        """Everything committed or moved before the call is folded on return.
+
+        Heads and fences tell the revision of every tenure's last record and move.
+        """
+        while True:
+            try:
+                found = await self._kv.range(self._prefix + b"f/", self._prefix + b"h0")
+            except StreamlogError as error:
+                await backoff.after(error)
+                continue
+            await self.reach(max((kv.mod_revision for kv in found.kvs), default=0))
+            return
+
+    async def fold_own_record(
+        self, revision: int, seq: int, record: CommitRecord, size_bytes: int
+    ) -> None:
+        """The answer said that this tenure's record `seq` was put at `revision`."""
+        async with self.lock:
+            if revision == self.revision + 1:
+                fold = self.state.fold
+                await run_breathing(
+                    fold.apply_record(self.tenure, seq, record, revision, size_bytes)
+                )
+                self._advance(revision)
+        await self.reach(revision)
+
+    async def adopted(self, than: int) -> None:
+        """Waits until a newer checkpoint than the one put at revision `than` is in use."""
+        async with self._adopted:
+            await self._adopted.wait_for(lambda: self.state.checkpoint_revision != than)
+
+    def ask_for_reload(self, put_at: int) -> None:
+        """`k` was put at that revision and is not what the state stands on."""
+        self._checkpoint_seen = max(self._checkpoint_seen, put_at)
+        self._foreign_checkpoint.set()
+
+    async def installed(self) -> None:
+        """This tenure put a new `k` and changed `state` accordingly."""
+        async with self._adopted:
+            self._adopted.notify_all()
+
+    def fail(self, error: StreamlogError) -> None:
+        """Ends every wait, and later ones."""
+        self._failure = self._failure or error
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    # the loops
+
+    async def follow(self) -> None:
+        """Runs until cancelled. Errors: Corrupt, UnsupportedVersion, Closed: all end the tenure."""
+        start, end = self._prefix + b"c/", self._prefix + b"m0"
+        backoff = self._retry.endless()
+        while True:
+            try:
+                watcher = self._kv.watch(start, end, from_revision=self.revision + 1)
+                try:
+                    async for batch in watcher:
+                        await self._take(batch)
+                        backoff = self._retry.endless()
+                finally:
+                    await cast(_Closable, watcher).aclose()
+                raise MetadataUnavailable("the watch of the metadata ended; it is begun again")
+            except RevisionCompacted:
+                log.warning("the watch fell behind; the metadata is loaded anew")
+                await self._reload()
+            except Closed:
+                raise
+            except MetadataUnavailable as error:
+                log.warning("the watch of the metadata broke: %s", error)
+                await backoff.wait()
+
+    async def adopt(self) -> None:
+        """Runs until cancelled: takes over the checkpoints that other tenures write."""
+        while True:
+            await self._foreign_checkpoint.wait()
+            self._foreign_checkpoint.clear()
+            if self._checkpoint_seen > self.state.checkpoint_revision:
+                await self._reload()
+
+    # folding
+
+    async def _take(self, batch: WatchBatch) -> None:
+        async with self.lock:
+            if batch.revision <= self.revision:
+                return
+            for change in batch.changes:
+                await self._take_change(change)
+            self._advance(batch.revision)
+
+    async def _take_change(self, change: Change) -> None:
+        letter = change.key[len(self._prefix) : len(self._prefix) + 1]
+        if letter == b"f":
+            self._take_fence(change)
+        elif letter == b"k" and change.kv is not None:
+            found = checkpoint.decode(change.kv.value)
+            # This tenure's own checkpoints are installed by whoever wrote them, without a reload.
+            if found.delta is None or found.delta.tenure != self.tenure:
+                self.ask_for_reload(change.kv.mod_revision)
+        elif change.kv is None:
+            return
+        elif letter == b"c":
+            tenure, seq = tenure_in(change.key, self._prefix), number_in(change.key)
+            fold = self.state.fold
+            if seq > fold.mark(tenure).seq:
+                value = change.kv.value
+                record = await decode_record(value, self._offload)
+                await run_breathing(
+                    fold.apply_record(tenure, seq, record, change.revision, len(value))
+                )
+        elif letter == b"m":
+            tenure, gen = tenure_in(change.key, self._prefix), number_in(change.key)
+            await self._take_move(tenure, gen, move.decode(change.kv.value))
+
+    def _take_fence(self, change: Change) -> None:
+        tenure, fold = tenure_in(change.key, self._prefix), self.state.fold
+        if change.kv is not None:
+            self.state.fences[tenure] = fence.decode(change.kv.value)
+            return
+        self.state.fences.pop(tenure, None)
+        if tenure not in fold.held:
+            fold.marks.pop(tenure, None)
+
+    async def _take_move(self, holder: Tenure, gen: int, found: Move) -> None:
+        moved = await run_breathing(self.state.fold.apply_move(holder, gen, found))
+        if found.to == self.tenure:
+            self._own_moves[holder, gen] = found.request_id
+            while len(self._own_moves) > OWN_MOVES_MAX:
+                del self._own_moves[next(iter(self._own_moves))]
+        elif holder == self.tenure:
+            self._tell_moved(moved)
+
+    def _tell_moved(self, moved: list[Moved]) -> None:
+        for one in moved:
+            for callback in self._on_moved:
+                callback(one)
+
+    def _advance(self, revision: int) -> None:
+        self.state.fold.revision = revision
+        self._metrics.revision.set(revision)
+        self.news.set()
+        while self._waiting and self._waiting[0][0] <= revision:
+            _, _, future = heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+
+    async def _reload(self) -> None:
+        backoff = self._retry.endless()
+        while True:
+            try:
+                files = await self._loader.read_files()
+                async with self.lock:
+                    state = await self._loader.finish(files)
+                    if state is not None:
+                        self._replace(state)
+            except StreamlogError as error:
+                await backoff.after(error)
+                continue
+            if state is not None:
+                await self.installed()
+                return
+
+    def _replace(self, state: State) -> None:
+        """The lock is held; `state` is no older than what it replaces."""
+        old = self.state.fold
+        self.state = state
+        self._checkpoint_seen = max(self._checkpoint_seen, state.checkpoint_revision)
+        lost = []
+        for stream_id in sorted(old.held.get(self.tenure, ())):
+            info = state.fold.info.get(stream_id)
+            if info is not None and info.holder != self.tenure:
+                lost.append(Moved(stream_id, info.holder, info.epoch))
+        self._advance(state.fold.revision)
+        self._tell_moved(lost)

@@ -1,0 +1,145 @@
+"""What may be deleted: dead objects, orphans, and at last what is known of a settled tenure.
+
+A tenure's orphans are judged by a fold that has seen its seal: both come from the same watch, in order,
+so a fence that is sealed here has all its records folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from streamlog.kvstore.interface import Compare, Delete, KVStore, Operation, RevisionIs, prefix_end
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.follower import Follower
+from streamlog.metadata.id_allocator import ObjectIdAllocator
+from streamlog.metadata.interface import DeadObject, Orphans, Tenure
+from streamlog.metadata.keys import fence, head, id_block, pin
+from streamlog.metadata.keys.id_block import IdKind
+from streamlog.metadata.keys.space import number_in
+from streamlog.metadata.lookup import Lookup
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.object_ids import ObjectIds, window_ids
+from streamlog.runtime.clock import Clock
+
+
+class Garbage:
+    def __init__(
+        self,
+        kv: KVStore,
+        prefix: bytes,
+        follower: Follower,
+        lookup: Lookup,
+        ids: ObjectIds,
+        allocator: ObjectIdAllocator,
+        *,
+        config: MetadataConfig,
+        clock: Clock,
+        metrics: MetadataMetrics,
+    ) -> None:
+        self._kv = kv
+        self._prefix = prefix
+        self._follower = follower
+        self._lookup = lookup
+        self._ids = ids
+        self._allocator = allocator
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._swept: set[Tenure] = set()
+
+    def dead_objects(self, limit: int) -> list[DeadObject]:
+        """As Metadata.dead_objects."""
+        dead = self._follower.state.dead.items()
+        return [DeadObject(object_id, *death) for object_id, death in islice(dead, limit)]
+
+    def forget(self, object_ids: Iterable[int]) -> None:
+        dead = self._follower.state.dead
+        for object_id in object_ids:
+            dead.pop(object_id, None)
+        self._metrics.dead_objects.set(len(dead))
+
+    async def orphan_candidates(self) -> list[Orphans]:
+        """As Metadata.orphan_candidates."""
+        found = []
+        own = self._ids.orphans
+        if own:
+            found.append(Orphans(self._follower.tenure, tuple(own)))
+        sealed = self._sealed_to_sweep()
+        if sealed:
+            blocks = await self._blocks(id_block.OBJECTS)
+            for tenure, is_final in sealed:
+                floor = self._follower.state.fold.mark(tenure).floor
+                window = self._follower.state.fences[tenure].window
+                ids = []
+                for object_id in window_ids(blocks.get(tenure, []), floor, window):
+                    # A dead object waits for its delay and for pins; it is nobody's orphan.
+                    is_dead = object_id in self._follower.state.dead
+                    if not is_dead and await self._lookup.object(object_id) is None:
+                        ids.append(object_id)
+                found.append(Orphans(tenure, tuple(ids), is_final))
+        return found
+
+    async def orphans_deleted(self, orphans: Orphans) -> None:
+        """As Metadata.orphans_deleted."""
+        if orphans.tenure == self._follower.tenure:
+            self._ids.swept(orphans.object_ids)
+            self._allocator.changed()
+            return
+        self._swept.add(orphans.tenure)
+        if orphans.is_final:
+            await self._settle(orphans.tenure)
+
+    async def oldest_pin(self) -> int | None:
+        """As Metadata.oldest_pin."""
+        start = pin.prefix_of_pins(self._prefix)
+        found = await self._kv.range(start, prefix_end(start))
+        return min((pin.decode(kv.value).revision for kv in found.kvs), default=None)
+
+    def _sealed_to_sweep(self) -> list[tuple[Tenure, bool]]:
+        """Sealed tenures, and whether the late sweep is due; swept ones wait for that."""
+        now_ms, found = self._clock.now_ms(), []
+        for tenure, known in self._follower.state.fences.items():
+            if known.is_live or tenure == self._follower.tenure:
+                continue
+            is_late = now_ms >= known.sealed_ms + self._config.orphan_resweep_ms
+            is_final = is_late and self._is_settled(tenure)
+            if is_final or tenure not in self._swept:
+                found.append((tenure, is_final))
+        return found
+
+    def _is_settled(self, tenure: Tenure) -> bool:
+        """It holds nothing, and the checkpoint covers all that it did."""
+        state = self._follower.state
+        if tenure in state.fold.held or state.checkpoint is None:
+            return False
+        mark = state.fold.marks.get(tenure)
+        return mark is None or mark == state.checkpoint.tenures.get(tenure)
+
+    async def _settle(self, tenure: Tenure) -> None:
+        """Deletes its fence, head and blocks. Refused when something changed: the next sweep sees it."""
+        fence_key, head_key = fence.key(self._prefix, tenure), head.key(self._prefix, tenure)
+        fence_kv, head_kv = await self._kv.get(fence_key), await self._kv.get(head_key)
+        if fence_kv is None or head_kv is None or not self._is_settled(tenure):
+            return
+        known = fence.decode(fence_kv.value)
+        mark = self._follower.state.fold.mark(tenure)
+        if known.is_live or (head.decode(head_kv.value), known.gen) != (mark.seq, mark.gen):
+            return
+        deletes: list[Operation] = [Delete(fence_key), Delete(head_key)]
+        for kind in (id_block.OBJECTS, id_block.STREAMS):
+            for block in (await self._blocks(kind)).get(tenure, ()):
+                deletes.append(Delete(id_block.block_key(self._prefix, kind, block)))
+        compares: list[Compare] = [
+            RevisionIs(fence_key, fence_kv.mod_revision),
+            RevisionIs(head_key, head_kv.mod_revision),
+        ]
+        await self._kv.txn(compares, deletes)
+
+    async def _blocks(self, kind: IdKind) -> dict[Tenure, list[int]]:
+        """Block numbers by owner, rising."""
+        start = id_block.block_prefix(self._prefix, kind)
+        found: dict[Tenure, list[int]] = {}
+        for kv in (await self._kv.range(start, prefix_end(start))).kvs:
+            found.setdefault(id_block.decode_owner(kv.value), []).append(number_in(kv.key))
+        return found

@@ -1,0 +1,55 @@
+"""The tenure's lease: kept alive so that others see it lives. Safety never rests on it."""
+
+from __future__ import annotations
+
+import logging
+
+from streamlog.errors import NotFound, StreamlogError
+from streamlog.kvstore.interface import KVStore, Put, ValueIs
+from streamlog.metadata.backoff import is_transient
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.keys import fence, lease
+
+log = logging.getLogger(__name__)
+
+
+class Liveness:
+    def __init__(
+        self, kv: KVStore, prefix: bytes, tenure: Tenure, lease_id: int, ttl_ms: int
+    ) -> None:
+        self._kv = kv
+        self._prefix = prefix
+        self._tenure = tenure
+        self._lease_id = lease_id
+        self._ttl_ms = ttl_ms
+
+    def interval_s(self) -> float:
+        return self._ttl_ms / 3000
+
+    async def tick(self) -> None:
+        """Keeps the lease; a lost one is replaced while the fence is there."""
+        try:
+            try:
+                await self._kv.keep_alive(self._lease_id)
+            except NotFound:
+                await self._replace()
+        except StreamlogError as error:
+            if not is_transient(error):
+                raise
+            log.warning("the lease was not kept alive: %s", error, extra={"error": str(error)})
+
+    async def end(self) -> None:
+        """Tells the others at once. Errors: as KVStore.revoke_lease."""
+        try:
+            await self._kv.revoke_lease(self._lease_id)
+        except NotFound:
+            log.debug("the lease had ended before it was revoked")
+
+    async def _replace(self) -> None:
+        key = fence.key(self._prefix, self._tenure)
+        kv = await self._kv.get(key)
+        if kv is None or not fence.decode(kv.value).is_live:
+            return
+        self._lease_id = await self._kv.grant_lease(self._ttl_ms)
+        put = Put(lease.key(self._prefix, self._tenure), lease.VALUE, self._lease_id)
+        await self._kv.txn([ValueIs(key, kv.value)], [put])

@@ -1,0 +1,113 @@
+"""Which object ids a tenure may store: those in [floor, floor + W) of its own blocks.
+
+1. An id is open from `take` until it was committed, or given up and then swept.
+2. The floor is the lowest open id. Only a floor that is in a committed record counts (`durable`): from
+   it whoever sweeps after a crash knows where uncommitted objects may lie.
+3. Positions count a tenure's ids through all its blocks, so that a window can pass a block's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from streamlog.metadata.keys.id_block import OBJECTS
+
+BLOCK_IDS = OBJECTS.block_ids
+BITS = OBJECTS.block_bits
+
+
+def position_of(blocks: Sequence[int], object_id: int) -> int:
+    """The id's position; a block's end (exclusive) counts as the next block's first position.
+
+    An id below all blocks (a floor of 0: nothing committed) is position 0.
+    """
+    for index, block in enumerate(blocks):
+        if block << BITS <= object_id <= (block + 1) << BITS:
+            return index * BLOCK_IDS + object_id - (block << BITS)
+    return 0
+
+
+def id_at(blocks: Sequence[int], position: int) -> int:
+    """The id at a position below len(blocks) · 2^20; the end of the last block past that."""
+    index, offset = divmod(position, BLOCK_IDS)
+    if index >= len(blocks):
+        return (blocks[-1] + 1) << BITS
+    return (blocks[index] << BITS) + offset
+
+
+def window_ids(blocks: Sequence[int], floor: int, window: int) -> list[int]:
+    """Every id that the tenure may have stored without a commit."""
+    if not blocks:
+        return []
+    start = position_of(blocks, floor)
+    end = min(start + window, len(blocks) * BLOCK_IDS)
+    return [id_at(blocks, position) for position in range(start, end)]
+
+
+class ObjectIds:
+    """One tenure's window."""
+
+    def __init__(self, block: int, window: int) -> None:
+        self._blocks = [block]
+        self._window = window
+        self._next = 0
+        self._durable = 0
+        self._open: set[int] = set()
+        self._orphans: set[int] = set()
+
+    @property
+    def needs_block(self) -> bool:
+        return self._next >= len(self._blocks) * BLOCK_IDS
+
+    @property
+    def has_room(self) -> bool:
+        return self._next < self._durable + self._window
+
+    @property
+    def can_raise_floor(self) -> bool:
+        """A record with the floor of now would open the window further."""
+        return self._floor_position(()) > self._durable
+
+    @property
+    def uncommitted(self) -> frozenset[int]:
+        """Taken, neither committed nor given up."""
+        return frozenset(self._open - self._orphans)
+
+    @property
+    def orphans(self) -> list[int]:
+        """Given up and not yet swept."""
+        return sorted(self._orphans)
+
+    def add_block(self, block: int) -> None:
+        self._blocks.append(block)
+
+    def take(self) -> int:
+        object_id = id_at(self._blocks, self._next)
+        self._next += 1
+        self._open.add(object_id)
+        return object_id
+
+    def floor(self, closing: Collection[int] = ()) -> int:
+        """The floor once the ids in `closing` are committed."""
+        return id_at(self._blocks, self._floor_position(closing))
+
+    def committed(self, object_ids: Iterable[int], floor: int) -> None:
+        """A record with that floor, which commits these ids, is durable."""
+        self._open.difference_update(object_ids)
+        self._durable = max(self._durable, position_of(self._blocks, floor))
+
+    def give_up(self, object_ids: Iterable[int]) -> None:
+        self._orphans.update(object_ids)
+        self._orphans &= self._open
+
+    def swept(self, object_ids: Iterable[int]) -> None:
+        gone = self._orphans.intersection(object_ids)
+        self._orphans -= gone
+        self._open -= gone
+
+    def _floor_position(self, closing: Collection[int]) -> int:
+        still_open = self._open.difference(closing)
+        if not still_open:
+            return self._next
+        # Blocks of one tenure rise, so the lowest id has the lowest position.
+        return position_of(self._blocks, min(still_open))

@@ -1,0 +1,144 @@
+"""`open_metadata`: a new tenure of a node, following the shared metadata."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import StreamlogError
+from streamlog.kvstore.interface import KVStore
+from streamlog.metadata.backoff import Retry
+from streamlog.metadata.checkpoint_files import BlockReader
+from streamlog.metadata.checkpointer import Checkpointer
+from streamlog.metadata.committer import Committer
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.follower import Follower
+from streamlog.metadata.garbage import Garbage
+from streamlog.metadata.id_allocator import BlockTaker, ObjectIdAllocator, StreamIds
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.liveness import Liveness
+from streamlog.metadata.loader import Loader, State
+from streamlog.metadata.lookup import Lookup
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.mover import Mover
+from streamlog.metadata.object_ids import ObjectIds
+from streamlog.metadata.registration import register
+from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+
+async def open_metadata(
+    kv: KVStore,
+    store: ObjectStore,
+    *,
+    cluster_id: str,
+    node_id: int,
+    wal_mode: Literal["object", "disk"],
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    registry: CollectorRegistry,
+    config: MetadataConfig | None = None,
+    address: str = "",
+) -> TenureMetadata:
+    """Registers a new tenure, which seals the node's earlier one, and loads the metadata.
+
+    The tenure holds no streams yet: once the local WAL durably names it, call `take_over_previous`.
+    `kv` and `store` stay the caller's to close.
+
+    Errors: InvalidName (the cluster id), MetadataUnavailable, StoreUnavailable, Corrupt,
+    UnsupportedVersion.
+    """
+    config = config or MetadataConfig()
+    prefix = prefix_of(cluster_id)
+    retry = Retry(config, clock, random)
+    metrics = MetadataMetrics(registry)
+    registered = await register(
+        kv,
+        prefix,
+        node_id,
+        has_disk_wal=wal_mode == "disk",
+        address=address,
+        config=config,
+        clock=clock,
+        retry=retry,
+    )
+    loader = Loader(kv, store, prefix, offload)
+    state = await _load(loader, retry)
+    follower = Follower(kv, prefix, loader, state, registered.tenure, retry, offload, metrics)
+    reader = BlockReader(store, config.block_cache_bytes)
+    ids = ObjectIds(registered.object_block, config.put_window)
+    committer = Committer(
+        kv,
+        prefix,
+        follower,
+        registered.fence,
+        ids,
+        config=config,
+        clock=clock,
+        retry=retry,
+        offload=offload,
+        metrics=metrics,
+    )
+    blocks = BlockTaker(kv, prefix, follower, retry)
+    allocator = ObjectIdAllocator(ids, blocks, committer.ask_for_floor)
+    committer.allocator = allocator
+    lookup = Lookup(kv, prefix, follower, reader)
+    metadata = TenureMetadata(
+        cluster_id,
+        kv,
+        prefix,
+        registered.fence,
+        follower=follower,
+        committer=committer,
+        mover=Mover(
+            kv, prefix, follower, registered.fence, clock=clock, random=random, retry=retry
+        ),
+        checkpointer=Checkpointer(
+            kv,
+            store,
+            prefix,
+            follower,
+            reader,
+            registered.fence,
+            config=config,
+            clock=clock,
+            random=random,
+            offload=offload,
+            retry=retry,
+            metrics=metrics,
+        ),
+        lookup=lookup,
+        garbage=Garbage(
+            kv,
+            prefix,
+            follower,
+            lookup,
+            ids,
+            allocator,
+            config=config,
+            clock=clock,
+            metrics=metrics,
+        ),
+        liveness=Liveness(kv, prefix, registered.tenure, registered.lease_id, config.lease_ttl_ms),
+        object_ids=ids,
+        allocator=allocator,
+        stream_ids=StreamIds(blocks),
+        clock=clock,
+        retry=retry,
+    )
+    metadata.start()
+    return metadata
+
+
+async def _load(loader: Loader, retry: Retry) -> State:
+    backoff = retry.bounded()
+    while True:
+        try:
+            return await loader.load()
+        except StreamlogError as error:
+            await backoff.after(error)

@@ -1,0 +1,251 @@
+"""What of some commit entries goes into the tenure's next record. Pure; reads the fold, changes nothing.
+
+1. A row (or trim, close, …) whose stream has another epoch or holder than the entry says is stripped:
+   the epoch decides, for the tenure may have lost the stream and got it back.
+2. An object that keeps no row is not committed: it is an orphan.
+3. An entry that does not fit for another reason is the caller's fault: it fails alone and whole.
+4. Entries stay in order; none is split.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Internal, StreamlogError
+from streamlog.format.columns import to_le
+from streamlog.format.commit_record import (
+    CommitRecord,
+    Create,
+    ObjectRows,
+    RecordEntry,
+    StreamAt,
+    Token,
+    Trim,
+)
+from streamlog.metadata.fold import GONE, STEP_ROWS, Fold, Info, Steps
+from streamlog.metadata.generation import SPAN_MAX
+from streamlog.metadata.interface import CommitEntry, NewObject, Tenure
+
+
+@dataclass(slots=True)
+class PlannedEntry:
+    """`failure`: why the entry is left out. `stripped`: streams of which nothing is committed."""
+
+    stripped: frozenset[int] = frozenset()
+    committed: list[int] = field(default_factory=list)
+    orphaned: list[int] = field(default_factory=list)
+    failure: StreamlogError | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """`record` None: nothing is left to commit. `entries` are in the order of the input."""
+
+    record: CommitRecord | None
+    entries: list[PlannedEntry]
+
+
+class _Unfit(Exception):
+    """The entry breaks a rule that stripping does not mend."""
+
+
+def plan_record(
+    fold: Fold,
+    tenure: Tenure,
+    entries: Sequence[CommitEntry],
+    is_open_object: frozenset[int],
+    *,
+    may_be_empty: bool = False,
+) -> Steps[Plan]:
+    """`is_open_object`: ids that the tenure took and has neither committed nor released.
+
+    The record's floor is 0; the caller knows it better. `may_be_empty`: a record for the floor alone.
+    """
+    work = _Work(fold, tenure, is_open_object)
+    planned = []
+    for entry in entries:
+        planned.append((yield from work.add(entry)))
+    if not work.entries and not may_be_empty:
+        return Plan(None, planned)
+    return Plan(CommitRecord(0, work.rows_crc32c, tuple(work.entries)), planned)
+
+
+class _Work:
+    """The record so far: what its entries changed, over the fold."""
+
+    def __init__(self, fold: Fold, tenure: Tenure, open_objects: frozenset[int]) -> None:
+        self._fold = fold
+        self._tenure = tenure
+        self._open_objects = set(open_objects)
+        self._info: dict[int, Info] = {}
+        self._ends: dict[int, int] = {}
+        self.entries: list[RecordEntry] = []
+        self.rows_crc32c = 0
+
+    def add(self, entry: CommitEntry) -> Steps[PlannedEntry]:
+        draft = _EntryDraft(self._fold, self._tenure, self._info, self._ends)
+        crc = self.rows_crc32c
+        try:
+            creates = [draft.create(c.stream_id, c.epoch, c.tags) for c in entry.creates]
+            objects: list[ObjectRows] = []
+            orphaned = []
+            for new in entry.objects:
+                if new.row.object_id not in self._open_objects:
+                    raise _Unfit(f"object {new.row.object_id} is not this tenure's to commit")
+                rows, crc = yield from draft.add_object(new, crc)
+                if len(rows.streams):
+                    objects.append(rows)
+                else:
+                    orphaned.append(new.row.object_id)
+            made = RecordEntry(
+                creates,
+                objects,
+                [Token(*t) for t in entry.tokens if draft.holds(t.stream_id, t.epoch)],
+                [Trim(*t) for t in entry.trims if draft.trim(*t)],
+                [StreamAt(*c) for c in entry.closes if draft.close(*c)],
+                [StreamAt(*d) for d in entry.destroys if draft.destroy(*d)],
+            )
+        except _Unfit as error:
+            failure = Internal(f"a commit entry does not fit the metadata: {error}")
+            return PlannedEntry(failure=failure)
+        self._info.update(draft.info)
+        self._ends.update(draft.ends)
+        self.rows_crc32c = crc
+        committed = [rows.object_id for rows in objects]
+        self._open_objects.difference_update(committed, orphaned)
+        if not made.is_empty:
+            self.entries.append(made)
+        return PlannedEntry(frozenset(draft.stripped), committed, orphaned)
+
+
+class _EntryDraft:
+    """One entry's changes, over the record's, over the fold; thrown away when the entry is unfit."""
+
+    def __init__(
+        self, fold: Fold, tenure: Tenure, info: dict[int, Info], ends: dict[int, int]
+    ) -> None:
+        self._fold = fold
+        self._tenure = tenure
+        self._info_before = info
+        self._ends_before = ends
+        self.info: dict[int, Info] = {}
+        self.ends: dict[int, int] = {}
+        self.stripped: set[int] = set()
+
+    def create(self, stream_id: int, epoch: int, tags: dict[str, str]) -> Create:
+        if self._known(stream_id) is not None:
+            raise _Unfit(f"stream {stream_id} to be created exists")
+        create = Create(stream_id, epoch, tuple(tags.items()))
+        self.info[stream_id] = Info(epoch, self._tenure, True, b"", create.tags)
+        self.ends[stream_id] = 0
+        return create
+
+    def add_object(self, new: NewObject, crc: int) -> Steps[tuple[ObjectRows, int]]:
+        streams, counts = array("Q"), array("I")
+        last = 0
+        for low in range(0, len(new.ranges), STEP_ROWS):
+            flat: list[int] = []
+            for stream_id, epoch, start, end in new.ranges[low : low + STEP_ROWS]:
+                if stream_id < last or start >= end:
+                    raise _Unfit(
+                        f"the ranges of object {new.row.object_id} are out of order or empty at "
+                        f"stream {stream_id}, {start} to {end}"
+                    )
+                last = stream_id
+                if not self.holds(stream_id, epoch):
+                    continue
+                self._extend(stream_id, start, end)
+                for low_offset in range(start, end, SPAN_MAX):
+                    high_offset = min(end, low_offset + SPAN_MAX)
+                    flat += (stream_id, epoch, low_offset, high_offset)
+                    streams.append(stream_id)
+                    counts.append(high_offset - low_offset)
+            crc = crc32c(to_le(array("Q", flat)), crc)
+            yield
+        row = new.row
+        rows = ObjectRows(
+            row.object_id,
+            row.size_bytes,
+            row.index_position,
+            row.index_length,
+            row.index_crc32c,
+            row.store,
+            streams,
+            counts,
+        )
+        return rows, crc
+
+    def holds(self, stream_id: int, epoch: int) -> bool:
+        """Whether the tenure has the stream under that epoch; else it is noted as stripped."""
+        info = self._known(stream_id)
+        if info is None or info[0] != epoch or info[1] != self._tenure:
+            self.stripped.add(stream_id)
+            return False
+        return True
+
+    def trim(self, stream_id: int, epoch: int, start: int) -> bool:
+        if not self.holds(stream_id, epoch):
+            return False
+        if start > self._end(stream_id):
+            raise _Unfit(
+                f"trim of stream {stream_id} to {start}, past its end {self._end(stream_id)}"
+            )
+        return True
+
+    def close(self, stream_id: int, epoch: int) -> bool:
+        if not self.holds(stream_id, epoch):
+            return False
+        info = self._known(stream_id)
+        assert info is not None
+        self.info[stream_id] = info._replace(is_open=False)
+        return True
+
+    def destroy(self, stream_id: int, epoch: int) -> bool:
+        if not self.holds(stream_id, epoch):
+            return False
+        self.info[stream_id] = GONE
+        return True
+
+    def _extend(self, stream_id: int, start: int, end: int) -> None:
+        known = self._end(stream_id)
+        info = self._known(stream_id)
+        if start != known or info is None or not info.is_open:
+            raise _Unfit(
+                f"rows {start} to {end} of stream {stream_id}, which ends at {known}"
+                + ("" if info is not None and info.is_open else " and is closed")
+            )
+        self.ends[stream_id] = end
+
+    def _known(self, stream_id: int) -> Info | None:
+        return (
+            self.info.get(stream_id)
+            or self._info_before.get(stream_id)
+            or self._fold.info.get(stream_id)
+        )
+
+    def _end(self, stream_id: int) -> int:
+        for ends in (self.ends, self._ends_before):
+            if (end := ends.get(stream_id)) is not None:
+                return end
+        return self._fold.ends[stream_id]
+
+
+def rows_of(entry: CommitEntry) -> int:
+    """Rows that the entry brings to a record, at most."""
+    return sum(len(new.ranges) for new in entry.objects)
+
+
+def size_bound_bytes(entries: Iterable[CommitEntry]) -> int:
+    """At least what the entries take in a record's body before compression."""
+    size = 64
+    for e in entries:
+        size += 64 + 8 * rows_of(e) + 64 * len(e.objects)
+        size += sum(
+            24 + sum(4 + 4 * (len(k) + len(v)) for k, v in c.tags.items()) for c in e.creates
+        )
+        size += sum(24 + len(t.token) for t in e.tokens)
+        size += 24 * (len(e.trims) + len(e.closes) + len(e.destroys))
+    return size

@@ -1,0 +1,112 @@
+"""Registration: a node's new tenure, and the seal of the one before, in one transaction.
+
+Compares the node's key, its old fence and the object id counter as read; so of two processes with one
+node id each seals the other, and no tenure is ever used twice. A copy that lands late is refused, for
+the node's key has moved on; a registration whose answer was lost is sealed by the next attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.errors import NotFound, StreamlogError
+from streamlog.kvstore.interface import Get, KeyValue, KVStore, Put, RevisionIs
+from streamlog.metadata.backoff import Retry
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.keys import fence, head, id_block, lease, node
+from streamlog.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`fence`: LIVE, gen 0. `object_block`: the first one, owned by the tenure."""
+
+    tenure: Tenure
+    fence: fence.Fence
+    object_block: int
+    lease_id: int
+
+
+async def register(
+    kv: KVStore,
+    prefix: bytes,
+    node_id: int,
+    *,
+    has_disk_wal: bool,
+    address: str,
+    config: MetadataConfig,
+    clock: Clock,
+    retry: Retry,
+) -> Registered:
+    """Errors: MetadataUnavailable after `operation_timeout_ms`."""
+    backoff = retry.bounded()
+    while True:
+        try:
+            lease_id = await kv.grant_lease(config.lease_ttl_ms)
+            found = await _attempt(
+                kv, prefix, node_id, has_disk_wal, address, config, clock, lease_id
+            )
+        except NotFound:
+            continue  # the lease ended before it was used
+        except StreamlogError as error:
+            await backoff.after(error)
+            continue
+        if found is not None:
+            return found
+        await backoff.wait()
+
+
+async def _attempt(
+    kv: KVStore,
+    prefix: bytes,
+    node_id: int,
+    has_disk_wal: bool,
+    address: str,
+    config: MetadataConfig,
+    clock: Clock,
+    lease_id: int,
+) -> Registered | None:
+    """None: another registration was faster."""
+    node_key = node.key(prefix, node_id)
+    counter_key = id_block.counter_key(prefix, id_block.OBJECTS)
+    read = await kv.txn([], [Get(node_key), Get(counter_key)])
+    node_kv, counter_kv = _first(read.responses[0]), _first(read.responses[1])
+    old_epoch = node.decode(node_kv.value).node_epoch if node_kv else 0
+    block = 1 + (id_block.decode_counter(counter_kv.value) if counter_kv else 0)
+    tenure, old = Tenure(node_id, old_epoch + 1), Tenure(node_id, old_epoch)
+    mine = fence.Fence(True, 0, has_disk_wal, False, config.put_window)
+    old_key = fence.key(prefix, old)
+    old_kv = await kv.get(old_key)
+    puts = [
+        Put(
+            node_key,
+            node.encode(
+                node.Node(tenure.node_epoch, has_disk_wal, config.put_window, address, config.rack)
+            ),
+        ),
+        Put(fence.key(prefix, tenure), fence.encode(mine)),
+        Put(head.key(prefix, tenure), head.encode(0)),
+        Put(lease.key(prefix, tenure), lease.VALUE, lease_id),
+        Put(id_block.block_key(prefix, id_block.OBJECTS, block), id_block.encode_owner(tenure)),
+        Put(counter_key, id_block.encode_counter(block)),
+    ]
+    if old_kv is not None:
+        old_fence = fence.decode(old_kv.value)
+        if old_fence.is_live:
+            puts.append(Put(old_key, fence.encode(old_fence.sealed(clock.now_ms()))))
+    compares = [
+        RevisionIs(node_key, _revision(node_kv)),
+        RevisionIs(old_key, _revision(old_kv)),
+        RevisionIs(counter_key, _revision(counter_kv)),
+    ]
+    result = await kv.txn(compares, puts)
+    return Registered(tenure, mine, block, lease_id) if result.succeeded else None
+
+
+def _first(found: tuple[KeyValue, ...]) -> KeyValue | None:
+    return found[0] if found else None
+
+
+def _revision(kv: KeyValue | None) -> int:
+    return kv.mod_revision if kv is not None else 0

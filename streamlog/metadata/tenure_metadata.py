@@ -1,0 +1,277 @@
+"""TenureMetadata: the Metadata of one tenure, put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from streamlog.errors import Closed, Internal, StreamlogError
+from streamlog.kvstore.interface import Get, KVStore, Put, ValueIs
+from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.checkpointer import Checkpointer
+from streamlog.metadata.committer import Committer
+from streamlog.metadata.follower import Follower
+from streamlog.metadata.garbage import Garbage
+from streamlog.metadata.id_allocator import ObjectIdAllocator, StreamIds, check_count
+from streamlog.metadata.interface import (
+    CommitEntry,
+    Committed,
+    DeadObject,
+    LiveRange,
+    ObjectRow,
+    Orphans,
+    StreamRow,
+    Tenure,
+)
+from streamlog.metadata.keys import fence
+from streamlog.metadata.liveness import Liveness
+from streamlog.metadata.lookup import Lookup
+from streamlog.metadata.mover import Mover
+from streamlog.metadata.object_ids import ObjectIds
+from streamlog.runtime.background import Background
+from streamlog.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class TenureMetadata:
+    """Made by `open_metadata`; one event loop only."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        kv: KVStore,
+        prefix: bytes,
+        own_fence: fence.Fence,
+        *,
+        follower: Follower,
+        committer: Committer,
+        mover: Mover,
+        checkpointer: Checkpointer,
+        lookup: Lookup,
+        garbage: Garbage,
+        liveness: Liveness,
+        object_ids: ObjectIds,
+        allocator: ObjectIdAllocator,
+        stream_ids: StreamIds,
+        clock: Clock,
+        retry: Retry,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._kv = kv
+        self._prefix = prefix
+        self._own_fence = own_fence
+        self._follower = follower
+        self._committer = committer
+        self._mover = mover
+        self._checkpointer = checkpointer
+        self._lookup = lookup
+        self._garbage = garbage
+        self._liveness = liveness
+        self._object_ids = object_ids
+        self._allocator = allocator
+        self._stream_ids = stream_ids
+        self._clock = clock
+        self._retry = retry
+        self._background = Background("metadata", self._on_failure)
+        self._failed = asyncio.Event()
+        self._failure: StreamlogError | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begins following, committing, checkpointing and keeping the lease."""
+        self._background.spawn(self._follower.follow(), name="follow")
+        self._background.spawn(self._follower.adopt(), name="adopt")
+        self._background.spawn(self._committer.run(), name="commit")
+        self._background.spawn(self._checkpointer.run(), name="checkpoint")
+        self._background.every(self._liveness.interval_s, self._liveness.tick, name="lease")
+
+    # what is known
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def tenure(self) -> Tenure:
+        return self._follower.tenure
+
+    @property
+    def is_fenced(self) -> bool:
+        return self._follower.is_sealed
+
+    @property
+    def revision(self) -> int:
+        return self._follower.revision
+
+    @property
+    def stream_count(self) -> int:
+        return len(self._follower.state.fold.ids)
+
+    @property
+    def object_count(self) -> int:
+        state = self._follower.state
+        return state.live_objects + sum(len(g.objects) for g in state.fold.generations)
+
+    def stream(self, stream_id: int) -> StreamRow | None:
+        return self._follower.state.fold.row(stream_id)
+
+    def streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamRow]:
+        fold = self._follower.state.fold
+        first = bisect_right(fold.ids, after)
+        rows = (fold.row(stream_id) for stream_id in fold.ids[first : first + limit])
+        return [row for row in rows if row is not None]
+
+    async def locate(
+        self, stream_id: int, start: int, end: int, *, limit: int = 64
+    ) -> list[LiveRange]:
+        self._check_open()
+        return await self._lookup.locate(stream_id, start, end, limit)
+
+    async def object(self, object_id: int) -> ObjectRow | None:
+        self._check_open()
+        return await self._lookup.object(object_id)
+
+    # ids
+
+    async def allocate_stream_ids(self, count: int) -> list[int]:
+        self._check_open()
+        check_count(count)
+        return await self._stream_ids.take(count)
+
+    async def allocate_object_id(self) -> int:
+        self._check_open()
+        return await self._allocator.take()
+
+    def release_object_id(self, object_id: int) -> None:
+        self._object_ids.give_up((object_id,))
+
+    # changes
+
+    async def commit(self, entry: CommitEntry) -> Committed:
+        self._check_open()
+        return await asyncio.shield(self._committer.submit(entry))
+
+    async def open_streams(
+        self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool = False
+    ) -> list[StreamRow]:
+        self._check_open()
+        return await self._mover.open_streams(wanted, accept_data_loss=accept_data_loss)
+
+    async def take_over_previous(
+        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
+    ) -> list[Tenure]:
+        self._check_open()
+        return await self._mover.take_over_previous(wal_tenures, accept_data_loss=accept_data_loss)
+
+    async def take_over(self, tenure: Tenure, *, accept_data_loss: bool = False) -> None:
+        """Seals another, dead tenure and takes all its streams (`Mover.take_over`)."""
+        self._check_open()
+        await self._mover.take_over(tenure, accept_data_loss=accept_data_loss)
+
+    async def seal(self, tenure: Tenure, *, even_if_alive: bool = False) -> None:
+        """Another tenure never commits again on return (`Mover.seal`)."""
+        self._check_open()
+        await self._mover.seal(tenure, even_if_alive=even_if_alive)
+
+    def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
+        self._follower.on_moved(lambda moved: callback(moved.stream_id, moved.epoch))
+
+    async def checkpoint(self) -> None:
+        self._check_open()
+        await self._checkpointer.checkpoint()
+
+    # garbage
+
+    def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
+        return self._garbage.dead_objects(limit)
+
+    async def forget_objects(self, object_ids: Iterable[int]) -> None:
+        self._garbage.forget(object_ids)
+
+    async def orphan_candidates(self) -> list[Orphans]:
+        self._check_open()
+        return await self._garbage.orphan_candidates()
+
+    async def orphans_deleted(self, orphans: Orphans) -> None:
+        self._check_open()
+        await self._garbage.orphans_deleted(orphans)
+
+    async def oldest_pin(self) -> int | None:
+        self._check_open()
+        return await self._garbage.oldest_pin()
+
+    # the end
+
+    async def wait_failed(self) -> StreamlogError:
+        await self._failed.wait()
+        assert self._failure is not None
+        return self._failure
+
+    async def close(self, *, drained: bool) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            backoff = self._retry.bounded()
+            async with asyncio.timeout(backoff.left_s()):
+                await self._committer.drained()
+                await self._seal(drained)
+                await self._liveness.end()
+        except TimeoutError:
+            log.warning("the metadata store did not answer: the next start seals this tenure")
+        except StreamlogError as error:
+            log.warning("the tenure was not sealed, the next start does it: %s", error)
+        finally:
+            await self._stop()
+
+    async def kill(self) -> None:
+        self._is_closed = True
+        await self._stop()
+
+    async def _seal(self, drained: bool) -> None:
+        key = fence.key(self._prefix, self.tenure)
+        backoff = self._retry.bounded()
+        while not self.is_fenced:
+            gen = self._follower.gen
+            own = replace(self._own_fence, gen=gen)
+            sealed = own.sealed(self._clock.now_ms(), drained=drained)
+            try:
+                result = await self._kv.txn(
+                    [ValueIs(key, fence.encode(own))], [Put(key, fence.encode(sealed))], [Get(key)]
+                )
+            except StreamlogError as error:
+                if not is_transient(error):
+                    raise
+                await backoff.after(error)
+                continue
+            if result.succeeded or not result.responses[0]:
+                return
+            if not fence.decode(result.responses[0][0].value).is_live:
+                return
+            await self._follower.reach(result.responses[0][0].mod_revision)
+
+    async def _stop(self) -> None:
+        closed = self._failure or Closed("the metadata was closed")
+        await self._background.close()
+        self._committer.fail(closed)
+        self._follower.fail(closed)
+
+    def _on_failure(self, error: BaseException) -> None:
+        if not isinstance(error, StreamlogError):
+            cause = error
+            error = Internal(f"the metadata of tenure {self.tenure} failed: {cause!r}")
+            error.__cause__ = cause
+        self._failure = error
+        self._committer.fail(error)
+        self._follower.fail(error)
+        self._failed.set()
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            raise Closed("the metadata was closed")
