@@ -232,10 +232,10 @@ def _plan(
     folder = Path(wal_dir) if wal_dir is not None else None
     if folder is None and isinstance(store_url, LocalUrl):
         folder = Path(store_url.path) / "wal"
-    if mode == "disk" and folder is None and parts.disk is None:
-        raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a folder on this machine")
     if mode not in ("disk", "object"):
         raise Invalid(f"wal is disk or object, not {mode!r}")
+    if mode == "disk" and folder is None and parts.disk is None:
+        raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a local folder")
     return _Plan(store_url, meta_url, mode, folder, node_id)
 
 
@@ -290,12 +290,18 @@ async def _open(
         await engine.start()
         streams = EngineStreamClient(engine)
         kv = EngineKVClient(kv_store, prefix_of(cluster_id))
-        collector = Collector(metadata, store, config.collector, registry)
+        collector = Collector(metadata, store, clock, config.collector, registry)
         engine.background.every(
             lambda: config.collector.collect_interval_ms / 1000, collector.tick, name="collector"
         )
         logs = await LogManager.open(
-            streams, kv, clock=clock, random=random, registry=registry, config=log_config
+            streams,
+            kv,
+            clock=clock,
+            random=random,
+            registry=registry,
+            config=log_config,
+            offload=offload,
         )
     except BaseException:
         if engine is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from streamlog.compaction.collector import CollectorConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.runtime.config import setting
 from streamlog.wal.config import WalConfig
@@ -142,19 +143,6 @@ class ReadConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectorConfig:
-    """Deletion of objects without live data."""
-
-    deletion_delay_ms: int = setting(
-        600_000,
-        "How long an object without live data stays, for readers that still hold its place.",
-        minimum=0,
-    )
-    collect_interval_ms: int = setting(60_000, "Time between two runs.", minimum=1)
-    delete_batch_max: int = setting(500, "Objects deleted by one store request.", minimum=1)
-
-
-@dataclass(frozen=True, slots=True)
 class StreamEngineConfig:
     """All of the engine's settings."""
 
@@ -163,6 +151,6 @@ class StreamEngineConfig:
     upload: UploadConfig = UploadConfig()
     object: ObjectConfig = ObjectConfig()
     read: ReadConfig = ReadConfig()
-    collector: CollectorConfig = CollectorConfig()
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
     wal: WalConfig = field(default_factory=WalConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)

@@ -157,6 +157,7 @@ class Engine:
             self.background.spawn(self.group_commit.run(), name="group_commit")
         self.background.spawn(self.uploader.run(), name="commit")
         self.background.every(lambda: 1.0, self._check_fence, name="check_fence")
+        self.background.spawn(self._watch_metadata(), name="watch_metadata")
         if wal is not None and self.group_commit is None:
             await self.drain()
 
@@ -321,6 +322,9 @@ class Engine:
                 f"tenure {self.metadata.tenure} was sealed: another process runs as this node; "
                 "stop one of the two"
             )
+
+    async def _watch_metadata(self) -> None:
+        raise await self.metadata.wait_failed()
 
     def _press(self) -> None:
         self.uploader.press()

@@ -102,9 +102,3 @@ class EngineMetrics:
         self.block_bytes = Gauge(
             "streamlog_engine_block_cache_bytes", "Bytes in the block cache.", registry=registry
         )
-        self.deleted_objects = Counter(
-            "streamlog_engine_deleted_objects",
-            "Objects deleted, by kind (dead, orphan).",
-            ["kind"],
-            registry=registry,
-        )

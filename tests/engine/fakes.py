@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from streamlog.errors import DiskFull, StreamNotFound, TenureFenced
+from streamlog.errors import DiskFull, StreamlogError, StreamNotFound, TenureFenced
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import (
     CommitEntry,
     Committed,
+    DeadObject,
     LiveRange,
     ObjectRow,
+    Orphans,
     RangeRow,
     StreamRow,
     Tenure,
@@ -153,7 +155,31 @@ class FakeMetadata:
     async def checkpoint(self) -> None:
         pass
 
+    stream_count = object_count = 0
+
+    async def wait_failed(self) -> StreamlogError:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
+        return []
+
+    async def forget_objects(self, object_ids: Iterable[int]) -> None:
+        pass
+
+    async def orphan_candidates(self) -> list[Orphans]:
+        return []
+
+    async def orphans_deleted(self, orphans: Orphans) -> None:
+        pass
+
+    async def oldest_pin(self) -> int | None:
+        return None
+
     async def close(self, *, drained: bool) -> None:
+        pass
+
+    async def kill(self) -> None:
         pass
 
 
