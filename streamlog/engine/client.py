@@ -40,6 +40,7 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
+from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 
 TAGS_BYTES_MAX = 1024
@@ -66,7 +67,7 @@ class EngineStreamClient:
         self,
         options: Sequence[CreateStreamOptions],
         first_batches: FirstBatches | None = None,
-    ) -> list[EngineStream]:
+    ) -> list[Stream]:
         self._engine.check_open()
         for option in options:
             _check_tags(option.tags)
@@ -86,7 +87,7 @@ class EngineStreamClient:
             by_stream.setdefault(entry.stream_id, []).append(entry)
         return [self._new(stream_id, by_stream.get(stream_id, ())) for stream_id in ids]
 
-    async def create_and_open_stream(self, options: CreateStreamOptions = _CREATE) -> EngineStream:
+    async def create_and_open_stream(self, options: CreateStreamOptions = _CREATE) -> Stream:
         (stream,) = await self.create_and_open_streams([options])
         return stream
 
