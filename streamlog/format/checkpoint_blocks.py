@@ -49,7 +49,7 @@ class RangeGroup:
 
 
 class ObjectEntry(NamedTuple):
-    """An object in a checkpoint. `live`: its ranges that live; 0 in a delta hides the base's entry."""
+    """An object in a checkpoint. `live`: ranges that live; 0 in a delta hides the base's entry."""
 
     object_id: int
     size_bytes: int

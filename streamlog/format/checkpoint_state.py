@@ -1,6 +1,6 @@
 """The state in a checkpoint's delta file: every stream, dead objects, what the base has too much.
 
-    off  size  field                                    (integers little-endian, columns in byte planes)
+    off  size  field                              (integers little-endian, columns in byte planes)
     0    1     version = 1
     1    4     streams n
     5    4     holders h
@@ -98,7 +98,7 @@ def encode_state(state: CheckpointState) -> bytes:
 
 
 def decode_state(data: bytes) -> CheckpointState:
-    """`data` passed its CRC. Errors: ValueError, struct.error where it makes no sense all the same."""
+    """`data` passed its CRC. Errors: ValueError, struct.error where it makes no sense."""
     version, n, h, t, d, c, base_dead, live_objects = HEADER.unpack_from(data)
     if version != VERSION:
         raise ValueError(f"version {version} of a checkpoint's state is unknown")

@@ -12,7 +12,8 @@
     +17  8     objects in the file
     +25  4     state bytes, before compression
     +29  4     state bytes, stored
-    +33  -     columns u64: first stream[b], first start[b], position[b + 1], first id[o], position[o + 1]
+    +33  -     columns u64: first stream[b], first start[b], position[b + 1], first id[o],
+               position[o + 1]
     -    -     state (format.checkpoint_state), zstd; empty in a base
     end  4     CRC-32C of the tail before it
 
@@ -46,7 +47,7 @@ def _one() -> array[int]:
 
 @dataclass(slots=True)
 class RangeIndex:
-    """First (stream, start) of each range block; block i lies at positions[i] to positions[i + 1]."""
+    """First (stream, start) of each range block; block i is positions[i] to [i + 1]."""
 
     streams: array[int] = field(default_factory=lambda: array("Q"))
     starts: array[int] = field(default_factory=lambda: array("Q"))

@@ -7,8 +7,8 @@
     3    1     0
     4    4     body bytes, before compression
     8    8     id floor: the tenure's object ids below it are committed or swept
-    16   4     CRC-32C over the absolute rows of all objects in order, each stream, epoch, start, end
-               as u64: it proves that writer and reader agree on what is not in the record
+    16   4     CRC-32C over the absolute rows of all objects in order, each stream, epoch, start,
+               end as u64: it proves that writer and reader agree on what is not in the record
     20   -     body
     end  4     CRC-32C of everything before
 
@@ -16,7 +16,8 @@
     section:  tag u8, bytes u32, items u32, items
       1 create   stream u64, epoch u32, tags u16, then each: key length u16, value length u16, UTF-8
       2 object   id u64, size u64, index position u64, index length u32, index CRC u32, store u8,
-                 runs u32, then each run: first stream u64, rows u32, Δstream u32[rows], count u32[rows]
+                 runs u32, then each run: first stream u64, rows u32, Δstream u32[rows],
+                 count u32[rows]
       3 token    stream u64, epoch u32, length u16, bytes
       4 trim     stream u64, epoch u32, start u64
       5 close    stream u64, epoch u32

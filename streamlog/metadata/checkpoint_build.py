@@ -1,7 +1,7 @@
 """Builds the files of a checkpoint from the files before it and the generations since.
 
-1. Deaths are found here and nowhere else: ranges that a trim or a destruction has ended since the last
-   checkpoint are counted off their objects; an object that has none left is dead for good.
+1. Deaths are found here and nowhere else: ranges that a trim or a destruction has ended since the
+   last checkpoint are counted off their objects; an object that has none left is dead for good.
 2. The delta takes what is new. When it has grown to a share of the base, or as much of the base is
    dead, everything is merged into a new base and the delta holds the streams alone.
 3. All that burns goes through Offload in chunks; blocks without a change are copied unread.
@@ -51,7 +51,7 @@ CHUNK_STREAMS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The fold at a revision, and the frozen generations that lead from the last checkpoint to it."""
+    """The fold at a revision, and the frozen generations from the last checkpoint to it."""
 
     revision: int
     info: Mapping[int, Info]
@@ -455,7 +455,7 @@ def _state(
 async def _runs(
     level: LevelFile, blocks: Sequence[int], reader: BlockReader, *, objects: bool
 ) -> AsyncIterator[tuple[int, int, Buffer]]:
-    """(first, last, bytes) for neighbouring blocks of the sorted list, at most RUN_BLOCKS at once."""
+    """(first, last, bytes) for neighbours of the sorted list, at most RUN_BLOCKS at once."""
     at = 0
     while at < len(blocks):
         first, count = blocks[at], 1

@@ -1,6 +1,7 @@
 """Checkpoint files as levels: an index in memory, blocks read by ranged GET through a small cache.
 
-1. The base holds the oldest ranges of a stream, the delta later ones, generations in memory the rest.
+1. The base holds the oldest ranges of a stream, the delta later ones, generations in memory the
+   rest.
 2. An object's entry in the delta hides the one in the base; `live` 0 says that it is dead.
 3. Both files are immutable; a look-up that finds one gone looks again through the newest levels.
 """

@@ -1,13 +1,15 @@
 """Checkpoints: the files are stored, then `k` is replaced and the covered records go, in one go.
 
-1. Freeze a generation; build delta (and base) from the files that `k` names; PUT them under new names.
-2. Compare `k` as read and the own fence LIVE; put `k`, delete `c/T/…seq` and `m/T/…gen` per tenure.
-   Every attempt uses new names, so `k` never returns to an old value and a refusal is definite.
-3. Applied: the frozen generations and the old files are given up; the KV history is compacted at the
-   revision of the checkpoint before, so that whoever follows has a whole interval to do so.
+1. Freeze a generation; build delta (and base) from the files that `k` names; PUT them under new
+   names.
+2. Compare `k` as read and the own fence LIVE; put `k`, delete `c/T/…seq` and `m/T/…gen` per
+   tenure. Every attempt uses new names, so `k` never returns to an old value and a refusal is
+   definite.
+3. Applied: the frozen generations and the old files are given up; the KV history is compacted at
+   the revision of the checkpoint before, so that whoever follows has a whole interval to do so.
 4. After a definite answer: own files that `k`, read then, does not name are deleted.
-5. Files of sealed tenures: LIST, then fences, then `k`; what a sealed (or absent) tenure wrote and `k`
-   does not name is deleted. The order matters: PROTOCOL 7.
+5. Files of sealed tenures: LIST, then fences, then `k`; what a sealed (or absent) tenure wrote and
+   `k` does not name is deleted. The order matters: PROTOCOL 7.
 """
 
 from __future__ import annotations

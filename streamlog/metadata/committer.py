@@ -286,8 +286,8 @@ class Committer:
         if seq is not None and seq >= frozen.seq:
             if seq > frozen.seq:
                 raise Internal(
-                    f"tenure {self._follower.tenure} is at record {seq}, past {frozen.seq}: another "
-                    "process commits under this tenure"
+                    f"tenure {self._follower.tenure} is at record {seq}, past {frozen.seq}: "
+                    "another process commits under this tenure"
                 )
             self._metrics.refused.labels("applied").inc()
             return heads[0].mod_revision
@@ -298,8 +298,8 @@ class Committer:
             raise self._fenced()
         if seen.gen <= frozen.gen or seq != frozen.seq - 1:
             raise Internal(
-                f"commit record {frozen.seq} of tenure {self._follower.tenure} was refused without a "
-                f"reason: gen {seen.gen} against {frozen.gen}, head {seq}"
+                f"commit record {frozen.seq} of tenure {self._follower.tenure} was refused without "
+                f"a reason: gen {seen.gen} against {frozen.gen}, head {seq}"
             )
         self._metrics.refused.labels("moved").inc()
         await self._follower.reach(fences[0].mod_revision)

@@ -1,4 +1,4 @@
-"""Settings of the metadata: how much one commit holds, when checkpoints are written, how to retry."""
+"""Settings of the metadata: what a commit holds, when checkpoints are written, how to retry."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamlog.runtime.config import setting
 class MetadataConfig:
     object_streams_max: int = setting(
         60_000,
-        "Most rows (object and stream pairs) of one commit record. Larger: fewer commits under very "
-        "many streams, larger transactions.",
+        "Most rows (object and stream pairs) of one commit record. Larger: fewer commits under "
+        "very many streams, larger transactions.",
         minimum=1,
         maximum=60_000,
     )
@@ -37,8 +37,8 @@ class MetadataConfig:
     )
     checkpoint_interval_ms: int = setting(
         30_000,
-        "At the latest so long after the last checkpoint new records are checkpointed. Smaller: faster "
-        "start, more requests to the store (two or three PUTs each).",
+        "At the latest so long after the last checkpoint new records are checkpointed. Smaller: "
+        "faster start, more requests to the store (two or three PUTs each).",
         minimum=10,
     )
     checkpoint_records: int = setting(
@@ -79,8 +79,8 @@ class MetadataConfig:
     )
     orphan_resweep_ms: int = setting(
         24 * 3600 * 1000,
-        "Orphans of a sealed tenure are swept again so long after its seal, for uploads that land late; "
-        "then it is forgotten.",
+        "Orphans of a sealed tenure are swept again so long after its seal, for uploads that land "
+        "late; then it is forgotten.",
         minimum=0,
     )
     file_sweep_interval_ms: int = setting(

@@ -6,8 +6,9 @@
 3. A stream's ranges meet: each row starts where the stream ends.
 4. Epochs only rise. A move is void for a stream that its holder no longer has.
 
-Work on many rows is cut into steps (`Steps`), so that an event loop can breathe between them; only the
-task that folds may change the fold meanwhile. What readers see between two steps is committed already.
+Work on many rows is cut into steps (`Steps`), so that an event loop can breathe between them; only
+the task that folds may change the fold meanwhile. What readers see between two steps is committed
+already.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class Fold:
 
 
 class Draft:
-    """A record on its way into the fold: what it changes, checked, and applied by `finish` alone."""
+    """A record on its way into the fold: what it changes, checked; `finish` applies it."""
 
     def __init__(self, fold: Fold, tenure: Tenure, seq: int) -> None:
         self._fold = fold
@@ -318,8 +319,8 @@ class Draft:
         info = self._info.get(stream_id) or self._fold.info.get(stream_id)
         if info is None or info.holder != self._tenure or info.epoch != epoch:
             raise Corrupt(
-                f"{self._what} changes stream {stream_id} under epoch {epoch}, which that tenure does "
-                "not hold"
+                f"{self._what} changes stream {stream_id} under epoch {epoch}, which that tenure "
+                "does not hold"
             )
         return info
 

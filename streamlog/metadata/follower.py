@@ -1,11 +1,12 @@
 """Following: every record, move and fence since the opening, folded in the order of revisions.
 
-1. One watch over `c/` to `m/` brings all that matters, in order; `revision` says how far it is folded.
-2. A tenure's own record is folded from the answer when nothing can lie before it (its revision is the
-   next one); else when the watch gets there. So no order but that of revisions ever happens.
+1. One watch over `c/` to `m/` brings all that matters, in order; `revision` says how far it is
+   folded.
+2. A tenure's own record is folded from the answer when nothing can lie before it (its revision is
+   the next one); else when the watch gets there. So no order but that of revisions ever happens.
 3. `reach(R)` ends when everything up to R is folded; R must be of a change in the watched keys.
-4. Another node's checkpoint is adopted: its files are read first, then the state is loaded anew under
-   the lock, so memory is freed and files that go are no longer needed.
+4. Another node's checkpoint is adopted: its files are read first, then the state is loaded anew
+   under the lock, so memory is freed and files that go are no longer needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What may be deleted: dead objects, orphans, and at last what is known of a settled tenure.
 
-A tenure's orphans are judged by a fold that has seen its seal: both come from the same watch, in order,
-so a fence that is sealed here has all its records folded.
+A tenure's orphans are judged by a fold that has seen its seal: both come from the same watch, in
+order, so a fence that is sealed here has all its records folded.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Garbage:
         return mark is None or mark == state.checkpoint.tenures.get(tenure)
 
     async def _settle(self, tenure: Tenure) -> None:
-        """Deletes its fence, head and blocks. Refused when something changed: the next sweep sees it."""
+        """Deletes its fence, head and blocks; refused when something changed: the next sweep."""
         fence_key, head_key = fence.key(self._prefix, tenure), head.key(self._prefix, tenure)
         fence_kv, head_kv = await self._kv.get(fence_key), await self._kv.get(head_key)
         if fence_kv is None or head_kv is None or not self._is_settled(tenure):

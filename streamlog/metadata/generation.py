@@ -1,8 +1,9 @@
 """Ranges, objects and cuts folded since a point in time, compact, in memory.
 
-1. `ranges[s]` is one array: start, then end and object id of each range; ranges meet. 16 B a range.
-2. A generation grows only; a checkpoint freezes it and a new one is begun, so that the merge reads it
-   from another thread without a copy.
+1. `ranges[s]` is one array: start, then end and object id of each range; ranges meet. 16 B a
+   range.
+2. A generation grows only; a checkpoint freezes it and a new one is begun, so that the merge reads
+   it from another thread without a copy.
 3. `cuts[s]` is the stream's start before the first trim or the destruction in this generation.
 """
 

@@ -96,7 +96,9 @@ class LiveRange(NamedTuple):
 
 
 class DeadObject(NamedTuple):
-    """No range of it lives, for good. `revision`: at or after its death; `died_ms`: when it was found."""
+    """No range of it lives, for good. `revision` is at or after its death, which was found at
+    `died_ms`.
+    """
 
     object_id: int
     died_ms: int
@@ -219,7 +221,7 @@ class Metadata(Protocol):
         ...
 
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
-        """They are deleted. Forgotten for good with the next checkpoint; to delete again is harmless."""
+        """They are deleted. Durable with the next checkpoint; to delete again is harmless."""
         ...
 
     async def orphan_candidates(self) -> list[Orphans]:

@@ -51,7 +51,7 @@ class State:
     """Revision at which `k` was put; 0: absent."""
     fences: dict[Tenure, Fence] = field(default_factory=dict)
     leftover: set[Tenure] = field(default_factory=set)
-    """Tenures with records or moves in the KV store that `k` covers: deleting them was cut short."""
+    """Tenures with covered records or moves in the KV store: a deletion was cut short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class Loader:
             if state is not None:
                 return state
         raise Corrupt(
-            f"the checkpoint changed {START_OVER_MAX} times while it was read; is some node writing "
-            "checkpoints without a pause?"
+            f"the checkpoint changed {START_OVER_MAX} times while it was read; is some node "
+            "writing checkpoints without a pause?"
         )
 
     async def read_files(self) -> Files:

@@ -1,4 +1,4 @@
-"""Where a stream's offsets lie, and what is known of an object: memory first, then checkpoint files.
+"""Where a stream's offsets lie, what is known of an object: memory first, then checkpoint files.
 
 At most one range block and one object block are read for neighbouring offsets, through the cache.
 """
@@ -67,8 +67,8 @@ class Lookup:
                 row = known[one.object_id] = await self._object(state, levels, one.object_id)
             if row is None:
                 raise Corrupt(
-                    f"the metadata has no entry for object {one.object_id}, in which stream {stream_id} "
-                    f"has offsets {one.start} to {one.end}"
+                    f"the metadata has no entry for object {one.object_id}, in which stream "
+                    f"{stream_id} has offsets {one.start} to {one.end}"
                 )
             rows.append(LiveRange(max(one.start, fold_start), one.end, row))
         return rows
@@ -127,7 +127,7 @@ class Lookup:
                 kv = await self._kv.get(checkpoint.key(self._prefix))
                 if kv is not None and kv.mod_revision == put_at:
                     raise Corrupt(
-                        f"the metadata names a checkpoint file that the store does not have: {error}",
+                        f"the metadata names a checkpoint file that the store has not: {error}",
                         object_key=str(error.fields.get("object_key", "?")),
                     ) from error
                 await self._follower.adopted(put_at)

@@ -1,7 +1,7 @@
 """Merges changed entries into a file's object blocks; a block without a change is copied. Pure.
 
-1. Block i answers for ids from its first one to the next block's first one (the first block also for
-   smaller ids).
+1. Block i answers for ids from its first one to the next block's first one (the first block also
+   for smaller ids).
 2. A changed entry replaces the old one; None removes it.
 3. Blocks are closed as in merge_ranges: in even pieces, and none far below 4 KiB.
 """

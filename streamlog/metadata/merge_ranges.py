@@ -1,10 +1,10 @@
 """Merges changes into a file's range blocks; a block without a change is copied as it is. Pure.
 
-1. Blocks come in order; block i answers for streams from its first one to the next block's first one,
-   so a stream's new ranges go behind its last old one, wherever blocks end.
+1. Blocks come in order; block i answers for streams from its first one to the next block's first
+   one, so a stream's new ranges go behind its last old one, wherever blocks end.
 2. Ranges that end at or before the stream's cut are dropped.
-3. Before a copied block, what is open is closed in even pieces of at most 16 KiB; less than 4 KiB is
-   not closed: the next block is opened instead. So blocks stay between about 4 and 16 KiB.
+3. Before a copied block, what is open is closed in even pieces of at most 16 KiB; less than 4 KiB
+   is not closed: the next block is opened instead. So blocks stay between about 4 and 16 KiB.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class RangeMerger:
             start, end = positions[block], positions[block + 1]
             data = view[start - origin : end - origin]
             low, high = self._changes_in(block)
-            if low == high and not self._is_cut(block, low):
-                if self._close_before_copy():
-                    self._copy(block, data)
-                    continue
+            is_untouched = low == high and not self._is_cut(block, low)
+            if is_untouched and self._close_before_copy():
+                self._copy(block, data)
+                continue
             self._merge_block(block, data, low, high)
 
     def finish(self) -> RangeBlocks:

@@ -3,10 +3,11 @@
 1. What is wanted is judged against the fold (`judge`, pure), grouped by holder.
 2. A move compares the holder's fence as read and the own fence; it raises the holder's gen, so a
    racing move or an unfolded commit of the holder is refused.
-3. After the answer at revision R everything up to R is folded before anybody uses a stream: its end
-   is the one after the holder's last record.
-4. Unknown outcome: the same bytes again. Refused: the move is in if `m/H/gen` carries its request id
-   (or the fold saw it); otherwise it can never land, for `f/H` or the own fence has changed: judge anew.
+3. After the answer at revision R everything up to R is folded before anybody uses a stream: its
+   end is the one after the holder's last record.
+4. Unknown outcome: the same bytes again. Refused: the move is in if `m/H/gen` carries its request
+   id (or the fold saw it); otherwise it can never land, for `f/H` or the own fence has changed:
+   judge anew.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def judge(
             continue
         if epoch is not None and epoch <= info.epoch:
             raise StreamFenced(
-                f"stream {stream_id} has been opened at epoch {info.epoch}; {epoch} is not above it",
+                f"stream {stream_id} was opened at epoch {info.epoch}; {epoch} is not above it",
                 stream_id=stream_id,
                 epoch=info.epoch,
             )
@@ -97,8 +98,8 @@ def _check_holder(
     known = fences[holder]
     if known.is_live:
         raise Conflict(
-            f"stream {stream_id} is open at node {holder.node_id}, which was not declared dead; close "
-            "it there first",
+            f"stream {stream_id} is open at node {holder.node_id}, which was not declared dead; "
+            "close it there first",
             stream_id=stream_id,
             holder=str(holder),
         )
@@ -109,8 +110,8 @@ def _check_holder(
 def wal_pending(holder: Tenure, **fields: int) -> WalPending:
     return WalPending(
         f"tenure {holder} acknowledged writes that may lie only in the write-ahead log on node "
-        f"{holder.node_id}'s disk: start that node with its WAL folder, or upload the folder, or accept "
-        "the loss of those writes",
+        f"{holder.node_id}'s disk: start that node with its WAL folder, or upload the folder, or "
+        "accept the loss of those writes",
         holder=str(holder),
         **fields,
     )

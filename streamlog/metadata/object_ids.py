@@ -1,8 +1,8 @@
 """Which object ids a tenure may store: those in [floor, floor + W) of its own blocks.
 
 1. An id is open from `take` until it was committed, or given up and then swept.
-2. The floor is the lowest open id. Only a floor that is in a committed record counts (`durable`): from
-   it whoever sweeps after a crash knows where uncommitted objects may lie.
+2. The floor is the lowest open id. Only a floor that is in a committed record counts (`durable`):
+   from it whoever sweeps after a crash knows where uncommitted objects may lie.
 3. Positions count a tenure's ids through all its blocks, so that a window can pass a block's end.
 """
 

@@ -1,7 +1,7 @@
-"""What of some commit entries goes into the tenure's next record. Pure; reads the fold, changes nothing.
+"""What of some commit entries goes into the tenure's next record. Pure: changes nothing.
 
-1. A row (or trim, close, …) whose stream has another epoch or holder than the entry says is stripped:
-   the epoch decides, for the tenure may have lost the stream and got it back.
+1. A row (or trim, close, …) whose stream has another epoch or holder than the entry says is
+   stripped: the epoch decides, for the tenure may have lost the stream and got it back.
 2. An object that keeps no row is not committed: it is an orphan.
 3. An entry that does not fit for another reason is the caller's fault: it fails alone and whole.
 4. Entries stay in order; none is split.
@@ -62,7 +62,7 @@ def plan_record(
 ) -> Steps[Plan]:
     """`is_open_object`: ids that the tenure took and has neither committed nor released.
 
-    The record's floor is 0; the caller knows it better. `may_be_empty`: a record for the floor alone.
+    The record's floor is 0; the caller knows it better. `may_be_empty`: for the floor alone.
     """
     work = _Work(fold, tenure, is_open_object)
     planned = []
@@ -122,7 +122,7 @@ class _Work:
 
 
 class _EntryDraft:
-    """One entry's changes, over the record's, over the fold; thrown away when the entry is unfit."""
+    """One entry's changes, over the record's, over the fold; dropped when the entry is unfit."""
 
     def __init__(
         self, fold: Fold, tenure: Tenure, info: dict[int, Info], ends: dict[int, int]

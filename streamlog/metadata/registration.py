@@ -1,8 +1,9 @@
 """Registration: a node's new tenure, and the seal of the one before, in one transaction.
 
-Compares the node's key, its old fence and the object id counter as read; so of two processes with one
-node id each seals the other, and no tenure is ever used twice. A copy that lands late is refused, for
-the node's key has moved on; a registration whose answer was lost is sealed by the next attempt.
+Compares the node's key, its old fence and the object id counter as read; so of two processes with
+one node id each seals the other, and no tenure is ever used twice. A copy that lands late is
+refused, for the node's key has moved on; a registration whose answer was lost is sealed by the
+next attempt.
 """
 
 from __future__ import annotations

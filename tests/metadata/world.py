@@ -91,7 +91,9 @@ async def create(metadata: TenureMetadata, count: int = 1, **tags: str) -> list[
     return ids
 
 
-async def new_object(metadata: TenureMetadata, rows: Sequence[tuple[int, int, int, int]]) -> NewObject:
+async def new_object(
+    metadata: TenureMetadata, rows: Sequence[tuple[int, int, int, int]]
+) -> NewObject:
     object_id = await metadata.allocate_object_id()
     return NewObject(
         ObjectRow(object_id, 1000 + object_id % 1000, 900, 100, object_id & 0xFFFF),

@@ -10,7 +10,8 @@
     -    4       CRC-32C of its tail
     end  4     CRC-32C of everything before
 
-Records of T up to seq and moves away from T up to gen are in the files; later ones are in the KV store.
+Records of T up to seq and moves away from T up to gen are in the files; later ones are in the KV
+store.
 Changes: replaced by compare-and-set, together with the deletion of the records it covers.
 Absent: nothing was checkpointed.
 """

@@ -5,8 +5,8 @@
 
 Blocks are numbered from 1; block n of objects holds ids n·2^20 to (n+1)·2^20, of streams n·2^16 to
 (n+1)·2^16 (end exclusive). So no id is 0.
-Changes: `i` is a counter, compared when a block is taken; `b` is immutable, and an object block's goes
-when its owner is settled.
+Changes: `i` is a counter, compared when a block is taken; `b` is immutable, and an object block's
+goes when its owner is settled.
 Absent: `i`: no block was handed out; `b`: not handed out, or its owner is settled.
 """
 

@@ -2,7 +2,7 @@
 
     off  size  field
     0    1     version = 1
-    1    1     kind: 1 a list, 2 ALL of T's streams (each gets its epoch + 1; closed ones stay closed)
+    1    1     kind: 1 a list, 2 ALL of T's streams (each epoch + 1; closed ones stay closed)
     2    8     new holder: node id u32, node epoch u32
     10   16    request id: tells the mover whether this is its own move
     26   4     count: streams in the list, 0 for ALL
@@ -11,6 +11,7 @@
 
 Changes: immutable; deleted once a checkpoint covers it.
 Absent: above the fence's gen: not written; else a checkpoint has it.
+
 A stream of the list that T no longer holds is void; a stream moved by a list becomes OPEN.
 """
 
