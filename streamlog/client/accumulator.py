@@ -1,0 +1,200 @@
+"""Records on their way into batches: one open batch per partition, memory within one bound.
+
+Pure: no clock, no lock, no I/O. An open batch is charged with its size limit, a closed one with
+its real size, until it is done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from streamlog.client.batches import PendingBatch
+from streamlog.client.partitioner import next_sticky
+from streamlog.client.producer_state import PartitionSequencer
+from streamlog.client.settings import (
+    COMPRESSIONS,
+    RECORD_BYTES_MAX_DEFAULT,
+    ProducerSettings,
+)
+from streamlog.codec.batch import Compression
+from streamlog.codec.records import Headers, record_bytes_max
+from streamlog.errors import MessageTooLarge
+from streamlog.runtime.buffers import Buffer
+
+GROW_AT_BATCHES = 2
+"""A batch that fills while so many of its partition wait for answers makes the next one larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the server says about a topic."""
+
+    partitions: int
+    batch_bytes_max: int = RECORD_BYTES_MAX_DEFAULT
+
+
+class PartitionQueue:
+    """One partition: the open batch, those ready to be sent, those sent."""
+
+    __slots__ = ("open", "partition", "ready", "sequencer", "size_limit_bytes", "topic")
+
+    def __init__(
+        self, topic: TopicQueues, partition: int, sequencer: PartitionSequencer, size: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: PendingBatch | None = None
+        self.ready: deque[PendingBatch] = deque()
+        self.sequencer = sequencer
+        self.size_limit_bytes = size
+
+    @property
+    def is_idle(self) -> bool:
+        return self.open is None and not self.ready and not self.sequencer.unanswered
+
+    def batches(self) -> list[PendingBatch]:
+        """All that are not done."""
+        found = [*self.sequencer.unanswered, *self.ready]
+        if self.open is not None:
+            found.append(self.open)
+        return found
+
+
+class TopicQueues:
+    """The partitions of a topic; `sticky` takes the records without a key."""
+
+    __slots__ = ("batch_bytes_max", "loaded_at", "name", "name_utf8", "queues", "sticky")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.name_utf8 = name.encode()
+        self.queues: list[PartitionQueue] = []
+        self.sticky: PartitionQueue
+        self.batch_bytes_max = RECORD_BYTES_MAX_DEFAULT
+        self.loaded_at = 0.0
+
+    def move_sticky(self) -> PartitionQueue:
+        self.sticky = self.queues[next_sticky(self.sticky.partition, len(self.queues))]
+        return self.sticky
+
+
+class Accumulator:
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._compression: Compression = COMPRESSIONS[settings.compression]
+        self._linger_s = settings.linger_ms / 1000
+        self.topics: dict[str, TopicQueues] = {}
+        self.active: dict[PartitionQueue, None] = {}
+        """Partitions with a batch that is not done, in the order of service."""
+        self.done: list[PendingBatch] = []
+        """Batches that ended and whose waiters are to be told."""
+        self.charged_bytes = 0
+        self.is_short_of_room = False
+        """Somebody waits for room: open batches are sent at once."""
+
+    def update_topic(self, name: str, facts: TopicFacts, now: float) -> TopicQueues:
+        """Takes over what the server says; partitions are added, never removed."""
+        topic = self.topics.get(name) or TopicQueues(name)
+        for partition in range(len(topic.queues), facts.partitions):
+            sequencer = PartitionSequencer(self._settings, self.done)
+            size = min(self._settings.batch_size_bytes, facts.batch_bytes_max)
+            topic.queues.append(PartitionQueue(topic, partition, sequencer, size))
+        if name not in self.topics:
+            topic.sticky = topic.queues[next_sticky(-1, facts.partitions + 1) - 1]
+        topic.batch_bytes_max = facts.batch_bytes_max
+        topic.loaded_at = now
+        for queue in topic.queues:
+            queue.size_limit_bytes = min(queue.size_limit_bytes, facts.batch_bytes_max)
+        self.topics[name] = topic
+        return topic
+
+    def record_limit(
+        self, topic: TopicQueues, key: Buffer | None, value: Buffer | None, headers: Headers
+    ) -> int:
+        """Bytes that a batch of this record alone takes at most. Errors: MessageTooLarge."""
+        size = record_bytes_max(key, value, headers)
+        limit = self._settings.buffer_memory_bytes
+        if self._compression is Compression.NONE:
+            limit = min(limit, topic.batch_bytes_max)
+        if size > limit:
+            raise MessageTooLarge(
+                f"a record of {size} bytes does not fit into {topic.name}'s max.message.bytes = "
+                f"{topic.batch_bytes_max} (buffer_memory_bytes = "
+                f"{self._settings.buffer_memory_bytes}); raise the limit or send less",
+                size_bytes=size,
+                max_bytes=limit,
+            )
+        return size
+
+    def try_open(self, queue: PartitionQueue, record_bytes: int, now: float) -> bool:
+        """Opens a batch that takes a record of so many bytes; False while there is no room."""
+        size = max(queue.size_limit_bytes, record_bytes)
+        free = self._settings.buffer_memory_bytes - self.charged_bytes
+        if size > free:
+            if self.charged_bytes:
+                return False
+            size = free
+        self.charged_bytes += size
+        queue.open = PendingBatch(
+            queue.topic.name,
+            queue.partition,
+            size_limit_bytes=size,
+            compression=self._compression,
+            opened_at=now,
+            deadline=now + self._settings.delivery_timeout_ms / 1000,
+        )
+        self.active.setdefault(queue)
+        return True
+
+    def close_open(self, queue: PartitionQueue, *, is_full: bool) -> None:
+        """The open batch takes no more records; the next may be larger, or smaller again."""
+        batch = queue.open
+        if batch is None or batch.builder is None:
+            return
+        queue.open = None
+        batch.record_count = batch.builder.record_count
+        size = batch.builder.size_bytes
+        self.charged_bytes -= batch.charged_bytes - size
+        batch.charged_bytes = size
+        queue.ready.append(batch)
+        if queue is queue.topic.sticky:
+            queue.topic.move_sticky()
+        waiting = len(queue.ready) + len(queue.sequencer.unanswered)
+        queue.size_limit_bytes = min(
+            self._next_size(queue.size_limit_bytes, is_full, waiting),
+            queue.topic.batch_bytes_max,
+        )
+
+    def _next_size(self, size: int, is_full: bool, waiting: int) -> int:
+        least, most = self._settings.batch_size_bytes, self._settings.batch_size_max_bytes
+        if is_full and waiting >= GROW_AT_BATCHES:
+            return max(least, min(size * 2, most))
+        return size if is_full else max(least, size // 2)
+
+    def is_due(self, queue: PartitionQueue, now: float) -> bool:
+        """The open batch has waited long enough."""
+        batch = queue.open
+        return batch is not None and (
+            self.is_short_of_room or now >= batch.opened_at + self._linger_s
+        )
+
+    def close_all(self) -> list[PendingBatch]:
+        """Closes every open batch; returns all batches that are not done."""
+        found: list[PendingBatch] = []
+        for queue in self.active:
+            self.close_open(queue, is_full=False)
+            found += queue.batches()
+        return found
+
+    def take_done(self) -> list[PendingBatch]:
+        """Batches that ended since the last call; their room is free again."""
+        ended = self.done[:]
+        self.done.clear()
+        for batch in ended:
+            self.charged_bytes -= batch.charged_bytes
+        return ended
+
+    def linger_ends_at(self, queue: PartitionQueue) -> float:
+        batch = queue.open
+        return float("inf") if batch is None else batch.opened_at + self._linger_s

@@ -1,0 +1,154 @@
+"""A batch on its way, and the light views of it that callers hold.
+
+A batch is open (takes records), then ready (closed by size, time or flush), then sent until it is
+answered, then done. Whoever waits for a record waits for its batch: one event per batch, made when
+somebody first waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from streamlog.codec.batch import NO_PRODUCER, Compression, Producer, with_producer
+from streamlog.codec.records import BatchBuilder
+from streamlog.errors import StreamlogError
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. `offset` is -1 with acks=0."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class BatchMetadata(NamedTuple):
+    """Where `record_count` records sent together are: from base_offset on, without a hole."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    timestamp_ms: int
+
+
+class Waiter(Protocol):
+    """What is told once that a batch is done."""
+
+    def set(self) -> object: ...
+
+
+class PendingBatch:
+    """Records of one partition that are stored together or not at all."""
+
+    __slots__ = (
+        "append",
+        "attempt",
+        "base_offset",
+        "builder",
+        "callbacks",
+        "charged_bytes",
+        "data",
+        "deadline",
+        "done",
+        "error",
+        "in_flight",
+        "last_error",
+        "log_append_time_ms",
+        "may_be_stored",
+        "opened_at",
+        "partition",
+        "producer",
+        "record_count",
+        "topic",
+        "unknown_topic_attempts",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        size_limit_bytes: int,
+        compression: Compression,
+        opened_at: float,
+        deadline: float,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.builder: BatchBuilder | None = BatchBuilder(size_limit_bytes, compression=compression)
+        self.append = self.builder.append
+        self.charged_bytes = size_limit_bytes
+        self.opened_at = opened_at
+        self.deadline = deadline
+        self.record_count = 0
+        self.data: bytearray | None = None
+        self.producer = NO_PRODUCER
+        self.attempt = 0
+        self.in_flight = False
+        self.may_be_stored = False
+        """An attempt ended without the server saying that it stored nothing."""
+        self.last_error: StreamlogError | None = None
+        self.unknown_topic_attempts = 0
+        self.done = False
+        self.base_offset = -1
+        self.log_append_time_ms: int | None = None
+        self.error: StreamlogError | None = None
+        self.waiter: Waiter | None = None
+        self.callbacks: list[Callable[[], None]] | None = None
+
+    def encode(self, producer: Producer) -> None:
+        """Gives the batch its bytes, with the producer's id, epoch and sequence in them."""
+        if self.data is not None:
+            if producer != self.producer:
+                self.data = with_producer(self.data, producer)
+        elif self.builder is not None:
+            self.data = self.builder.build(producer)
+            self.builder = None
+            del self.append
+        self.producer = producer
+
+    def finish(self, base_offset: int, log_append_time_ms: int | None) -> None:
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self._end()
+
+    def fail(self, error: StreamlogError) -> None:
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.builder = None
+        self.data = None
+        self.in_flight = False
+        self.done = True
+
+    def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
+        """Of record `index`, once done. Raises the batch's error."""
+        if self.error is not None:
+            raise self.error
+        offset = self.base_offset + index if self.base_offset >= 0 else -1
+        stamp = timestamp_ms if self.log_append_time_ms is None else self.log_append_time_ms
+        return RecordMetadata(self.topic, self.partition, offset, stamp)
+
+    def notify(self) -> list[Callable[[], None]]:
+        """Wakes who waits; returns the callbacks to run. Once, after it is done."""
+        if self.waiter is not None:
+            self.waiter.set()
+        callbacks, self.callbacks = self.callbacks, None
+        return callbacks or []
+
+
+class Run(NamedTuple):
+    """`record_count` records in a row inside one batch, from record `first` on."""
+
+    batch: PendingBatch
+    first: int
+    record_count: int
+
+    def metadata(self, timestamp_ms: int) -> BatchMetadata:
+        at = self.batch.metadata(self.first, timestamp_ms)
+        return BatchMetadata(at.topic, at.partition, at.offset, self.record_count, at.timestamp_ms)

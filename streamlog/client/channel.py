@@ -1,0 +1,142 @@
+"""Channels to a node, and unary calls whose failures are typed errors."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from streamlog.client.settings import backoff_s
+from streamlog.errors import Invalid, StreamlogError
+from streamlog.v1support.errors import from_rpc_error
+from streamlog.v1support.metadata import CLIENT_ID
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+UNARY_TIMEOUT_MS = 30_000
+
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """One unary request, for the plain and the asyncio client alike.
+
+    `rpc` is "Service/Method"; `read` makes the caller's result. `writes`: a failure on the way
+    leaves the outcome unknown, so that it is not repeated.
+    """
+
+    rpc: str
+    request: Any
+    response_class: Any
+    read: Callable[[Any], Any]
+    writes: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"/streamlog.v1.{self.rpc}"
+
+
+def metadata_of(client_id: str) -> tuple[tuple[str, str], ...]:
+    return ((CLIENT_ID, client_id),) if client_id else ()
+
+
+def target_of(server: str) -> str:
+    """Errors: Invalid where it is no host:port."""
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        raise Invalid(f"{server!r} is no server; give host:port, such as 127.0.0.1:9644")
+    return server
+
+
+def open_channel(server: str) -> grpc.Channel:
+    return grpc.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
+
+
+class Retry:
+    """Waits between tries of a call until its time is over."""
+
+    def __init__(self, timeout_ms: float, first_ms: float = 50, max_ms: float = 1000) -> None:
+        self._ends_at = time.monotonic() + timeout_ms / 1000
+        self._first_ms = first_ms
+        self._max_ms = max_ms
+        self._failures = 0
+
+    def left_s(self) -> float:
+        return max(0.0, self._ends_at - time.monotonic())
+
+    def wait_s(self, error: StreamlogError) -> float:
+        """How long to wait before the next try; raises the error when there is none."""
+        self._failures += 1
+        wait = backoff_s(self._failures, self._first_ms, self._max_ms)
+        wait *= 0.8 + 0.4 * random.random()
+        if not error.is_retryable or wait >= self.left_s():
+            raise error
+        return wait
+
+
+class Caller:
+    """Runs calls over one channel, with retries of what may be repeated."""
+
+    def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
+        self.channel = open_channel(server)
+        self.metadata = metadata_of(client_id)
+        self._timeout_ms = timeout_ms
+        self._methods: dict[str, Any] = {}
+
+    def method(self, call: Call) -> Any:
+        found = self._methods.get(call.path)
+        if found is None:
+            found = self._methods[call.path] = self.channel.unary_unary(
+                call.path,
+                request_serializer=type(call.request).SerializeToString,
+                response_deserializer=call.response_class.FromString,
+            )
+        return found
+
+    def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
+        """The call's result. Retries while the error allows it and time is left.
+
+        Errors: those of the server; Unavailable where it cannot be reached; OutcomeUnknown where
+        a call that writes broke off.
+        """
+        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms)
+        method = self.method(call)
+        while True:
+            try:
+                response = method(
+                    call.request, timeout=max(retry.left_s(), 0.001), metadata=self.metadata
+                )
+                return call.read(response)
+            except grpc.RpcError as error:
+                typed = typed_error(error, writes=call.writes)
+            except StreamlogError as error:
+                typed = error
+            time.sleep(retry.wait_s(typed))
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+def never_connected(error: grpc.RpcError) -> bool:
+    """The request was not sent: there was nobody to send it to."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (
+        error.details() or ""
+    )
+
+
+def typed_error(error: grpc.RpcError, *, writes: bool) -> StreamlogError:
+    typed: StreamlogError = from_rpc_error(
+        error, may_have_happened=writes and not never_connected(error)
+    )
+    return typed

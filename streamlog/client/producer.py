@@ -1,0 +1,596 @@
+"""The producer for threads.
+
+Threads: callers append to open batches under one lock; `streamlog-producer` opens connections,
+asks for the producer id and watches the clock; gRPC's own thread takes messages out of the core
+when the stream has room; `streamlog-producer-answers` reads answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from streamlog.client.accumulator import TopicFacts, TopicQueues
+from streamlog.client.batches import PendingBatch, RecordMetadata, Run
+from streamlog.client.channel import Caller, Retry, typed_error
+from streamlog.client.delivery import Delivery, ManyDeliveries, ended, wait
+from streamlog.client.partitioner import Partitioner, partition_for_key
+from streamlog.client.producer_core import NEVER, ProducerCore
+from streamlog.client.producer_state import ProducerIdentity
+from streamlog.client.settings import ProducerSettings, backoff_s, check
+from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
+from streamlog.errors import (
+    Closed,
+    Overloaded,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
+from streamlog.runtime.buffers import Buffer
+from streamlog.v1 import log_pb2
+
+log = logging.getLogger(__name__)
+
+PRODUCE_STREAM = "/streamlog.v1.LogService/ProduceStream"
+METADATA_TIMEOUT_S_MAX = 30.0
+NO_HEADERS: list[tuple[str, bytes | None]] = []
+
+OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
+"""Called with the metadata or with the error, from the producer's thread: it must be quick."""
+
+now_s = time.monotonic
+
+
+class _Connection:
+    """One bidirectional call; `is_over` once nothing more may be sent over it."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.call: Any = None
+        self.answered = False
+
+
+class Producer:
+    """Sends records to topics. Safe to use from many threads; close it, or use it in `with`.
+
+    `acks`: "all" and 1: answered when durable; 0: not waited for, offsets are -1. With
+    `idempotence` retries neither lose, double nor reorder records. Further settings:
+    `ProducerSettings`. Errors: InvalidConfig.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        acks: str | int = "all",
+        idempotence: bool = True,
+        linger_ms: float = 5,
+        batch_size_bytes: int = 128 * 1024,
+        batch_size_max_bytes: int = 1 << 20,
+        compression: str = "none",
+        buffer_memory_bytes: int = 64 << 20,
+        max_block_ms: int = 60_000,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        retry_backoff_ms: float = 50,
+        retry_backoff_max_ms: float = 1000,
+        metadata_max_age_ms: int = 300_000,
+        client_id: str = "",
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        self._settings = ProducerSettings(
+            linger_ms=linger_ms,
+            batch_size_bytes=batch_size_bytes,
+            batch_size_max_bytes=max(batch_size_bytes, batch_size_max_bytes),
+            compression=compression,
+            buffer_memory_bytes=buffer_memory_bytes,
+            max_block_ms=max_block_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            acks=str(acks),
+            idempotence=idempotence,
+            client_id=client_id,
+        )
+        check(self._settings)
+        self._partitioner = partitioner
+        self._core = ProducerCore(self._settings)
+        self._topics = self._core.accumulator.topics
+        self._caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms)
+        self._stream = self._caller.channel.stream_stream(
+            PRODUCE_STREAM,
+            request_serializer=None,
+            response_deserializer=log_pb2.ProduceStreamResponse.FromString,
+        )
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._waiting_for_room = 0
+        self._connection: _Connection | None = None
+        self._connect_failures = 0
+        self._connect_at = 0.0
+        self._is_closed = False
+        self._is_stopping = False
+        self._refreshing = False
+        self._thread: threading.Thread | None = None
+
+    # -- sending
+
+    def send(
+        self,
+        topic: str,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Puts a record on its way; the view's `result()` waits until it is durable.
+
+        Blocks up to `max_block_ms` for room in the buffer and, the first time, for the topic.
+        Errors: Overloaded (no room), MessageTooLarge, InvalidTimestamp, UnknownTopicOrPartition,
+        Unavailable, Closed; then nothing of the record was taken.
+        """
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._load_topic(topic)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        if partition is None:
+            if self._partitioner is not None:
+                partition = self._checked(queues, self._partitioner(topic, key, len(queues.queues)))
+            elif key is not None:
+                partition = partition_for_key(key, len(queues.queues))
+        else:
+            self._checked(queues, partition)
+        pairs = list(headers) if headers else NO_HEADERS
+        with self._lock:
+            batch = (queues.sticky if partition is None else queues.queues[partition]).open
+            if batch is None or not batch.append(timestamp_ms, key, value, pairs):
+                batch = self._append_slowly(queues, partition, (timestamp_ms, key, value, pairs))
+            view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)  # type: ignore[union-attr]
+            if on_delivery is not None:
+                if batch.callbacks is None:
+                    batch.callbacks = []
+                batch.callbacks.append(_reporting(view, on_delivery))
+        return view
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> ManyDeliveries:
+        """As `send` for many records at once, in order within each partition, and much faster.
+
+        Errors as for `send`; the list is checked before any of it is taken. Overloaded and Closed
+        carry `taken`: so many of the records are on their way.
+        """
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._load_topic(topic)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        if partition is not None:
+            self._checked(queues, partition)
+        self._core.check_sizes(queues, values, keys)
+        runs: list[Run] = []
+        if partition is None and (keys is not None or self._partitioner is not None):
+            which = self._partitions_of(queues, values, keys)
+            for one in sorted(set(which)):
+                at = [index for index, found in enumerate(which) if found == one]
+                self._extend(
+                    queues,
+                    one,
+                    [values[index] for index in at],
+                    None if keys is None else [keys[index] for index in at],
+                    timestamp_ms,
+                    runs,
+                )
+            return ManyDeliveries(runs, timestamp_ms, which)
+        self._extend(queues, partition, values, keys, timestamp_ms, runs)
+        return ManyDeliveries(runs, timestamp_ms)
+
+    def _partitions_of(
+        self,
+        queues: TopicQueues,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+    ) -> list[int]:
+        count = len(queues.queues)
+        column: Sequence[Buffer | None] = [None] * len(values) if keys is None else keys
+        choose = self._partitioner
+        if choose is not None:
+            return [self._checked(queues, choose(queues.name, key, count)) for key in column]
+        sticky = queues.sticky.partition
+        return [sticky if key is None else partition_for_key(key, count) for key in column]
+
+    def _extend(
+        self,
+        queues: TopicQueues,
+        partition: int | None,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+        timestamp_ms: int,
+        runs: list[Run],
+    ) -> None:
+        start, total = 0, len(values)
+        while start < total:
+            with self._lock:
+                self._check_open(queues, runs)
+                while True:
+                    run = self._core.extend(
+                        queues, partition, values, keys, timestamp_ms, start, now_s()
+                    )
+                    if run is not None:
+                        break
+                    self._wait_for_room(runs)
+                runs.append(run)
+                start += run.record_count
+                self._work.notify_all()
+
+    def _append_slowly(
+        self,
+        queues: TopicQueues,
+        partition: int | None,
+        record: tuple[int, Buffer | None, Buffer | None, list[tuple[str, bytes | None]]],
+    ) -> PendingBatch:
+        """With the lock held: into a new batch, when there is room for one."""
+        self._check_open(queues, ())
+        while True:
+            batch = self._core.append(queues, partition, record, now_s())
+            if batch is not None:
+                self._work.notify_all()
+                return batch
+            self._wait_for_room(())
+
+    def _wait_for_room(self, runs: Sequence[Run]) -> None:
+        """With the lock held: returns when room became free. Errors: Overloaded, Closed."""
+        ends_at = now_s() + self._settings.max_block_ms / 1000
+        accumulator = self._core.accumulator
+        charged = accumulator.charged_bytes
+        self._waiting_for_room += 1
+        accumulator.is_short_of_room = True
+        self._work.notify_all()
+        try:
+            while accumulator.charged_bytes >= charged:
+                left = ends_at - now_s()
+                if left <= 0:
+                    raise Overloaded(
+                        f"{charged} bytes wait for the server and no room came free within "
+                        f"max_block_ms = {self._settings.max_block_ms}; send less, or raise "
+                        f"buffer_memory_bytes = {self._settings.buffer_memory_bytes}",
+                        queued_bytes=charged,
+                        bound_bytes=self._settings.buffer_memory_bytes,
+                        taken=sum(run.record_count for run in runs),
+                    )
+                self._room.wait(left)
+                self._check_open(None, runs)
+        finally:
+            self._waiting_for_room -= 1
+            accumulator.is_short_of_room = self._waiting_for_room > 0
+
+    def _check_open(self, queues: TopicQueues | None, runs: Sequence[Run]) -> None:
+        if self._is_closed:
+            taken = sum(run.record_count for run in runs)
+            raise Closed("the producer is closed; open another one", taken=taken)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._watch, name="streamlog-producer", daemon=True
+            )
+            self._thread.start()
+        if queues is not None and not self._refreshing:
+            age_ms = (now_s() - queues.loaded_at) * 1000
+            if age_ms > self._settings.metadata_max_age_ms:
+                self._refreshing = True
+                threading.Thread(
+                    target=self._refresh, args=(queues,), name="streamlog-metadata", daemon=True
+                ).start()
+
+    @staticmethod
+    def _checked(queues: TopicQueues, partition: int) -> int:
+        if not 0 <= partition < len(queues.queues):
+            raise UnknownTopicOrPartition(
+                f"{queues.name} has partitions 0 to {len(queues.queues) - 1}, not {partition}",
+                topic=queues.name,
+                partition=partition,
+            )
+        return partition
+
+    # -- topics
+
+    def _load_topic(self, name: str) -> TopicQueues:
+        if self._is_closed:
+            raise Closed("the producer is closed; open another one")
+        retry = Retry(
+            self._settings.max_block_ms,
+            self._settings.retry_backoff_ms,
+            self._settings.retry_backoff_max_ms,
+        )
+        facts = self._ask_facts(name, retry)
+        with self._lock:
+            return self._core.accumulator.update_topic(name, facts, now_s())
+
+    def _ask_facts(self, name: str, retry: Retry) -> TopicFacts:
+        while True:
+            try:
+                left_ms = min(retry.left_s(), METADATA_TIMEOUT_S_MAX) * 1000
+                partitions = self._caller.run(partition_count(name), timeout_ms=left_ms)
+                batch_bytes = self._caller.run(batch_bytes_max(name), timeout_ms=left_ms)
+                return TopicFacts(partitions, batch_bytes)
+            except UnknownTopicOrPartition:
+                raise
+            except StreamlogError as error:
+                time.sleep(retry.wait_s(error))
+
+    def _refresh(self, queues: TopicQueues) -> None:
+        try:
+            facts = self._ask_facts(queues.name, Retry(self._settings.request_timeout_ms))
+        except StreamlogError as error:
+            log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
+            facts = TopicFacts(len(queues.queues), queues.batch_bytes_max)
+        with self._lock:
+            self._core.accumulator.update_topic(queues.name, facts, now_s())
+            self._refreshing = False
+
+    # -- the producer's own thread
+
+    def _watch(self) -> None:
+        """Connects, asks for the producer id, gives up what is overdue; until stopped."""
+        while True:
+            identity: ProducerIdentity | None = None
+            connection: _Connection | None = None
+            with self._lock:
+                if self._is_stopping:
+                    return
+                now = now_s()
+                self._core.expire(now)
+                done = self._take_done()
+                identity = self._core.identity_request(now)
+                self._watch_connection(now)
+                if self._connection is None and self._core.has_work and now >= self._connect_at:
+                    connection = self._connection = _Connection()
+                elif identity is None and not done:
+                    self._work.wait(self._idle_s(now))
+            _deliver(done)
+            if identity is not None:
+                self._ask_identity(identity)
+            if connection is not None:
+                self._connect(connection)
+
+    def _idle_s(self, now: float) -> float | None:
+        core = self._core
+        wake = min(core.wake_at(now, can_send=False), core.identity_wake_at())
+        if core.in_flight_messages:
+            wake = min(wake, core.oldest_sent_at() + self._settings.request_timeout_ms / 1000)
+        if self._connection is None and core.has_work:
+            wake = min(wake, self._connect_at)
+        return None if wake == NEVER else max(0.0, wake - now)
+
+    def _watch_connection(self, now: float) -> None:
+        """Breaks a connection whose answers do not come any more."""
+        connection = self._connection
+        late = self._core.oldest_sent_at() + self._settings.request_timeout_ms / 1000 <= now
+        if connection is not None and late and not connection.is_over:
+            connection.is_over = True
+            self._work.notify_all()
+            if connection.call is not None:
+                connection.call.cancel()
+
+    def _ask_identity(self, identity: ProducerIdentity) -> None:
+        call = init_producer_id(identity)
+        future = self._caller.method(call).future(
+            call.request,
+            timeout=self._settings.request_timeout_ms / 1000,
+            metadata=self._caller.metadata,
+        )
+
+        def answered(answer: Any) -> None:
+            try:
+                granted = call.read(answer.result())
+            except grpc.RpcError as error:
+                refusal = typed_error(error, writes=False)
+            except grpc.FutureCancelledError:
+                refusal = Unavailable("the call was cancelled")
+            else:
+                with self._lock:
+                    self._core.identity_granted(granted)
+                    self._work.notify_all()
+                return
+            with self._lock:
+                self._core.identity_refused(refusal, now_s())
+                done = self._take_done()
+                self._work.notify_all()
+            _deliver(done)
+
+        future.add_done_callback(answered)
+
+    # -- one connection
+
+    def _connect(self, connection: _Connection) -> None:
+        connection.call = self._stream(self._messages(connection), metadata=self._caller.metadata)
+        threading.Thread(
+            target=self._read_answers,
+            args=(connection,),
+            name="streamlog-producer-answers",
+            daemon=True,
+        ).start()
+
+    def _messages(self, connection: _Connection) -> Iterator[bytes]:
+        """Run by gRPC's thread: the next message whenever the stream has room for one."""
+        timeout_ms = self._settings.request_timeout_ms
+        while True:
+            with self._lock:
+                while True:
+                    if connection.is_over:
+                        return
+                    now = now_s()
+                    message = self._core.next_message(now)
+                    if self._waiting_for_room:
+                        self._room.notify_all()
+                    if message is not None:
+                        break
+                    wake = self._core.wake_at(now, can_send=True)
+                    self._work.wait(None if wake == NEVER else max(0.001, wake - now))
+            yield message.encode(self._core.acks, timeout_ms)
+            del message
+
+    def _read_answers(self, connection: _Connection) -> None:
+        error: StreamlogError
+        try:
+            for response in connection.call:
+                connection.answered = True
+                with self._lock:
+                    if connection.is_over:
+                        continue
+                    self._core.answered(response, now_s())
+                    done = self._take_done()
+                    self._work.notify_all()
+                _deliver(done)
+            error = Unavailable("the server ended the stream")
+        except grpc.RpcError as rpc_error:
+            error = typed_error(rpc_error, writes=False)
+        except StreamlogError as wrong_answer:
+            error = wrong_answer
+            log.error("the produce stream was broken off", extra={"error": str(wrong_answer)})
+        connection.call.cancel()
+        with self._lock:
+            connection.is_over = True
+            now = now_s()
+            self._connect_failures = 0 if connection.answered else self._connect_failures + 1
+            self._connect_at = now + backoff_s(
+                self._connect_failures + 1,
+                self._settings.retry_backoff_ms,
+                self._settings.retry_backoff_max_ms,
+            )
+            self._core.connection_lost(error, now)
+            self._connection = None
+            done = self._take_done()
+            self._work.notify_all()
+        if not self._is_stopping:
+            log.info("produce stream lost", extra={"error": str(error)})
+        _deliver(done)
+
+    def _take_done(self) -> list[PendingBatch]:
+        """With the lock held."""
+        done = self._core.take_done()
+        if done and self._waiting_for_room:
+            self._room.notify_all()
+        return done
+
+    # -- ending
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Returns when all that was sent before is stored or given up. `timeout` in seconds.
+
+        Errors: TimeoutError, and the rest is still under way. Whether a record was stored is said
+        by its own result.
+        """
+        ends_at = None if timeout is None else now_s() + timeout
+        with self._lock:
+            batches = self._core.accumulator.close_all()
+            self._work.notify_all()
+        for batch in batches:
+            wait(batch, None if ends_at is None else max(0.0, ends_at - now_s()))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flushes, then frees everything; what is not stored after `timeout` seconds is given up.
+
+        Harmless when called again.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._room.notify_all()
+        try:
+            self.flush(timeout)
+        except TimeoutError:
+            log.warning("closed with records under way")
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._core.abandon()
+            done = self._take_done()
+            self._is_stopping = True
+            connection = self._connection
+            if connection is not None:
+                connection.is_over = True
+            self._work.notify_all()
+        _deliver(done)
+        if connection is not None and connection.call is not None:
+            connection.call.cancel()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._caller.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and what is under way now."""
+        with self._lock:
+            core = self._core
+            queues = list(core.accumulator.active)
+            return {
+                "records_acked": core.records_acked,
+                "records_failed": core.records_failed,
+                "batches_acked": core.batches_acked,
+                "duplicates": core.duplicates,
+                "messages_sent": core.messages_sent,
+                "bytes_sent": core.bytes_sent,
+                "retries": sum(
+                    queue.sequencer.retries
+                    for topic in self._topics.values()
+                    for queue in topic.queues
+                ),
+                "messages_in_flight": core.in_flight_messages,
+                "buffered_bytes": core.accumulator.charged_bytes,
+                "partitions_active": len(queues),
+                "producer_id": core.identity.producer_id,
+                "producer_epoch": core.identity.epoch,
+            }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flushes and closes; after KeyboardInterrupt it closes without waiting."""
+        self.close(0 if kind is not None and not issubclass(kind, Exception) else None)
+
+
+def _reporting(view: Delivery, on_delivery: OnDelivery) -> Callable[[], None]:
+    def report() -> None:
+        error = view.exception()
+        if error is None:
+            on_delivery(view.result(), None)
+        else:
+            on_delivery(None, error)
+
+    return report
+
+
+def _deliver(done: list[PendingBatch]) -> None:
+    """Wakes waiters and runs callbacks, without the lock. A failing callback is the caller's bug:
+    logged, and the producer goes on."""
+    for batch in done:
+        for callback in ended(batch):
+            try:
+                callback()
+            except Exception:
+                log.exception("a delivery callback failed")

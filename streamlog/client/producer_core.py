@@ -1,0 +1,413 @@
+"""The producer without its I/O: which message goes out next, and what an answer changes.
+
+    caller          core
+    append       →  Accumulator
+    next_message ←  one batch of each partition that has one to send, ≤ 32 messages under way
+    answered, connection_lost, expire → PartitionSequencer → take_done → callers' results
+    identity_request, identity_granted, identity_refused: producer id and epoch
+
+The plain and the asyncio producer drive the same core; the plain one holds its lock around each
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from streamlog.client.accumulator import Accumulator, PartitionQueue, TopicQueues
+from streamlog.client.batches import PendingBatch, Run
+from streamlog.client.producer_state import (
+    NO_IDENTITY,
+    PartitionState,
+    ProducerIdentity,
+)
+from streamlog.client.settings import (
+    BYTES_IN_FLIGHT_MAX,
+    MESSAGE_BYTES_TARGET,
+    MESSAGES_IN_FLIGHT_MAX,
+    ProducerSettings,
+    backoff_s,
+)
+from streamlog.client.wire import ACKS_ALL, ACKS_NONE, encode_produce
+from streamlog.codec.records import Headers
+from streamlog.errors import (
+    Closed,
+    Internal,
+    Invalid,
+    OutcomeUnknown,
+    StreamlogError,
+    Unavailable,
+)
+from streamlog.runtime.buffers import Buffer
+from streamlog.v1support.errors import from_proto
+
+NEVER = float("inf")
+RECORD_OVERHEAD = 100
+"""No record takes more beside its key and value, but for headers; bytes."""
+_RECORD_TYPES = {bytes, bytearray, memoryview, type(None)}
+
+
+def _size(data: Buffer | None) -> int:
+    return 0 if data is None else len(data)
+
+
+class IdentityState(Enum):
+    """MISSING → ASKING → KNOWN → (a partition needs a newer epoch) MISSING."""
+
+    MISSING = "missing"
+    ASKING = "asking"
+    KNOWN = "known"
+
+
+@dataclass(slots=True)
+class Message:
+    """One request under way. `parts`: partition, batch, attempt; in the order of the answer."""
+
+    correlation_id: int
+    parts: list[tuple[PartitionQueue, PendingBatch, int]]
+    size_bytes: int
+    sent_at: float
+
+    def encode(self, acks: int, timeout_ms: int) -> bytes:
+        """May run without the lock: batches in flight keep their bytes."""
+        pieces = [
+            (queue.topic.name_utf8, queue.partition, batch.data or b"")
+            for queue, batch, _ in self.parts
+        ]
+        return encode_produce(self.correlation_id, acks, timeout_ms, pieces)
+
+
+class ProducerCore:
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.settings = settings
+        self.accumulator = Accumulator(settings)
+        self.identity = NO_IDENTITY
+        self._identity_state = IdentityState.MISSING
+        self._identity_failures = 0
+        self._identity_retry_at = 0.0
+        self._refusal: StreamlogError | None = None
+        self._messages: dict[int, Message] = {}
+        self._next_correlation_id = 1
+        self._bytes_in_flight = 0
+        self.acks = ACKS_ALL if settings.wants_answer else ACKS_NONE
+        self.records_acked = 0
+        self.batches_acked = 0
+        self.bytes_sent = 0
+        self.messages_sent = 0
+        self.duplicates = 0
+        self.records_failed = 0
+
+    # -- appending
+
+    def append(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        record: tuple[int, Buffer | None, Buffer | None, Headers],
+        now: float,
+    ) -> PendingBatch | None:
+        """Puts (timestamp, key, value, headers) into a batch, a new one where the open one is full.
+
+        None: no room in memory; nothing was taken. Errors: MessageTooLarge.
+        """
+        accumulator = self.accumulator
+        queue = topic.sticky if partition is None else topic.queues[partition]
+        if queue.open is not None:
+            if queue.open.append(*record):
+                return queue.open
+            accumulator.close_open(queue, is_full=True)
+            if partition is None:
+                queue = topic.sticky
+                if queue.open is not None:
+                    return self.append(topic, partition, record, now)
+        size = accumulator.record_limit(topic, *record[1:])
+        if not accumulator.try_open(queue, size, now) or queue.open is None:
+            return None
+        queue.open.append(*record)
+        return queue.open
+
+    def extend(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+        timestamp_ms: int,
+        start: int,
+        now: float,
+    ) -> Run | None:
+        """Puts values[start:] into one batch, as many as fit. None: no room; nothing was taken."""
+        accumulator = self.accumulator
+        while True:
+            queue = topic.sticky if partition is None else topic.queues[partition]
+            batch = queue.open
+            if batch is None:
+                key = None if keys is None else keys[start]
+                size = accumulator.record_limit(topic, key, values[start], [])
+                if not accumulator.try_open(queue, size, now):
+                    return None
+                continue
+            builder = batch.builder
+            if builder is None:
+                raise AssertionError("an open batch has a builder")
+            first = builder.record_count
+            taken = builder.extend(values, timestamp_ms=timestamp_ms, keys=keys, start=start)
+            if start + taken < len(values):
+                accumulator.close_open(queue, is_full=True)
+            if taken:
+                return Run(batch, first, taken)
+
+    def check_sizes(
+        self,
+        topic: TopicQueues,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+    ) -> None:
+        """Refuses a list before anything of it is taken. Errors: TypeError, MessageTooLarge."""
+        for column in (values, keys or ()):
+            strange = set(map(type, column)) - _RECORD_TYPES
+            if strange:
+                raise TypeError(f"keys and values are bytes or None, not {strange.pop().__name__}")
+        if keys is not None and len(keys) != len(values):
+            raise Invalid(f"{len(keys)} keys for {len(values)} values; give one each")
+        longest = max(values, key=_size, default=None)
+        key = max(keys, key=_size, default=None) if keys else None
+        if _size(longest) + _size(key) + RECORD_OVERHEAD > topic.batch_bytes_max:
+            for index, value in enumerate(values):
+                self.accumulator.record_limit(topic, keys[index] if keys else None, value, [])
+
+    # -- sending
+
+    def next_message(self, now: float) -> Message | None:
+        """What to send now; None when there is nothing, or too much is under way."""
+        if len(self._messages) >= MESSAGES_IN_FLIGHT_MAX:
+            return None
+        if self._bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
+            return None
+        if self.settings.is_idempotent and self._identity_state is not IdentityState.KNOWN:
+            return None
+        active = self.accumulator.active
+        parts: list[tuple[PartitionQueue, PendingBatch, int]] = []
+        size = 0
+        for queue in list(active):
+            batch = self._next_batch(queue, now)
+            if batch is None:
+                if queue.is_idle:
+                    del active[queue]
+                continue
+            parts.append((queue, batch, queue.sequencer.sent(batch)))
+            size += len(batch.data or b"")
+            del active[queue]
+            active[queue] = None
+            if size >= MESSAGE_BYTES_TARGET:
+                break
+        if not parts:
+            return None
+        message = Message(self._next_correlation_id, parts, size, now)
+        self._next_correlation_id += 1
+        self._messages[message.correlation_id] = message
+        self._bytes_in_flight += size
+        self.bytes_sent += size
+        self.messages_sent += 1
+        return message
+
+    def _next_batch(self, queue: PartitionQueue, now: float) -> PendingBatch | None:
+        sequencer = queue.sequencer
+        if now < sequencer.backoff_until:
+            return None
+        batch = sequencer.to_resend()
+        if batch is not None or not sequencer.has_room:
+            return batch
+        if not queue.ready:
+            if not self.accumulator.is_due(queue, now):
+                return None
+            self.accumulator.close_open(queue, is_full=False)
+        batch = queue.ready.popleft()
+        sequencer.sequence(batch, self.identity)
+        return batch
+
+    def wake_at(self, now: float, *, can_send: bool) -> float:
+        """When there is something to do without a further event.
+
+        `can_send`: a connection is there, so that lingering and back-off count.
+        """
+        wake = NEVER
+        for queue in self.accumulator.active:
+            sequencer = queue.sequencer
+            if sequencer.unanswered:
+                wake = min(wake, sequencer.unanswered[0].deadline)
+            if queue.ready:
+                wake = min(wake, queue.ready[0].deadline)
+            if can_send and sequencer.state is PartitionState.RUNNING:
+                if sequencer.backoff_until > now:
+                    wake = min(wake, sequencer.backoff_until)
+                else:
+                    wake = min(wake, self.accumulator.linger_ends_at(queue))
+            elif queue.open is not None:
+                wake = min(wake, queue.open.deadline)
+        return wake
+
+    @property
+    def has_work(self) -> bool:
+        """Some batch is not done."""
+        return bool(self.accumulator.active)
+
+    @property
+    def in_flight_messages(self) -> int:
+        return len(self._messages)
+
+    def oldest_sent_at(self) -> float:
+        """When the message was sent that has waited longest for its answer."""
+        message = next(iter(self._messages.values()), None)
+        return NEVER if message is None else message.sent_at
+
+    # -- answers
+
+    def answered(self, response: Any, now: float) -> None:
+        """Takes a ProduceStreamResponse. Errors: Internal for an answer that nobody asked for."""
+        message = self._messages.pop(response.correlation_id, None)
+        if message is None:
+            raise Internal(f"the server answered the unknown request {response.correlation_id}")
+        self._bytes_in_flight -= message.size_bytes
+        if response.HasField("error"):
+            error = from_proto(response.error)
+            for queue, batch, attempt in message.parts:
+                queue.sequencer.failed(batch, attempt, error, now)
+            return
+        results = {
+            (topic.topic, result.partition): result
+            for topic in response.response.topics
+            for result in topic.partitions
+        }
+        for queue, batch, attempt in message.parts:
+            result = results.get((queue.topic.name, queue.partition))
+            if result is None:
+                raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
+            if result.HasField("error"):
+                queue.sequencer.failed(batch, attempt, from_proto(result.error), now)
+                continue
+            stamp = result.log_append_time_ms if result.HasField("log_append_time_ms") else None
+            base = result.base_offset if self.settings.wants_answer else -1
+            self.batches_acked += 1
+            self.records_acked += batch.record_count
+            self.duplicates += result.duplicate
+            queue.sequencer.succeeded(batch, attempt, base, stamp)
+
+    def connection_lost(self, error: StreamlogError, now: float) -> None:
+        """Nobody knows what became of the messages under way."""
+        messages, self._messages = self._messages, {}
+        self._bytes_in_flight = 0
+        lost = OutcomeUnknown(f"the connection broke before the answer came: {error}")
+        for message in messages.values():
+            for queue, batch, attempt in message.parts:
+                queue.sequencer.failed(batch, attempt, lost, now)
+
+    def expire(self, now: float) -> None:
+        """Gives up what has waited longer than the delivery timeout."""
+        for queue in list(self.accumulator.active):
+            queue.sequencer.expire(now)
+            opened = queue.open
+            if opened is not None and opened.deadline <= now:
+                self.accumulator.close_open(queue, is_full=False)
+            while queue.ready and queue.ready[0].deadline <= now:
+                self._fail_unsent(queue.ready.popleft())
+            if queue.is_idle:
+                self.accumulator.active.pop(queue)
+
+    def _fail_all_unsent(self) -> None:
+        self.accumulator.close_all()
+        for queue in self.accumulator.active:
+            while queue.ready:
+                self._fail_unsent(queue.ready.popleft())
+
+    def _fail_unsent(self, batch: PendingBatch) -> None:
+        cause = self._refusal
+        kind = Unavailable if cause is None else type(cause)
+        batch.fail(
+            kind(
+                f"{batch.topic}-{batch.partition}: not sent (delivery_timeout_ms = "
+                f"{self.settings.delivery_timeout_ms}): "
+                + ("the server could not be reached" if cause is None else str(cause))
+            )
+        )
+        self.accumulator.done.append(batch)
+
+    def abandon(self) -> None:
+        """Ends everything that is not done, because the producer closes."""
+        self.accumulator.close_all()
+        for queue in list(self.accumulator.active):
+            for batch in list(queue.sequencer.unanswered):
+                if batch.done:
+                    continue
+                if batch.may_be_stored or batch.in_flight:
+                    error: StreamlogError = OutcomeUnknown(
+                        f"{batch.topic}-{batch.partition}: the producer was closed before the "
+                        "answer came"
+                    )
+                else:
+                    error = Closed(f"{batch.topic}-{batch.partition}: the producer was closed")
+                queue.sequencer.give_up(batch, error)
+            while queue.ready:
+                batch = queue.ready.popleft()
+                batch.fail(Closed(f"{batch.topic}-{batch.partition}: the producer was closed"))
+                self.accumulator.done.append(batch)
+        self.accumulator.active.clear()
+
+    def take_done(self) -> list[PendingBatch]:
+        ended = self.accumulator.take_done()
+        self.records_failed += sum(batch.record_count for batch in ended if batch.error)
+        return ended
+
+    # -- identity
+
+    def identity_request(self, now: float) -> ProducerIdentity | None:
+        """The identity to send with InitProducerId (NO_IDENTITY: a new one); None: not now."""
+        if not self.settings.is_idempotent:
+            return None
+        self._look_for_gaps()
+        if self._identity_state is not IdentityState.MISSING or not self.has_work:
+            return None
+        if now < self._identity_retry_at:
+            return None
+        self._identity_state = IdentityState.ASKING
+        return self.identity
+
+    def identity_wake_at(self) -> float:
+        missing = self._identity_state is IdentityState.MISSING and self.has_work
+        return self._identity_retry_at if missing and self.settings.is_idempotent else NEVER
+
+    def _look_for_gaps(self) -> None:
+        if self._identity_state is not IdentityState.KNOWN:
+            return
+        for queue in self.accumulator.active:
+            if queue.sequencer.state is PartitionState.AWAITING_EPOCH:
+                queue.sequencer.renumber(self.identity)
+                if queue.sequencer.state is PartitionState.AWAITING_EPOCH:
+                    self._identity_state = IdentityState.MISSING
+                    return
+
+    def identity_granted(self, identity: ProducerIdentity) -> None:
+        self._identity_state = IdentityState.KNOWN
+        self._identity_failures = 0
+        self._refusal = None
+        self.identity = identity
+        for queue in self.accumulator.active:
+            queue.sequencer.renumber(identity)
+
+    def identity_refused(self, error: StreamlogError, now: float) -> None:
+        """Asks again later; for a new id where the old one cannot be raised."""
+        self._identity_state = IdentityState.MISSING
+        self._identity_failures += 1
+        self._refusal = error
+        if not error.is_retryable:
+            if self.identity == NO_IDENTITY:
+                self._fail_all_unsent()
+            self.identity = NO_IDENTITY
+        self._identity_retry_at = now + backoff_s(
+            self._identity_failures,
+            self.settings.retry_backoff_ms,
+            self.settings.retry_backoff_max_ms,
+        )

@@ -1,0 +1,308 @@
+"""Sequencing and retries of an idempotent producer: what happens to a batch after it is closed.
+
+Pure: no clock, no lock, no I/O; the caller passes the time in and carries out what comes back.
+
+Invariants
+1. `unanswered` of a partition is in sequence order; what is in flight is a prefix of it, but for
+   answers that came out of order. At most 32, which is what the server remembers.
+2. After a failed attempt nothing is sent until all attempts under way are answered or lost; then
+   all of `unanswered` goes out again in order with its old sequence numbers. So an attempt never
+   overtakes an older one of the same batch, and the server tells repetitions from news.
+3. A batch leaves `unanswered` without being stored only together with a new epoch for what
+   follows, because its sequence numbers stay unused. Batches that may be stored never get new
+   numbers: they are sent again with the old ones until they are stored or the server shows that
+   they are not, or they are failed with OutcomeUnknown. So nothing is stored twice.
+
+    from           to               when
+    RUNNING        DRAINING         an attempt failed, or a sequenced batch was given up
+    DRAINING       RUNNING          nothing is in flight: send again after the back-off
+    DRAINING       AWAITING_EPOCH   nothing is in flight, the sequence has a gap, and nothing left
+                                    may be stored
+    AWAITING_EPOCH RUNNING          a newer epoch is there: numbers start again at 0
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import NamedTuple
+
+from streamlog.client.batches import PendingBatch
+from streamlog.client.settings import (
+    UNANSWERED_BATCHES_MAX,
+    UNKNOWN_TOPIC_ATTEMPTS_MAX,
+    ProducerSettings,
+    backoff_s,
+)
+from streamlog.codec.batch import NO_PRODUCER, Producer, sequence_after
+from streamlog.errors import (
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
+
+
+class PartitionState(Enum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    AWAITING_EPOCH = "awaiting epoch"
+
+
+_TRANSITIONS = {
+    PartitionState.RUNNING: {PartitionState.DRAINING},
+    PartitionState.DRAINING: {PartitionState.RUNNING, PartitionState.AWAITING_EPOCH},
+    PartitionState.AWAITING_EPOCH: {PartitionState.RUNNING},
+}
+
+
+class ProducerIdentity(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+NO_IDENTITY = ProducerIdentity(-1, -1)
+
+
+class Verdict(Enum):
+    """What a failed attempt means for its batch."""
+
+    RETRY = "send again with the same sequence"
+    RENUMBER = "not stored, and its numbers are useless: send again under a new epoch"
+    FAIL = "give up"
+
+
+def judge(
+    error: StreamlogError, *, wants_answer: bool, is_head: bool, may_be_stored: bool,
+    unknown_topic_attempts: int,
+) -> Verdict:  # fmt: skip
+    """`is_head`: no older batch of the partition is unanswered."""
+    if not wants_answer:
+        return Verdict.FAIL
+    if isinstance(error, OutOfOrderSequence):
+        if not is_head:
+            return Verdict.RETRY
+        return Verdict.FAIL if may_be_stored else Verdict.RENUMBER
+    if isinstance(error, UnknownTopicOrPartition):
+        if unknown_topic_attempts >= UNKNOWN_TOPIC_ATTEMPTS_MAX:
+            return Verdict.FAIL
+        return Verdict.RETRY
+    if error.is_retryable or isinstance(error, OutcomeUnknown):
+        return Verdict.RETRY
+    return Verdict.FAIL
+
+
+def _shows_gap(error: StreamlogError) -> bool:
+    """The server waits for an older sequence, and looked for a repetition first: not stored."""
+    if not isinstance(error, OutOfOrderSequence):
+        return False
+    expected, actual = error.fields.get("expected"), error.fields.get("actual")
+    return isinstance(expected, int) and isinstance(actual, int) and actual > expected
+
+
+class PartitionSequencer:
+    """The batches of one partition that have a place in the sequence."""
+
+    __slots__ = (
+        "_done",
+        "_identity",
+        "_next_sequence",
+        "_settings",
+        "backoff_until",
+        "failures",
+        "in_flight",
+        "needs_epoch",
+        "retries",
+        "state",
+        "unanswered",
+    )
+
+    def __init__(self, settings: ProducerSettings, done: list[PendingBatch]) -> None:
+        self._settings = settings
+        self._done = done
+        """Shared by all partitions: batches that ended, for the caller to notify."""
+        self._identity = NO_IDENTITY
+        self._next_sequence = 0
+        self.state = PartitionState.RUNNING
+        self.unanswered: deque[PendingBatch] = deque()
+        self.in_flight = 0
+        self.needs_epoch = False
+        self.backoff_until = 0.0
+        self.failures = 0
+        self.retries = 0
+
+    @property
+    def has_room(self) -> bool:
+        """A further batch may be sequenced."""
+        return (
+            self.state is PartitionState.RUNNING
+            and not self.needs_epoch
+            and len(self.unanswered) < UNANSWERED_BATCHES_MAX
+        )
+
+    def to_resend(self) -> PendingBatch | None:
+        """The oldest batch to be sent again."""
+        if self.state is not PartitionState.RUNNING or self.in_flight == len(self.unanswered):
+            return None
+        return next(batch for batch in self.unanswered if not batch.in_flight)
+
+    def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> None:
+        """Gives a ready batch its place behind all others, and its bytes."""
+        if identity != self._identity and not self.unanswered:
+            self._identity, self._next_sequence = identity, 0
+        batch.encode(self._take_numbers(batch.record_count))
+        self.unanswered.append(batch)
+
+    def _take_numbers(self, count: int) -> Producer:
+        if self._identity == NO_IDENTITY:
+            return NO_PRODUCER
+        producer = Producer(*self._identity, self._next_sequence)
+        self._next_sequence = sequence_after(self._next_sequence, count)
+        return producer
+
+    def sent(self, batch: PendingBatch) -> int:
+        """Marks an attempt; returns its number."""
+        batch.attempt += 1
+        batch.in_flight = True
+        self.in_flight += 1
+        return batch.attempt
+
+    def succeeded(
+        self, batch: PendingBatch, attempt: int, base_offset: int, log_append_time_ms: int | None
+    ) -> None:
+        if batch.done or batch.attempt != attempt:
+            return
+        self.in_flight -= 1
+        self.failures = 0
+        self._leave(batch)
+        batch.finish(base_offset, log_append_time_ms)
+        self._done.append(batch)
+        if self.needs_epoch:
+            self._drain()
+        self._settle()
+
+    def failed(self, batch: PendingBatch, attempt: int, error: StreamlogError, now: float) -> None:
+        """One attempt came to nothing, or to nobody knows what."""
+        if batch.done or batch.attempt != attempt:
+            return
+        self.in_flight -= 1
+        batch.in_flight = False
+        batch.last_error = error
+        if not error.has_no_side_effects:
+            batch.may_be_stored = True
+        elif _shows_gap(error):
+            batch.may_be_stored = False
+        if isinstance(error, UnknownTopicOrPartition):
+            batch.unknown_topic_attempts += 1
+        verdict = judge(
+            error,
+            wants_answer=self._settings.wants_answer,
+            is_head=self.unanswered[0] is batch,
+            may_be_stored=batch.may_be_stored,
+            unknown_topic_attempts=batch.unknown_topic_attempts,
+        )
+        if verdict is Verdict.FAIL:
+            self.give_up(batch, _final(batch, error))
+            return
+        self.retries += 1
+        if verdict is Verdict.RENUMBER:
+            self.needs_epoch = True
+        if self.state is PartitionState.RUNNING:
+            self.failures += 1
+            self.backoff_until = now + backoff_s(
+                self.failures, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms
+            )
+        self._drain()
+
+    def expire(self, now: float) -> None:
+        """Gives up sequenced batches whose delivery time is over."""
+        while self.unanswered and self.unanswered[0].deadline <= now:
+            batch = self.unanswered[0]
+            limit_ms = self._settings.delivery_timeout_ms
+            why = f"; the last attempt: {batch.last_error}" if batch.last_error else ""
+            if batch.may_be_stored or batch.in_flight:
+                error: StreamlogError = OutcomeUnknown(
+                    f"{batch.topic}-{batch.partition}: no answer within {limit_ms} ms, so the "
+                    f"batch may be stored or not{why}"
+                )
+                error.has_no_side_effects = False
+            else:
+                kind = type(batch.last_error) if batch.last_error else Unavailable
+                error = kind(
+                    f"{batch.topic}-{batch.partition}: not stored within {limit_ms} ms{why}",
+                    **(batch.last_error.fields if batch.last_error else {}),
+                )
+            self.give_up(batch, error)
+
+    def give_up(self, batch: PendingBatch, error: StreamlogError) -> None:
+        """Ends a sequenced batch without success, and every later one that may be stored.
+
+        Later ones that may be stored could be stored only behind this one; nobody can learn it
+        any more once the epoch changes.
+        """
+        is_open_question = not error.has_no_side_effects
+        position = self.unanswered.index(batch)
+        later = list(self.unanswered)[position + 1 :]
+        self._end(batch, error)
+        if is_open_question:
+            for other in later:
+                if other.may_be_stored or other.in_flight:
+                    follow = OutcomeUnknown(
+                        f"{other.topic}-{other.partition}: it was sent behind a batch that got no "
+                        "answer in time, so it may be stored or not"
+                    )
+                    self._end(other, follow)
+        if self._identity != NO_IDENTITY:
+            self.needs_epoch = True
+        self._drain()
+
+    def _end(self, batch: PendingBatch, error: StreamlogError) -> None:
+        if batch.in_flight:
+            self.in_flight -= 1
+        self._leave(batch)
+        batch.fail(error)
+        self._done.append(batch)
+
+    def renumber(self, identity: ProducerIdentity) -> None:
+        """A newer epoch is there: what is left goes out under it, numbered from 0."""
+        if self.state is not PartitionState.AWAITING_EPOCH or identity == self._identity:
+            return
+        self._identity, self._next_sequence = identity, 0
+        self.needs_epoch = False
+        for batch in self.unanswered:
+            batch.encode(self._take_numbers(batch.record_count))
+        self._transition_to(PartitionState.RUNNING)
+
+    def _leave(self, batch: PendingBatch) -> None:
+        if self.unanswered[0] is batch:
+            self.unanswered.popleft()
+        else:
+            self.unanswered.remove(batch)
+
+    def _drain(self) -> None:
+        if self.state is PartitionState.RUNNING:
+            self._transition_to(PartitionState.DRAINING)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.state is PartitionState.DRAINING and self.in_flight == 0:
+            must_wait = self.needs_epoch and not any(b.may_be_stored for b in self.unanswered)
+            self._transition_to(
+                PartitionState.AWAITING_EPOCH if must_wait else PartitionState.RUNNING
+            )
+
+    def _transition_to(self, state: PartitionState) -> None:
+        if state not in _TRANSITIONS[self.state]:
+            raise AssertionError(f"{self.state} does not lead to {state}")
+        self.state = state
+
+
+def _final(batch: PendingBatch, error: StreamlogError) -> StreamlogError:
+    """The error for the caller, honest about earlier attempts."""
+    if batch.may_be_stored and error.has_no_side_effects:
+        return OutcomeUnknown(
+            f"{batch.topic}-{batch.partition}: an earlier attempt may have stored the batch; the "
+            f"last one was refused: {error}"
+        )
+    return error

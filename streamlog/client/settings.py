@@ -1,0 +1,116 @@
+"""What can be set on producers and consumers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.codec.batch import Compression
+from streamlog.errors import InvalidConfig
+from streamlog.runtime.config import setting
+
+COMPRESSIONS = {one.name.lower(): one for one in Compression}
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+UNANSWERED_BATCHES_MAX = 32
+"""Of one partition: the server remembers so many to recognise a repetition."""
+MESSAGES_IN_FLIGHT_MAX = 32
+BYTES_IN_FLIGHT_MAX = 16 << 20
+MESSAGE_BYTES_TARGET = 512 << 10
+"""A message takes no further batch once it has so many bytes."""
+RECORD_BYTES_MAX_DEFAULT = (1 << 20) + 12
+"""Kafka's default of max.message.bytes, where the server does not say another."""
+UNKNOWN_TOPIC_ATTEMPTS_MAX = 5
+"""A topic that the server does not know is asked for so many times."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    linger_ms: float = setting(
+        5.0, "How long a batch waits for more records; latency for fewer requests.", minimum=0
+    )
+    batch_size_bytes: int = setting(
+        128 << 10, "Size at which a batch is sent; it grows under load.", minimum=128
+    )
+    batch_size_max_bytes: int = setting(
+        1 << 20, "What a batch grows to while answers are waited for.", minimum=128
+    )
+    compression: str = setting("none", "How batches are compressed.", choices=tuple(COMPRESSIONS))
+    buffer_memory_bytes: int = setting(
+        64 << 20, "Records not answered yet, all together; send() waits above.", minimum=1024
+    )
+    max_block_ms: int = setting(
+        60_000, "How long send() waits for room or for the topic's metadata.", minimum=0
+    )
+    delivery_timeout_ms: int = setting(
+        120_000, "From send() to the answer, all retries included; then an error.", minimum=1
+    )
+    request_timeout_ms: int = setting(
+        30_000, "An answer that takes longer counts as lost and the batch is sent again.", minimum=1
+    )
+    retry_backoff_ms: float = setting(50.0, "Wait before the first retry; doubles.", minimum=0)
+    retry_backoff_max_ms: float = setting(1000.0, "Longest wait before a retry.", minimum=0)
+    metadata_max_age_ms: int = setting(
+        300_000, "How often partition counts and size limits are asked for again.", minimum=1
+    )
+    acks: str = setting("all", "all and 1: durable; 0: not waited for.", choices=tuple(ACKS))
+    idempotence: bool = setting(True, "Retries neither lose nor duplicate.")
+    client_id: str = setting("", "Who calls; for metrics, logs and quotas.")
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.idempotence and self.wants_answer
+
+    @property
+    def wants_answer(self) -> bool:
+        """False: acks=0, offsets are -1 and a lost batch is not noticed."""
+        return ACKS[self.acks] != 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    isolation_level: str = setting(
+        "read_uncommitted",
+        "read_committed leaves out what belongs to open or aborted transactions.",
+        choices=("read_uncommitted", "read_committed"),
+    )
+    auto_offset_reset: str = setting(
+        "earliest",
+        "Where to begin without a position, or with one that is gone.",
+        choices=("earliest", "latest", "none"),
+    )
+    fetch_max_bytes: int = setting(16 << 20, "Largest answer; memory is about three.", minimum=1)
+    fetch_min_bytes: int = setting(1, "The server waits for so much.", minimum=1)
+    fetch_max_wait_ms: int = setting(500, "The server waits no longer.", minimum=0)
+    max_partition_fetch_bytes: int = setting(
+        8 << 20, "Largest part of an answer for one partition.", minimum=1
+    )
+    metadata_max_age_ms: int = setting(
+        30_000, "How soon new partitions of subscribed topics are followed.", minimum=1
+    )
+    request_timeout_ms: int = setting(30_000, "A call without an answer is repeated.", minimum=1)
+    default_api_timeout_ms: int = setting(
+        60_000, "How long offset look-ups are retried before their error is raised.", minimum=1
+    )
+    retry_backoff_ms: float = setting(50.0, "Wait before the first retry; doubles.", minimum=0)
+    retry_backoff_max_ms: float = setting(1000.0, "Longest wait before a retry.", minimum=0)
+    check_crcs: bool = setting(True, "Batches are checked before they are decoded.")
+    client_id: str = setting("", "Who calls; for metrics, logs and quotas.")
+
+
+def check(settings: ProducerSettings | ConsumerSettings) -> None:
+    """Errors: InvalidConfig for a value outside its limits."""
+    for name, field in type(settings).__dataclass_fields__.items():
+        value = getattr(settings, name)
+        facts = field.metadata
+        if facts["choices"] and value not in facts["choices"]:
+            raise InvalidConfig(
+                f"{name} is {value!r}; choose one of {', '.join(facts['choices'])}", name=name
+            )
+        minimum = facts["minimum"]
+        if minimum is not None and not (isinstance(value, int | float) and value >= minimum):
+            raise InvalidConfig(f"{name} is {value!r}; at least {minimum} is needed", name=name)
+
+
+def backoff_s(failures: int, first_ms: float, max_ms: float) -> float:
+    """Seconds to wait after `failures` (≥ 1) in a row."""
+    return float(min(first_ms * 2 ** min(failures - 1, 20), max_ms)) / 1000

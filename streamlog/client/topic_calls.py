@@ -1,0 +1,108 @@
+"""Calls that producers and consumers make beside their streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from streamlog.client.accumulator import TopicFacts
+from streamlog.client.channel import Call
+from streamlog.client.producer_state import NO_IDENTITY, ProducerIdentity
+from streamlog.client.settings import RECORD_BYTES_MAX_DEFAULT
+from streamlog.errors import Internal
+from streamlog.v1 import admin_pb2, log_pb2
+from streamlog.v1support.errors import from_proto
+
+TopicPartition = tuple[str, int]
+
+LATEST = -1
+EARLIEST = -2
+
+ISOLATION = {
+    "read_uncommitted": log_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
+    "read_committed": log_pb2.ISOLATION_LEVEL_READ_COMMITTED,
+}
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's place as found by time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def partition_count(topic: str, *, allow_auto_create: bool = True) -> Call:
+    def read(response: Any) -> int:
+        return len(only_topic(response, topic).partitions)
+
+    request = admin_pb2.DescribeTopicsRequest(names=[topic], allow_auto_create=allow_auto_create)
+    return Call("AdminService/DescribeTopics", request, admin_pb2.DescribeTopicsResponse, read)
+
+
+def only_topic(response: Any, topic: str) -> Any:
+    """The description of the one topic asked for. Raises its error."""
+    if len(response.topics) != 1:
+        raise Internal(f"{len(response.topics)} topics in the answer for {topic}")
+    found = response.topics[0]
+    if found.HasField("error"):
+        raise from_proto(found.error)
+    return found
+
+
+def batch_bytes_max(topic: str) -> Call:
+    def read(response: Any) -> int:
+        for entry in response.entries:
+            if entry.name == "max.message.bytes":
+                return int(entry.value)
+        return RECORD_BYTES_MAX_DEFAULT
+
+    resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic)
+    request = admin_pb2.DescribeConfigsRequest(resource=resource)
+    return Call("AdminService/DescribeConfigs", request, admin_pb2.DescribeConfigsResponse, read)
+
+
+def facts_of(partitions: int, batch_bytes: int) -> TopicFacts:
+    return TopicFacts(partitions, batch_bytes)
+
+
+def init_producer_id(identity: ProducerIdentity) -> Call:
+    def read(response: Any) -> ProducerIdentity:
+        return ProducerIdentity(response.producer_id, response.producer_epoch)
+
+    request = log_pb2.InitProducerIdRequest()
+    if identity != NO_IDENTITY:
+        request.producer_id, request.producer_epoch = identity
+    return Call("LogService/InitProducerId", request, log_pb2.InitProducerIdResponse, read)
+
+
+def list_offsets(times: Mapping[TopicPartition, int], isolation_level: str) -> Call:
+    """Result: partition → OffsetAndTimestamp, or None where there is no such record."""
+    request = log_pb2.ListOffsetsRequest(isolation_level=ISOLATION[isolation_level])
+    for topic, partitions in by_topic(times).items():
+        asked = request.topics.add(topic=topic)
+        for partition in partitions:
+            asked.partitions.add(partition=partition, timestamp_ms=times[topic, partition])
+
+    def read(response: Any) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for topic in response.topics:
+            for result in topic.partitions:
+                if result.HasField("error"):
+                    raise from_proto(result.error)
+                at = (topic.topic, result.partition)
+                found[at] = None
+                if result.HasField("offset"):
+                    stamp = result.timestamp_ms if result.HasField("timestamp_ms") else -1
+                    found[at] = OffsetAndTimestamp(result.offset, stamp)
+        if set(found) != set(times):
+            raise Internal("the answer is not about the partitions asked for")
+        return found
+
+    return Call("LogService/ListOffsets", request, log_pb2.ListOffsetsResponse, read)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped

@@ -1,0 +1,362 @@
+"""A node over real sockets whose partitions are lists in memory, and which fails on command.
+
+It keeps Kafka's rules for idempotent producers: sequences, the last 32 batches, epochs. Faults are
+put on `faults` and taken one per produce message, in order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Self
+
+import grpc
+
+from streamlog.codec.batch import BatchHeader, placed, scan, sequence_after
+from streamlog.codec.records import decode
+from streamlog.errors import (
+    Invalid,
+    KeyNotFound,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    ProducerFenced,
+    StoreUnavailable,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
+from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from streamlog.v1support.errors import to_proto, to_status
+
+REMEMBERED = 32
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+]
+
+
+class Fault(Enum):
+    LOSE_ANSWER = "stores, then breaks the connection"
+    BREAK = "breaks the connection before storing"
+    REFUSE = "answers with a retryable error for every partition"
+    REFUSE_WHOLE = "answers with a retryable error for the request"
+    HANG = "never answers this stream again; nothing is stored"
+    STORE_AND_HANG = "stores, and never answers this stream again"
+
+
+@dataclass
+class Partition:
+    batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    next_offset: int = 0
+    start_offset: int = 0
+    producers: dict[int, deque[tuple[int, int, int, int]]] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def append(self, data: bytes, batch_bytes_max: int) -> tuple[int, bool]:
+        """Base offset, and whether it is a repetition."""
+        if len(data) > batch_bytes_max:
+            raise MessageTooLarge("too large", size_bytes=len(data), max_bytes=batch_bytes_max)
+        (found,) = scan(data)
+        header = found.header
+        if header.producer_id >= 0:
+            base = self._check_sequence(header)
+            if base is not None:
+                return base, True
+        parts = placed(found.view, self.next_offset, 0)
+        base = self.next_offset
+        self.next_offset += header.record_count
+        self.batches.append((header._replace(base_offset=base), b"".join(parts)))
+        if header.producer_id >= 0:
+            known = self.producers.setdefault(header.producer_id, deque(maxlen=REMEMBERED))
+            known.append((header.base_sequence, header.last_sequence, base, header.record_count))
+        return base, False
+
+    def _check_sequence(self, header: BatchHeader) -> int | None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        current = self.epochs.get(producer_id)
+        if current is not None and epoch < current:
+            raise ProducerFenced(f"epoch {epoch} is older than {current}")
+        known = self.producers.get(producer_id)
+        if current is not None and epoch > current:
+            known = None
+            self.producers.pop(producer_id)
+            if header.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    "a new epoch starts at 0", expected=0, actual=header.base_sequence
+                )
+        self.epochs[producer_id] = epoch
+        if not known:
+            return None
+        for first, last, base, _ in known:
+            if (first, last) == (header.base_sequence, header.last_sequence):
+                return base
+        expected = sequence_after(known[-1][1], 1)
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"{expected} was expected", expected=expected, actual=header.base_sequence
+            )
+        return None
+
+
+@dataclass
+class Topic:
+    partitions: list[Partition]
+    batch_bytes_max: int = (1 << 20) + 12
+
+
+class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServicer):
+    """Use it in `with`; `server` is its address."""
+
+    def __init__(self, port: int = 0, *, keep: bool = True) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.faults: deque[Fault | None] = deque()
+        self.refusal: Callable[[str, int], StreamlogError | None] = lambda _topic, _partition: None
+        self.hold = threading.Event()
+        self.hold.set()
+        """Cleared: produce answers wait."""
+        self.produce_messages = 0
+        self.id_requests: list[tuple[int | None, int | None]] = []
+        self.id_error: StreamlogError | None = None
+        self.fetch_errors: deque[StreamlogError] = deque()
+        self.auto_create = False
+        self.changed = threading.Condition()
+        self._keep = keep
+        self._next_producer_id = 1000
+        self._stopping = threading.Event()
+        self._port = port
+        self._server: grpc.Server | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._server = grpc.server(ThreadPoolExecutor(32), options=OPTIONS)
+        log_pb2_grpc.add_LogServiceServicer_to_server(self, self._server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
+        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        self._server.start()
+
+    def stop(self) -> None:
+        """Breaks all connections; `start` brings the node back with what it stored."""
+        self._stopping.set()
+        self.hold.set()
+        with self.changed:
+            self.changed.notify_all()
+        if self._server is not None:
+            self._server.stop(0).wait()
+            self._server = None
+
+    @property
+    def server(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- what tests look at
+
+    def create(self, topic: str, partitions: int = 1, **facts: Any) -> None:
+        self.topics[topic] = Topic([Partition() for _ in range(partitions)], **facts)
+
+    def records(self, topic: str, partition: int = 0) -> list[Any]:
+        with self.changed:
+            stored = [data for _, data in self.topics[topic].partitions[partition].batches]
+        return [record for data in stored for record in decode(data)]
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes]:
+        return [record[3] for record in self.records(topic, partition)]
+
+    # -- AdminService
+
+    def DescribeTopics(self, request: Any, context: Any) -> Any:
+        response = admin_pb2.DescribeTopicsResponse()
+        for name in request.names:
+            out = response.topics.add(name=name)
+            if name not in self.topics and self.auto_create and request.allow_auto_create:
+                self.create(name)
+            if name not in self.topics:
+                out.error.CopyFrom(
+                    to_proto(UnknownTopicOrPartition(f"no topic {name}", topic=name))
+                )
+                continue
+            for number, one in enumerate(self.topics[name].partitions):
+                out.partitions.add(partition=number, log_end_offset=one.next_offset)
+        return response
+
+    def DescribeConfigs(self, request: Any, context: Any) -> Any:
+        limit = self.topics[request.resource.name].batch_bytes_max
+        entry = admin_pb2.ConfigEntry(name="max.message.bytes", value=str(limit))
+        return admin_pb2.DescribeConfigsResponse(entries=[entry])
+
+    def GetStatus(self, request: Any, context: Any) -> Any:
+        return admin_pb2.GetStatusResponse(version="fake", topics=len(self.topics))
+
+    def DescribeObject(self, request: Any, context: Any) -> Any:
+        _abort(context, KeyNotFound("no such key", namespace="n", key=request.key))
+
+    # -- LogService
+
+    def InitProducerId(self, request: Any, context: Any) -> Any:
+        given = request.producer_id if request.HasField("producer_id") else None
+        epoch = request.producer_epoch if request.HasField("producer_epoch") else None
+        self.id_requests.append((given, epoch))
+        if self.id_error is not None:
+            _abort(context, self.id_error)
+        if given is not None and epoch is not None:
+            return log_pb2.InitProducerIdResponse(producer_id=given, producer_epoch=epoch + 1)
+        self._next_producer_id += 1
+        return log_pb2.InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)
+
+    def ProduceStream(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
+        for request in requests:
+            self.produce_messages += 1
+            fault = self.faults.popleft() if self.faults else None
+            if fault is Fault.BREAK:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken on command")
+            if fault is Fault.REFUSE_WHOLE:
+                yield log_pb2.ProduceStreamResponse(
+                    correlation_id=request.correlation_id,
+                    error=to_proto(StoreUnavailable("refused on command")),
+                )
+                continue
+            if fault is Fault.HANG:
+                self._hang(context)
+                return
+            response = self._produce(request.request, fault is Fault.REFUSE)
+            if fault is Fault.LOSE_ANSWER:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "lost on command")
+            if fault is Fault.STORE_AND_HANG:
+                self._hang(context)
+                return
+            self.hold.wait(30)
+            yield log_pb2.ProduceStreamResponse(
+                correlation_id=request.correlation_id, response=response
+            )
+
+    def _hang(self, context: Any) -> None:
+        while context.is_active() and not self._stopping.wait(0.02):
+            pass
+
+    def _produce(self, request: Any, refuse: bool) -> Any:
+        response = log_pb2.ProduceResponse()
+        for topic in request.topics:
+            out = response.topics.add(topic=topic.topic)
+            for part in topic.partitions:
+                result = out.partitions.add(partition=part.partition)
+                try:
+                    if refuse:
+                        raise StoreUnavailable("refused on command")
+                    error = self.refusal(topic.topic, part.partition)
+                    if error is not None:
+                        raise error
+                    result.base_offset, result.duplicate = self._store(topic.topic, part)
+                    if request.acks == log_pb2.ACKS_NONE:
+                        result.base_offset = -1
+                except StreamlogError as refused:
+                    result.error.CopyFrom(to_proto(refused))
+        return response
+
+    def _store(self, topic: str, part: Any) -> tuple[int, bool]:
+        found = self.topics.get(topic)
+        if found is None:
+            raise UnknownTopicOrPartition(f"no topic {topic}", topic=topic)
+        with self.changed:
+            stored = found.partitions[part.partition].append(
+                part.record_batches, found.batch_bytes_max
+            )
+            if not self._keep:
+                found.partitions[part.partition].batches.clear()
+            self.changed.notify_all()
+            return stored
+
+    def Fetch(self, request: Any, context: Any) -> Any:
+        if self.fetch_errors:
+            _abort(context, self.fetch_errors.popleft())
+        ends_at = time.monotonic() + request.max_wait_ms / 1000
+        while True:
+            with self.changed:
+                response, found = self._fetch(request)
+                left = ends_at - time.monotonic()
+                if found or left <= 0 or self._stopping.is_set() or not context.is_active():
+                    return response
+                self.changed.wait(left)
+
+    def _fetch(self, request: Any) -> tuple[Any, bool]:
+        response, room, found = log_pb2.FetchResponse(), request.max_bytes or 1 << 24, False
+        for topic in request.topics:
+            out = response.topics.add(topic=topic.topic)
+            for part in topic.partitions:
+                result = out.partitions.add(partition=part.partition, next_offset=part.fetch_offset)
+                try:
+                    stored = self.topics[topic.topic].partitions[part.partition]
+                except (KeyError, IndexError):
+                    result.error.CopyFrom(to_proto(UnknownTopicOrPartition("no such partition")))
+                    found = True
+                    continue
+                result.high_watermark = result.last_stable_offset = stored.next_offset
+                result.log_start_offset = stored.start_offset
+                if not stored.start_offset <= part.fetch_offset <= stored.next_offset:
+                    error = OffsetOutOfRange(
+                        f"offset {part.fetch_offset}",
+                        offset=part.fetch_offset,
+                        start_offset=stored.start_offset,
+                        end_offset=stored.next_offset,
+                    )
+                    result.error.CopyFrom(to_proto(error))
+                    found = True
+                    continue
+                limit = min(room, part.partition_max_bytes or room)
+                pieces, size = [], 0
+                for header, data in stored.batches:
+                    if header.next_offset <= part.fetch_offset:
+                        continue
+                    if pieces and size + len(data) > limit:
+                        break
+                    pieces.append(data)
+                    size += len(data)
+                    result.next_offset = header.next_offset
+                    if size >= limit:
+                        break
+                room -= size
+                result.record_batches = b"".join(pieces)
+                found = found or bool(pieces)
+        return response, found
+
+    def ListOffsets(self, request: Any, context: Any) -> Any:
+        response = log_pb2.ListOffsetsResponse()
+        for topic in request.topics:
+            out = response.topics.add(topic=topic.topic)
+            for part in topic.partitions:
+                result = out.partitions.add(partition=part.partition)
+                if topic.topic not in self.topics:
+                    error = UnknownTopicOrPartition(f"no topic {topic.topic}", topic=topic.topic)
+                    result.error.CopyFrom(to_proto(error))
+                    continue
+                stored = self.topics[topic.topic].partitions[part.partition]
+                if part.timestamp_ms == -2:
+                    result.offset = stored.start_offset
+                elif part.timestamp_ms == -1:
+                    result.offset = stored.next_offset
+                elif part.timestamp_ms >= 0:
+                    for record in self.records(topic.topic, part.partition):
+                        if record[1] >= part.timestamp_ms:
+                            result.offset, result.timestamp_ms = record[0], record[1]
+                            break
+                else:
+                    result.error.CopyFrom(to_proto(Invalid("not in this node")))
+        return response
+
+
+def _abort(context: Any, error: StreamlogError) -> None:
+    status = to_status(error)
+    context.set_trailing_metadata(status.trailers)
+    context.abort(status.code, status.message)
