@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 import traceback
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--wal", choices=MODES, help="one mode instead of both in turn")
     parser.add_argument("--trace", action="store_true", help="print every event")
     options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
     began = time.perf_counter()
     total: Counter[str] = Counter()
     faults: Counter[str] = Counter()

@@ -42,8 +42,8 @@ class Plan:
     """The size of a history."""
 
     lives: int = 4
-    life_s_max: float = 6.0
-    streams: int = 3
+    life_s_max: float = 4.0
+    streams: int = 2
     partitions: int = 2
 
 
@@ -95,7 +95,7 @@ class _History:
             if users_at_work.done():
                 users_at_work.result()
             end = self._random.random()
-            if self._world.wal == "object" and end < 0.3:
+            if self._world.wal == "object" and end < 0.3 and node.is_up:
                 self._world.trace.add(self._world.loop, "zombie", node.incarnation.name)
                 zombies.append(node)
             elif end < 0.45:

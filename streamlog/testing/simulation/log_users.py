@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from streamlog.codec.batch import BatchHeader, Producer, scan
 from streamlog.codec.records import encode_values
-from streamlog.errors import AlreadyExists, Fenced, OutcomeUnknown, StreamlogError, Unavailable
+from streamlog.errors import (
+    AlreadyExists,
+    Fenced,
+    OutcomeUnknown,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
 from streamlog.log.abstract import AbstractLog, ProduceContext, TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.model import Violation
@@ -163,7 +170,8 @@ class LogUsers:
                     producer_id, _ = await node.engine.logs.init_producer_id()
                     model.producer = model.producer or ProducerModel(producer_id)
                 return log
-            except RETRIED:
+            except (*RETRIED, UnknownTopicOrPartition):
+                # A topic whose creation a crash cut off is finished in the background.
                 await asyncio.sleep(0.5)
 
     async def _produce(self, node: Node, model: PartitionModel) -> None:
@@ -171,7 +179,7 @@ class LogUsers:
         producer = model.producer
         assert producer is not None
         while True:
-            await asyncio.sleep(0.05 * self._random.random())
+            await asyncio.sleep(0.2 * self._random.random())
             while len(producer.unanswered) < 1 + int(self._random.random() * IN_FLIGHT_MAX):
                 producer.make(self._random)
                 self._tally.count("produce")
@@ -218,7 +226,7 @@ class LogUsers:
     async def _consume(self, node: Node, model: PartitionModel) -> None:
         log = await self._log(node, model)
         while True:
-            await asyncio.sleep(0.2 * self._random.random())
+            await asyncio.sleep(0.4 * self._random.random())
             low, high = log.log_start_offset, log.high_watermark
             offset = low + int(self._random.random() * (high - low + 1))
             self._tally.count("consume")

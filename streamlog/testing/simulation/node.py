@@ -102,6 +102,10 @@ class Node:
         self.engine: OpenEngine
         self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
 
+    @property
+    def is_up(self) -> bool:
+        return self._opened is not None
+
     async def open_until_up(self) -> OpenEngine:
         """Opens the engine, again and again while store or metadata are away."""
         while True:

@@ -49,7 +49,7 @@ class Writer:
         """Appends until the stream is lost; up to eight at a time."""
         pending: list[asyncio.Task[None]] = []
         while True:
-            await asyncio.sleep(0.02 * self.random.random())
+            await asyncio.sleep(0.15 * self.random.random())
             pending = [task for task in pending if not task.done()]
             if len(pending) >= 8:
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +97,7 @@ async def read_some(
 ) -> None:
     """Fetches random ranges until the stream is lost."""
     while True:
-        await asyncio.sleep(0.1 * random.random())
+        await asyncio.sleep(0.3 * random.random())
         low, high = stream.start_offset, stream.confirm_offset
         start = low + int(random.random() * (high - low + 1))
         acknowledged_start = model.start
@@ -126,7 +126,7 @@ async def trim_some(
 ) -> None:
     """Trims a little now and then until the stream is lost."""
     while True:
-        await asyncio.sleep(2 + 4 * random.random())
+        await asyncio.sleep(0.5 + 3 * random.random())
         span = stream.confirm_offset - stream.start_offset
         start = stream.start_offset + int(random.random() * span * 0.5)
         model.trim_sent = max(model.trim_sent, start)
