@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from streamlog.errors import Unavailable
+from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.grpc_server import joined, split_address
 
 
@@ -21,7 +22,9 @@ class HttpServer:
         is_ready: Callable[[], bool],
         is_alive: Callable[[], bool],
         before_scrape: Callable[[], None],
+        offload: Offload,
     ) -> None:
+        self._offload = offload
         self._registry = registry
         self._is_ready = is_ready
         self._is_alive = is_alive
@@ -57,7 +60,8 @@ class HttpServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self._before_scrape()
-        body = generate_latest(self._registry)
+        # Thousands of topics take longer than the event loop may be held.
+        body = await self._offload.run(Lane.CPU, generate_latest, self._registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _livez(self, _: web.Request) -> web.Response:

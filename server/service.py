@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from streamlog.errors import Invalid
 from streamlog.model.kv import KVClient
@@ -78,6 +78,7 @@ class Service:
         self._backend = backend
         self._background = Background("service", self._failed)
         self.metrics = ServerMetrics(backend.registry)
+        ProcessCollector(registry=backend.registry)
         self._drain = Drain()
         self._polls = LongPolls()
         self._set_bounds()
@@ -97,6 +98,7 @@ class Service:
             is_ready=self.is_ready,
             is_alive=lambda: backend.is_alive() and self._background.failure is None,
             before_scrape=self._before_scrape,
+            offload=backend.offload,
         )
         self.grpc_address = self.http_address = ""
         self.is_insecure = False
@@ -135,7 +137,7 @@ class Service:
         streams = StreamService(
             backend.streams, self._polls, clock=clock, authorize=authorize, limits=limits
         )
-        admin = AdminService(
+        admin = self._admin = AdminService(
             backend.logs,
             self._settings,
             node_id=self._settings.node.node_id,
@@ -165,7 +167,7 @@ class Service:
             GrpcAdmin(
                 admin,
                 objects,
-                lambda: self._status(admin),
+                self._status,
                 calls=calls,
                 authorize=authorize,
             ).handlers(),
@@ -174,8 +176,8 @@ class Service:
     def _auto_create(self) -> bool:
         return bool(self._settings.broker.auto_create_topics_enable)
 
-    async def _status(self, admin: AdminService) -> dict[str, Any]:
-        topics, partitions = admin.count()
+    async def _status(self) -> dict[str, Any]:
+        topics, partitions = self._admin.count()
         return {
             **await self._backend.status(),
             "topics": topics,
@@ -230,6 +232,9 @@ class Service:
     def _before_scrape(self) -> None:
         self.metrics.rss_bytes.set(resident_bytes())
         self.metrics.connections.set(self._grpc.connections())
+        topics, partitions = self._admin.count()
+        self.metrics.topics.set(topics)
+        self.metrics.partitions.set(partitions)
 
     def _failed(self, error: BaseException) -> None:
         log.error("a task of the service failed", extra={"error": str(error)})

@@ -96,9 +96,7 @@ class AdminService:
         self._metrics = metrics
         self._topic_metrics = topic_metrics
         self._auto_create = auto_create
-        metrics.topics.set_function(lambda: self.count()[0])
         metrics.topics_bound.set(settings.log.topics_max)
-        metrics.partitions.set_function(lambda: self.count()[1])
         metrics.partitions_bound.set(settings.log.partitions_max)
 
     def count(self) -> tuple[int, int]:

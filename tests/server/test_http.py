@@ -38,6 +38,7 @@ def test_metrics_name_bounds_and_what_is_used_of_them() -> None:
                 'streamlog_requests_total{method="LogService/Fetch",status="OK"} 1.0',
                 "streamlog_loop_lag_seconds_count",
                 "streamlog_insecure_listener 0.0",
+                "process_open_fds",
             ):
                 assert f"\n{line}" in text
             assert node.metric("streamlog_resident_memory_bytes") > 1_000_000

@@ -207,3 +207,16 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o500)
     assert str(folder) in failure({"data": str(folder / "d")})
+
+
+def test_data_of_a_newer_version_is_refused_with_both_versions(tmp_path: Path) -> None:
+    data = tmp_path / "d"
+    with node(data) as (process, _):
+        process.terminate()
+        process.wait(30)
+    [file] = (data / "objects").rglob("cluster.json")
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "format_version": 99}))
+    text = failure({"data": str(data)})
+    assert "UnsupportedVersion" in text
+    assert "99" in text

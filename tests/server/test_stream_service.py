@@ -222,7 +222,9 @@ def test_reserved_tags_are_refused() -> None:
     async def main() -> None:
         async with running_node() as node:
             error = await refusal(
-                node.streams.CreateStream(pb.CreateStreamRequest(tags={"role": "data", "attempt": "x"}))
+                node.streams.CreateStream(
+                    pb.CreateStreamRequest(tags={"role": "data", "attempt": "x"})
+                )
             )
             assert type(error) is errors.Invalid
 
