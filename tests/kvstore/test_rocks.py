@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import pytest
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from streamlog.errors import (
     Corrupt,
@@ -24,7 +25,7 @@ from streamlog.errors import (
     RevisionCompacted,
     UnsupportedVersion,
 )
-from streamlog.kvstore import rocks_format
+from streamlog.kvstore import rocks_database, rocks_format
 from streamlog.kvstore.interface import Delete, Get, KeyValue, Put, RevisionIs
 from streamlog.kvstore.rocks import RocksKVStore
 from streamlog.kvstore.rocks_database import RocksDatabase
@@ -372,6 +373,83 @@ def test_queued_transactions_share_a_write(tmp_path: Path, monkeypatch: pytest.M
             await kv.txn((RevisionIs(b"k1", 0),), (Put(b"x", b""),), (Get(b"k1"),))
             await kv.get(b"k1")
             assert len(writes) == 1
+
+    asyncio.run(main())
+
+
+def test_every_write_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill does not show it: the kernel keeps what was written."""
+    options: list[WriteOptions] = []
+
+    class Recording:
+        def __init__(self, path: str, how: Options) -> None:
+            self._db = Rdict(path, how)
+
+        def write(self, batch: WriteBatch, option: WriteOptions) -> None:
+            options.append(option)
+            self._db.write(batch, option)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._db, name)
+
+    monkeypatch.setattr(rocks_database, "Rdict", Recording)
+
+    async def main() -> None:
+        async with opened(tmp_path / "meta") as kv:
+            lease = await kv.grant_lease(1_000)
+            await put(kv, b"a", b"1", lease)
+            await kv.revoke_lease(lease)
+            await kv.raise_revision(100)
+        assert [option.sync for option in options] == [True] * 4
+
+    asyncio.run(main())
+
+
+class HeldOffload(ThreadOffload):
+    """The answer of a commit is held back until the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_written = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        result = await super().run(lane, fn, *args)
+        if getattr(fn, "__name__", "") == "run":
+            self.is_written.set()
+            await self.gate.wait()
+        return result
+
+
+def test_a_write_shows_only_when_it_is_published(tmp_path: Path) -> None:
+    """Written and synced, but not yet told to watchers: no read may be ahead of them."""
+
+    async def main() -> None:
+        offload = HeldOffload()
+        async with opened(tmp_path / "meta", offload=offload) as kv:
+            before = await put(kv, b"a", b"0")
+
+            async def read() -> None:
+                found = await kv.get(b"a")
+                assert found is not None
+                assert found.mod_revision <= await kv.revision()
+
+            async def read_range() -> None:
+                found = await kv.range(b"a", b"b")
+                assert found.revision <= await kv.revision()
+                assert found.kvs[0].mod_revision <= found.revision
+
+            offload.gate.clear()
+            offload.is_written.clear()
+            writing = asyncio.create_task(put(kv, b"a", b"1"))
+            await offload.is_written.wait()
+            assert await kv.revision() == before
+            reading = [asyncio.create_task(read()), asyncio.create_task(read_range())]
+            await asyncio.wait(reading, timeout=0.05)
+            offload.gate.set()
+            await asyncio.gather(*reading)
+            assert await writing == before + 1
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -134,6 +135,60 @@ def test_leftovers_are_swept_but_not_what_is_being_written(
             assert [len(names) for names in seen] == [2, 1]
             assert await read(store, "a") == b"x"
             assert temporary_files(root) == []
+
+    asyncio.run(main())
+
+
+def test_a_put_whose_file_was_swept_at_birth_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweeper comes between the creation of the temporary file and its lock."""
+    root = tmp_path / "objects"
+    inner = fcntl.flock
+    swept: list[str] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not swept and temporary_files(root):
+            (path,) = (root / ".tmp").iterdir()
+            swept.append(path.name)
+            path.unlink()
+        inner(descriptor, operation)
+
+    async def main() -> None:
+        async with opened(root) as store:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            await store.put("a", (b"x",))
+            assert len(swept) == 1
+            assert await read(store, "a") == b"x"
+
+    asyncio.run(main())
+
+
+def test_nothing_changes_between_compare_and_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = os.rename
+    free: list[tuple[bool, bool]] = []
+
+    def can_lock(mode: int) -> bool:
+        with open(tmp_path / ".replace") as lock:
+            try:
+                fcntl.flock(lock, mode | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    def rename(source: str, target: str) -> None:
+        free.append((can_lock(fcntl.LOCK_SH), can_lock(fcntl.LOCK_EX)))
+        inner(source, target)
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            monkeypatch.setattr(os, "rename", rename)
+            info = await store.put("a", (b"1",))
+            await store.put_if_match("a", (b"2",), info.etag)
+            # puts run side by side; a compare-and-replace runs alone
+            assert free == [(True, False), (False, False)]
 
     asyncio.run(main())
 
