@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Iterable
 
 import grpc
@@ -33,6 +34,29 @@ def is_loopback(host: str) -> bool:
 
 def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _probe(host: str, port: int, address: str) -> None:
+    """gRPC prints why it cannot listen and raises without the reason; a socket says it."""
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            # Where another one listens with the same option, only this fails.
+            probe.listen(1)
+    except OSError as error:
+        raise _cannot_listen(address, error.strerror or str(error)) from error
+
+
+def _cannot_listen(address: str, reason: str) -> Unavailable:
+    return Unavailable(
+        f"cannot listen on {address} for gRPC ({reason}): the port is in use, or the address is "
+        "not this machine's; choose another with --listen",
+        address=address,
+    )
 
 
 class GrpcServer:
@@ -71,14 +95,11 @@ class GrpcServer:
     async def start(self, address: str) -> str:
         """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable."""
         host, port = split_address(address)
+        _probe(host, port, address)
         try:
             chosen = self._server.add_insecure_port(joined(host, port))
         except RuntimeError as error:
-            raise Unavailable(
-                f"cannot listen on {address} for gRPC: the port is in use, or the address is not "
-                "this machine's; choose another with --listen",
-                address=address,
-            ) from error
+            raise _cannot_listen(address, str(error)) from error
         await self._server.start()
         await self.set_serving(True)
         return joined(host, chosen)
