@@ -49,8 +49,8 @@ class HttpServer:
         except OSError as error:
             await self._runner.cleanup()
             raise Unavailable(
-                f"cannot listen on {address} for HTTP: the port is in use, or the address is not this "
-                "machine's; choose another with --http-listen",
+                f"cannot listen on {address} for HTTP: the port is in use, or the address is not "
+                "this machine's; choose another with --http-listen",
                 address=address,
             ) from error
         return joined(host, self._runner.addresses[0][1])
