@@ -1,7 +1,8 @@
 """The write-ahead log of `wal=disk`: groups of appends, each made durable by one write.
 
-1. `append` queues a group; one writer takes them in order. A group is a frame in the active file; a
-   frame that does not fit activates the next file, which the pool keeps ready.
+1. `append` hands a group to the writer, which takes them in order in the WAL lane: the next group
+   is written as soon as the one before is durable. A group is a frame in the active file; one that
+   does not fit activates the next file, which the pool keeps ready.
 2. Sequences count up without a gap over all files, tenures and restarts.
 3. A failed write: how much of the frame is on the disk is unknown, and it is not written again in
    place, since after a failed sync the kernel may take lost pages for clean. The file is left as it
@@ -14,7 +15,7 @@
 5. A tenure stays in `tenures` until everything of earlier tenures is released and this one has
    appended: from then on nobody asks for them.
 
-Reading is in folder, scan and recovery; writing in file; space in pool.
+Reading is in folder, scan and recovery; writing in writer; space in pool.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -33,33 +33,27 @@ from streamlog.errors import (
     DiskFull,
     ForeignCluster,
     Internal,
-    MessageTooLarge,
     StoreUnavailable,
     StreamlogError,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import ALIGNMENT, EncodedGroup, Life
-from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, FileState, Superblock, WalIdentity
+from streamlog.format.wal_frame import ALIGNMENT
+from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, WalIdentity
 from streamlog.runtime.background import Background
 from streamlog.runtime.disk import Disk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
 from streamlog.wal.config import WalConfig
-from streamlog.wal.file import WalFile, encode_and_write
+from streamlog.wal.file import WalFile
 from streamlog.wal.folder import Folder, load_folder
 from streamlog.wal.identity import IdentityKeeper
 from streamlog.wal.metrics import WalMetrics
 from streamlog.wal.pool import FilePool
 from streamlog.wal.replay import RecoveredGroup, read_groups, reading_order
+from streamlog.wal.writer import EarlierFailed, GroupWriter, NotWritten, Shelf, Written
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    entries: Sequence[StreamEntry]
-    done: asyncio.Future[int]
 
 
 class WriteAheadLog:
@@ -77,19 +71,27 @@ class WriteAheadLog:
         """Use `open`."""
         self._offload = offload
         self._config = config
-        self._random = random
         self._metrics = WalMetrics(registry)
         self._keeper = IdentityKeeper(disk, offload, folder.identity)
         plan = folder.plan
         self._unread = plan.live
         self._released_through = plan.released_through
-        self._next_sequence = plan.next_sequence
-        self._next_generation = plan.next_generation
         self._recovered_through = plan.next_sequence - 1
-        self._live = deque((frame.sequence, frame.end - frame.position) for _, frame in plan.live)
-        self._live_bytes = sum(size for _, size in self._live)
-        self._metrics.live_bytes.set(self._live_bytes)
+        shelf = Shelf()
+        self._writer = GroupWriter(
+            shelf,
+            random,
+            next_sequence=plan.next_sequence,
+            next_generation=plan.next_generation,
+            group_bytes_max=self.group_bytes_max,
+        )
+        for _, frame in plan.live:
+            self._writer.stored.append((frame.sequence, frame.end - frame.position))
+            self._writer.stored_bytes += frame.end - frame.position
+        self._freed_bytes = 0
+        self._metrics.live_bytes.set(self.live_bytes)
         self._pool = FilePool(
+            shelf,
             disk,
             offload,
             config,
@@ -100,10 +102,9 @@ class WriteAheadLog:
         )
         for file in _adopted(folder):
             self._pool.adopt(file)
-        self._tenure: Tenure | None = None
-        self._active: WalFile | None = None
-        self._queue: deque[_Request] = deque()
-        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._failures_told = 0
         self._is_closing = False
         self._failure: BaseException | None = None
         self._background = Background("wal", self._fail)
@@ -148,7 +149,7 @@ class WriteAheadLog:
     @property
     def last_sequence(self) -> int:
         """Of the last durable group; 0 where there was none."""
-        return self._next_sequence - 1
+        return self._writer.next_sequence - 1
 
     @property
     def released_through(self) -> int:
@@ -157,7 +158,7 @@ class WriteAheadLog:
     @property
     def live_bytes(self) -> int:
         """On disk, of groups that are not released."""
-        return self._live_bytes
+        return self._writer.stored_bytes - self._freed_bytes
 
     @property
     def capacity_bytes_max(self) -> int:
@@ -178,8 +179,8 @@ class WriteAheadLog:
         Call it once, before take_over_previous. The first append says that this was done.
         Errors: ForeignCluster, DiskFull, StoreUnavailable.
         """
-        if self._tenure is not None:
-            raise Internal(f"the write-ahead log was begun by {self._tenure} already")
+        if self._writer.tenure is not None:
+            raise Internal(f"the write-ahead log was begun by {self._writer.tenure} already")
         identity = self._keeper.identity
         if identity is not None and identity.cluster_id != cluster_id:
             raise ForeignCluster(
@@ -197,11 +198,8 @@ class WriteAheadLog:
             await self._keeper.change(with_tenure)
         except OSError as error:
             raise _typed(error, "naming the tenure in the write-ahead log") from error
-        self._tenure = tenure
-        self._tasks = [
-            self._background.spawn(self._pool.run(), name="files"),
-            self._background.spawn(self._write_all(), name="writer"),
-        ]
+        self._writer.tenure = tenure
+        self._tasks.append(self._background.spawn(self._pool.run(), name="files"))
 
     async def recover(self) -> AsyncIterator[RecoveredGroup]:
         """The groups that are not released, in order; all are durable.
@@ -223,18 +221,42 @@ class WriteAheadLog:
     async def append(self, entries: Sequence[StreamEntry]) -> int:
         """Stores one group; its sequence is returned when it is durable.
 
-        Groups are written in the order of calls. Waits while the log is full. Cancelling a call
-        that waits its turn stores nothing; one whose turn has come may be stored.
+        Calls may overlap: groups are written in the order of calls, and when one fails, those that
+        were called behind it before that was told fail as well. Waits while the log is full.
+        Cancelling stops the wait; the group may be stored.
         Errors: DiskFull, StoreUnavailable (`has_no_side_effects` False: the group may be found at
         recovery if nothing is appended after it); MessageTooLarge; Closed.
         """
-        if self._tenure is None or not entries:
+        if self._writer.tenure is None or not entries:
             raise Internal("append before begin, or of nothing")
         self._check_open()
-        request = _Request(entries, asyncio.get_running_loop().create_future())
-        self._queue.append(request)
-        self._wake.set()
-        return await request.done
+        told = self._failures_told
+        start = asyncio.get_running_loop().time()
+        try:
+            written = None if self._waiting else await self._write(entries, told)
+            if not isinstance(written, Written):
+                written = await self._write_in_turn(entries, told)
+        except OSError as error:
+            self._failures_told = self._writer.failures
+            self._metrics.write_failures.inc()
+            typed = _typed(error, "writing to the write-ahead log")
+            typed.has_no_side_effects = False
+            raise typed from error
+        except EarlierFailed as error:
+            self._failures_told = self._writer.failures
+            raise StoreUnavailable(
+                "the group before this one could not be written to the write-ahead log; nothing "
+                "of this one was stored, retry both in order",
+                operation="writing to the write-ahead log",
+            ) from error
+        self._metrics.write_seconds.observe(asyncio.get_running_loop().time() - start)
+        self._metrics.group_bytes.observe(written.size_bytes)
+        self._metrics.group_entries.observe(written.entry_count)
+        self._metrics.live_bytes.set(self.live_bytes)
+        if written.has_rolled:
+            self._pool.nudge()
+            self._forget_earlier()
+        return written.sequence
 
     def release(self, through_sequence: int) -> None:
         """All groups up to `through_sequence` are uploaded and committed; their space is freed."""
@@ -243,9 +265,10 @@ class WriteAheadLog:
         if through_sequence <= self._released_through:
             return
         self._released_through = through_sequence
-        while self._live and self._live[0][0] <= through_sequence:
-            self._live_bytes -= self._live.popleft()[1]
-        self._metrics.live_bytes.set(self._live_bytes)
+        stored = self._writer.stored
+        while stored and stored[0][0] <= through_sequence:
+            self._freed_bytes += stored.popleft()[1]
+        self._metrics.live_bytes.set(self.live_bytes)
         self._pool.release(through_sequence)
         self._forget_earlier()
 
@@ -257,111 +280,51 @@ class WriteAheadLog:
         if self._is_closing:
             return
         self._is_closing = True
-        self._wake.set()
         self._pool.close()
-        # Not cancelled: the thread that writes for them must not outlive the file handles.
+        # Nothing is cancelled: threads that write must not outlive the file handles. The lane keeps
+        # its order, so that behind this call there is none at work for an append.
+        await self._offload.run(Lane.WAL, _nothing)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._background.close()
-        if self._tenure is not None:
+        if self._writer.tenure is not None:
             try:
                 await self._persist_release(self._released_through)
             except OSError as error:
                 log.warning("released groups will be recovered again: %s", error)
         self._pool.close_files()
-        if self._active is not None:
-            self._active.file.close()
+        if self._writer.active is not None:
+            self._writer.active.file.close()
 
-    async def _write_all(self) -> None:
-        while True:
-            while self._queue:
-                request = self._queue[0]
-                if not request.done.cancelled():
-                    await self._answer(request)
-                self._queue.popleft()
-            if self._is_closing:
-                return
-            self._wake.clear()
-            await self._wake.wait()
-
-    async def _answer(self, request: _Request) -> None:
-        try:
-            sequence = await self._store(request.entries)
-        except StreamlogError as error:
-            if not request.done.done():
-                request.done.set_exception(error)
-        else:
-            if not request.done.done():
-                request.done.set_result(sequence)
-
-    async def _store(self, entries: Sequence[StreamEntry]) -> int:
-        sequence = self._next_sequence
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        active = self._active
-        try:
-            group, is_written = await self._offload.run(
-                Lane.WAL, encode_and_write, active, entries, sequence, self._released_through
-            )
-        except OSError as error:
-            assert active is not None
-            self._active = None
-            self._pool.seal(active)
-            raise self._write_failed(error) from error
-        if not is_written:
-            file = await self._next_file(group)
-            start = loop.time()
-            await self._activate(file, group, sequence)
-        self._next_sequence = sequence + 1
-        self._live.append((sequence, group.size_bytes))
-        self._live_bytes += group.size_bytes
-        self._metrics.write_seconds.observe(loop.time() - start)
-        self._metrics.group_bytes.observe(group.size_bytes)
-        self._metrics.group_entries.observe(group.entry_count)
-        self._metrics.live_bytes.set(self._live_bytes)
-        return sequence
-
-    async def _next_file(self, group: EncodedGroup) -> WalFile:
-        if group.size_bytes > self.group_bytes_max:
-            raise MessageTooLarge(
-                f"a group of {group.size_bytes} bytes; the write-ahead log takes at most "
-                f"{self.group_bytes_max}: raise wal_bytes_max or append less at a time",
-                size_bytes=group.size_bytes,
-                max_bytes=self.group_bytes_max,
-            )
-        if self._active is not None:
-            self._pool.seal(self._active)
-            self._active = None
-        try:
-            return await self._pool.take(group.size_bytes)
-        except OSError as error:
-            raise _typed(error, "making a file of the write-ahead log") from error
-
-    async def _activate(self, file: WalFile, group: EncodedGroup, sequence: int) -> None:
-        assert self._tenure is not None
-        salt = int.from_bytes(self._random.bytes(8), "little")
-        superblock = Superblock(
-            FileState.ACTIVE,
-            Life(self._next_generation, salt),
-            self._tenure,
-            sequence,
-            self._released_through,
-            file.size_bytes,
+    async def _write(self, entries: Sequence[StreamEntry], told: int) -> Written | NotWritten:
+        return await self._offload.run(
+            Lane.WAL, self._writer.write, entries, self._released_through, told
         )
-        self._next_generation += 1
-        try:
-            await self._offload.run(Lane.WAL, file.activate, superblock, group)
-        except OSError as error:
-            self._pool.seal(file)
-            raise self._write_failed(error) from error
-        self._pool.activated(file)
-        self._active = file
-        self._forget_earlier()
 
-    def _write_failed(self, error: OSError) -> StreamlogError:
-        self._metrics.write_failures.inc()
-        typed = _typed(error, "writing to the write-ahead log")
-        typed.has_no_side_effects = False
-        return typed
+    async def _write_in_turn(self, entries: Sequence[StreamEntry], told: int) -> Written:
+        """Behind a stall: one after another in the order of calls."""
+        self._waiting += 1
+        try:
+            async with self._turn:
+                self._check_open()
+                outcome = await self._write(entries, told)
+                if isinstance(outcome, Written):
+                    return outcome
+                file = await self._take_file(outcome.size_bytes)
+                return await self._offload.run(
+                    Lane.WAL, self._writer.resume, entries, self._released_through, told, file
+                )
+        finally:
+            self._waiting -= 1
+
+    async def _take_file(self, frame_bytes: int) -> WalFile:
+        self._pool.nudge()
+        try:
+            return await self._pool.take(frame_bytes)
+        except OSError as error:
+            # Those behind must not overtake; the stalled writer leaves its count alone meanwhile.
+            self._writer.failures += 1
+            self._failures_told = self._writer.failures
+            raise _typed(error, "making a file of the write-ahead log") from error
 
     async def _persist_release(self, through: int) -> None:
         def released(identity: WalIdentity | None) -> WalIdentity:
@@ -372,7 +335,7 @@ class WriteAheadLog:
 
     def _forget_earlier(self) -> None:
         is_due = (
-            self._active is not None
+            self.last_sequence > self._recovered_through
             and self._released_through >= self._recovered_through
             and len(self.tenures) > 1
         )
@@ -381,8 +344,8 @@ class WriteAheadLog:
             self._tasks.append(self._background.spawn(self._forget(), name="forget"))
 
     async def _forget(self) -> None:
-        assert self._tenure is not None
-        own = frozenset({self._tenure})
+        assert self._writer.tenure is not None
+        own = frozenset({self._writer.tenure})
 
         def without_earlier(identity: WalIdentity | None) -> WalIdentity:
             assert identity is not None
@@ -402,14 +365,13 @@ class WriteAheadLog:
             raise Closed("the write-ahead log was closed")
 
     def _fail(self, error: BaseException) -> None:
-        """A bug: nothing more is written, and every caller hears why."""
+        """A bug: nothing more is appended, and every caller hears why."""
         self._failure = error
         self._pool.close()
-        for request in self._queue:
-            if not request.done.done():
-                failure = Internal("the write-ahead log failed; see the process's log")
-                failure.__cause__ = error
-                request.done.set_exception(failure)
+
+
+def _nothing() -> None:
+    """What is handed over to wait for what was handed over before."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

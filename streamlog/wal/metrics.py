@@ -27,7 +27,7 @@ class WalMetrics:
         )
         self.write_seconds = Histogram(
             "streamlog_wal_write_seconds",
-            "From a group's turn to its being durable, waiting for room left out",
+            "From the call of append to the group's being durable",
             registry=registry,
             buckets=_SECONDS,
         )

@@ -1,6 +1,6 @@
 """Which WAL files are free, and the background work that keeps some ready.
 
-A file's way: made (zeros, superblock "free") → free → active → sealed → free …
+A file's way: made (zeros, superblock "free") → free → ready → active → sealed → free …
 
 Invariants
 - A sealed file is freed only when all of its groups are released.
@@ -32,15 +32,17 @@ from streamlog.wal.config import WalConfig
 from streamlog.wal.file import WalFile
 from streamlog.wal.folder import file_name
 from streamlog.wal.metrics import WalMetrics
+from streamlog.wal.writer import Shelf
 
 log = logging.getLogger(__name__)
 
 
 class FilePool:
-    """Hands out files that are ready to be activated. Used by one event loop and one taker."""
+    """Keeps the shelf filled. Used by one event loop and one taker."""
 
     def __init__(
         self,
+        shelf: Shelf,
         disk: Disk,
         offload: Offload,
         config: WalConfig,
@@ -51,6 +53,7 @@ class FilePool:
         persist_release: Callable[[int], Awaitable[None]],
     ) -> None:
         """`persist_release(through)`: the identity file says so on return; raises OSError."""
+        self._shelf = shelf
         self._disk = disk
         self._offload = offload
         self._config = config
@@ -59,8 +62,6 @@ class FilePool:
         self._released_through = released_through
         self._persist_release = persist_release
         self._free: list[WalFile] = []
-        self._sealed: list[WalFile] = []
-        self._newest: WalFile | None = None
         self._disk_bytes = 0
         self._wanted_bytes = 0
         self._wake = asyncio.Event()
@@ -73,18 +74,12 @@ class FilePool:
         if file.superblock.state is FileState.FREE:
             self._free.append(file)
         else:
-            self._sealed.append(file)
-            self._newest = file
+            self._shelf.sealed.append(file)
+            self._shelf.newest = file
         self._count(file.size_bytes)
 
-    def seal(self, file: WalFile) -> None:
-        """Nothing more is written to the file in this life."""
-        self._sealed.append(file)
-        self._wake.set()
-
-    def activated(self, file: WalFile) -> None:
-        """The file's superblock, the newest generation's, is durable."""
-        self._newest = file
+    def nudge(self) -> None:
+        """The writer took a ready file or sealed one."""
         self._wake.set()
 
     def release(self, through: int) -> None:
@@ -95,8 +90,11 @@ class FilePool:
     async def take(self, frame_bytes: int) -> WalFile:
         """A file with room for a frame of this size; waits until one is free or can be made.
 
-        Cancellation takes none. Errors: OSError where none could be made, Closed.
+        For a stalled writer. Cancellation takes none. Errors: OSError where none could be made,
+        Closed.
         """
+        self._free += self._shelf.ready
+        self._shelf.ready.clear()
         size = max(aligned(SUPERBLOCK_BYTES + frame_bytes), self._config.file_bytes)
         file = self._pop(size)
         if file is None:
@@ -149,11 +147,11 @@ class FilePool:
 
     def close_files(self) -> None:
         """After `run` has ended."""
-        for file in self._free + self._sealed:
+        for file in (*self._free, *self._shelf.ready, *self._shelf.sealed):
             file.file.close()
 
     async def _tidy(self) -> None:
-        for file in [file for file in self._sealed if self._may_go(file)]:
+        for file in [file for file in self._shelf.sealed if self._may_go(file)]:
             await self._recycle(file)
         size = self._config.file_bytes
         for file in [file for file in self._free if self._is_misfit(file)]:
@@ -161,15 +159,21 @@ class FilePool:
         if self._wanted_bytes > size:
             await self._make_large(self._wanted_bytes)
             return
-        while (
-            not self._is_closed
-            and len(self._free) < self._config.spare_files
-            and self._disk_bytes + size <= self._config.wal_bytes_max
-        ):
-            await self._make(size)
+        while not self._is_closed and self._is_short():
+            if self._free and not self._wanted_bytes:
+                self._shelf.ready.append(self._free.pop(0))
+            elif self._disk_bytes + size <= self._config.wal_bytes_max:
+                await self._make(size)
+            else:
+                return
+
+    def _is_short(self) -> bool:
+        if self._wanted_bytes:
+            return not self._free
+        return len(self._shelf.ready) < self._config.spare_files
 
     def _may_go(self, file: WalFile) -> bool:
-        return file is not self._newest and file.last_sequence <= self._released_through
+        return file is not self._shelf.newest and file.last_sequence <= self._released_through
 
     def _is_misfit(self, file: WalFile) -> bool:
         """Made for one large group, or under other settings; not wanted now."""
@@ -179,13 +183,13 @@ class FilePool:
     async def _recycle(self, file: WalFile) -> None:
         is_too_much = self._disk_bytes > self._config.wal_bytes_max
         if file.size_bytes != self._config.file_bytes or is_too_much:
-            await self._remove(file, self._sealed)
+            await self._remove(file, self._shelf.sealed)
             return
         superblock = replace(
             file.superblock, state=FileState.FREE, released_through=self._released_through
         )
         await self._offload.run(Lane.CPU, file.free, superblock)
-        self._sealed.remove(file)
+        self._shelf.sealed.remove(file)
         self._free.append(file)
         self._changed.set()
 
@@ -210,8 +214,12 @@ class FilePool:
         self._changed.set()
 
     async def _remove(self, file: WalFile, owner: list[WalFile]) -> None:
-        await self._persist_release(self._released_through)
         owner.remove(file)
+        try:
+            await self._persist_release(self._released_through)
+        except OSError:
+            owner.append(file)
+            raise
         file.file.close()
         self._count(-file.size_bytes)
         await self._offload.run(Lane.CPU, self._disk.remove, file.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wal_helpers import TIGHT, begin, group, payload_of, turns
+from wal_helpers import TIGHT, begin, group, kill_others, payload_of, turns
 
 from streamlog.errors import Unavailable
 from streamlog.runtime.rand import SeededRandom
@@ -102,9 +102,7 @@ async def run(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
             disk.plan_faults = None
             if kind == "close" and disk.has_power:
                 await wal.close()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-            await turns(3)
+            await kill_others()
             if kind == "restart" and disk.has_power:
                 disk.restart()
             else:

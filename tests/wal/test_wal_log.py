@@ -16,6 +16,7 @@ from wal_helpers import (
     group,
     open_wal,
     payload_of,
+    power_cut,
     recovered,
     turns,
 )
@@ -88,7 +89,7 @@ def test_released_files_are_used_again_and_stale_frames_never_come_back() -> Non
             wal.release(sequence - 2)
             await turns(10)
         assert len(disk.list()) <= 4
-        disk.crash()
+        await power_cut(disk)
         again = await open_wal(disk)
         found = await recovered(again)
         assert found[-2:] == [(n + 1, b"%08d" % n * 500) for n in (198, 199)]
@@ -107,7 +108,7 @@ def test_a_release_survives_a_clean_close() -> None:
             await wal.append(group(b"%d" % n))
         wal.release(4)
         await wal.close()
-        disk.crash()
+        await power_cut(disk)
         again = await open_wal(disk)
         assert await recovered(again) == [(5, b"4")]
         assert again.released_through == 4
@@ -127,7 +128,7 @@ def test_tenures_stay_until_released_and_the_next_has_appended() -> None:
         for epoch in (2, 3):  # begun, never appended
             wal = await begin(disk, epoch)
             assert wal.tenures == {Tenure(1, n) for n in range(1, epoch + 1)}
-            disk.crash()
+            await power_cut(disk)
         wal = await begin(disk, 4)
         assert await recovered(wal) == [(1, b"one")]
         assert await wal.append(group(b"two")) == 2
@@ -135,7 +136,7 @@ def test_tenures_stay_until_released_and_the_next_has_appended() -> None:
         wal.release(1)
         await turns()
         assert wal.tenures == {Tenure(1, 4)}
-        disk.crash()
+        await power_cut(disk)
         again = await open_wal(disk)
         assert again.tenures == {Tenure(1, 4)}
         assert (2, b"two") in await recovered(again)
@@ -152,7 +153,7 @@ def test_entries_of_two_tenures_form_one_chain() -> None:
             assert len(await recovered(wal)) == 2 * (epoch - 1)
             for n in range(2):
                 await wal.append(group(b"%d.%d" % (epoch, n)))
-            disk.crash()
+            await power_cut(disk)
         again = await open_wal(disk)
         groups = [(g.sequence, g.tenure.node_epoch) async for g in again.recover()]
         assert groups == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3)]
@@ -212,18 +213,21 @@ def test_close_tells_those_who_wait_for_room() -> None:
     asyncio.run(scenario())
 
 
-def test_a_cancelled_append_that_waits_its_turn_stores_nothing() -> None:
+def test_a_cancelled_append_is_stored_once_or_not_at_all() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         wal = await begin(disk)
         appends = [asyncio.ensure_future(wal.append(group(b"%d" % n))) for n in range(3)]
-        await asyncio.sleep(0)
+        await turns(1)
         appends[1].cancel()
         await turns()
         assert appends[0].result() == 1
-        assert appends[2].result() == 2
+        last = appends[2].result()
         await wal.close()
-        assert await recovered(await open_wal(disk)) == [(1, b"0"), (2, b"2")]
+        found = await recovered(await open_wal(disk))
+        assert found[0] == (1, b"0")
+        assert found[-1] == (last, b"2")
+        assert found[1:-1] in ([], [(2, b"1")])
 
     asyncio.run(scenario())
 
@@ -241,7 +245,7 @@ def test_large_groups_get_files_of_their_own(rounds: int) -> None:
                 if len(sent) % 3 == 0:
                     await turns()
                     wal.release(max(len(sent) - 3, 0))
-        disk.crash()
+        await power_cut(disk)
         again = await open_wal(disk)
         assert (await recovered(again))[-3:] == [
             (len(sent) - 2 + n, payload) for n, payload in enumerate(sent[-3:])
@@ -264,7 +268,7 @@ def test_the_largest_groups_one_after_another() -> None:
         with pytest.raises(MessageTooLarge):
             await wal.append(group(bytes(wal.group_bytes_max // 2)))
         assert await wal.append(group(b"goes on")) == 6
-        disk.crash()
+        await power_cut(disk)
         again = await open_wal(disk)
         assert (await recovered(again))[-1] == (6, b"goes on")
         await again.close()
@@ -295,7 +299,7 @@ def test_after_a_failed_write_the_log_goes_on(
             disk.plan_faults = None
             assert await wal.append(group(b"after")) == 2
             assert await wal.append(group(b"more")) == 3
-            disk.crash()
+            await power_cut(disk)
             again = await open_wal(disk)
             assert await recovered(again) == [(1, b"before"), (2, b"after"), (3, b"more")]
             await again.close()
@@ -331,7 +335,7 @@ def test_a_file_whose_making_was_interrupted_is_made_again() -> None:
             with pytest.raises(StoreUnavailable):
                 await wal.append(group(b"x"))
             disk.plan_faults = None
-            disk.crash()
+            await power_cut(disk)
             wal = await begin(disk, 2)
             assert await recovered(wal) == []
             assert await wal.append(group(b"y")) == 1
@@ -346,7 +350,7 @@ def test_settings_of_another_size_take_over() -> None:
         wal = await begin(disk)
         for n in range(12):
             await wal.append(group(b"%d" % n * 3000))
-        disk.crash()
+        await power_cut(disk)
         smaller = WalConfig(wal_bytes_max=4 * 16384, file_bytes=16384)
         wal = await begin(disk, 2, smaller)
         assert [s for s, _ in await recovered(wal)] == list(range(1, 13))
@@ -448,5 +452,85 @@ def test_every_flipped_bit_is_found_or_harmless() -> None:
                         assert page == 3 * 4096
                     disk.flip(name, position, 1 << position % 8)
         assert await recovered(await open_wal(disk)) == sent
+
+    asyncio.run(scenario())
+
+
+def test_overlapping_appends_keep_their_order_over_rolls_and_waits() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        wal = await begin(disk, 1, TIGHT)
+        sent = [b"%d." % n * (1 + n * 611 % 3000) for n in range(120)]
+        waiting: list[asyncio.Future[int]] = []
+        for payload in sent:
+            waiting.append(asyncio.ensure_future(wal.append(group(payload))))
+            await turns(len(waiting) * 7 % 5)
+            if sum(not append.done() for append in waiting) > 8:
+                await turns(60)
+                wal.release(max(wal.last_sequence - 3, 0))
+        while not all(append.done() for append in waiting):
+            await turns(60)
+            wal.release(wal.last_sequence - 1)
+        assert [append.result() for append in waiting] == list(range(1, 121))
+        await power_cut(disk)
+        found = await recovered(await open_wal(disk))
+        assert found == list(enumerate(sent, start=1))[-len(found) :]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_those_behind_a_failed_group_fail_too_and_can_be_repeated_in_order(operation: str) -> None:
+    async def scenario() -> None:
+        for seed in range(10):
+            disk = TornDisk(SeededRandom(seed))
+            wal = await begin(disk)
+            if operation == "write":
+                await wal.append(group(b"0"))
+                await turns()
+            struck = []
+
+            def strike(call: str, name: str, struck: list[str] = struck) -> DiskFault | None:
+                if call != operation or (struck and operation == "write"):
+                    return None
+                struck.append(name)
+                return DiskFault.IO_ERROR
+
+            disk.plan_faults = strike
+            first = wal.last_sequence + 1
+            appends = [wal.append(group(b"try %d" % n)) for n in range(4)]
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+            disk.plan_faults = None
+            assert struck
+            assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
+            again = [wal.append(group(b"again %d" % n)) for n in range(4)]
+            assert await asyncio.gather(*again) == list(range(first, first + 4))
+            await power_cut(disk)
+            found = await recovered(await open_wal(disk))
+            assert found[-4:] == [(first + n, b"again %d" % n) for n in range(4)]
+            assert len(found) == first + 3
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_failure_does_not_block_the_log() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        wal = await begin(disk)
+        await wal.append(group(b"0"))
+        await turns()
+        disk.plan_faults = lambda operation, name: (
+            DiskFault.IO_ERROR if operation == "write" else None
+        )
+        cancelled = asyncio.ensure_future(wal.append(group(b"1")))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await turns()
+        disk.plan_faults = None
+        with pytest.raises(StoreUnavailable):
+            await wal.append(group(b"2"))
+        assert await wal.append(group(b"3")) == 2
+        await wal.close()
+        assert await recovered(await open_wal(disk)) == [(1, b"0"), (2, b"3")]
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -14,6 +14,7 @@ from streamlog.format.rows import Tenure
 from streamlog.runtime.disk import Disk
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import TornDisk
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
 
@@ -26,16 +27,34 @@ TIGHT = WalConfig(wal_bytes_max=4 * 32768, file_bytes=32768)
 
 
 class InlineOffload:
-    """Runs the work on the loop, between two turns of it."""
+    """Runs the work on the loop, between two turns of it, whether the caller waits or not."""
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        await asyncio.sleep(0)
-        result = fn(*args)
-        await asyncio.sleep(0)
-        return result
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = fn(*args)
+            except Exception as error:  # noqa: BLE001 - carried to the caller, as a thread would
+                loop.call_soon(_answer, done, None, error)
+            else:
+                loop.call_soon(_answer, done, result, None)
+
+        loop.call_soon(work)
+        return await done
 
     async def close(self) -> None:
         """Nothing to free."""
+
+
+def _answer(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
 
 
 def entry(payload: bytes, *, stream_id: int = 1, base_offset: int = 0) -> StreamEntry:
@@ -68,6 +87,19 @@ async def begin(disk: Disk, epoch: int = 1, config: WalConfig = SMALL) -> WriteA
 
 async def recovered(wal: WriteAheadLog) -> list[tuple[int, bytes]]:
     return [(g.sequence, payload_of(g.entries)) async for g in wal.recover()]
+
+
+async def power_cut(disk: TornDisk) -> None:
+    """Whoever used the disk is gone, and it comes back torn."""
+    await kill_others()
+    disk.crash()
+
+
+async def kill_others() -> None:
+    """Ends every other task, as the end of the process would."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await turns(3)
 
 
 async def turns(count: int = 100) -> None:

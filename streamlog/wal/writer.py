@@ -1,0 +1,202 @@
+"""Writes groups one after another: the part of the log that runs in the WAL lane, call by call.
+
+A group that is handed over while another syncs is written next, without a turn of the loop between.
+
+1. A group that fits the active file is a frame in it. One that does not seals it and activates a
+   ready file; where none is ready the writer stalls: this group and those behind come back
+   unwritten.
+2. After a failed write those that were handed over before the failure was told fail too, unwritten:
+   groups never change places.
+
+Invariants
+- A file is activated by one write of superblock and first frame together, and only when it is free
+  (its superblock says so, durably) or taken back after a failed activation.
+- Frames follow one another without a gap; none is ever written over in the same life.
+- After a failed write nothing more is written in this life.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from streamlog.errors import MessageTooLarge
+from streamlog.format.entry import StreamEntry
+from streamlog.format.rows import Tenure
+from streamlog.format.wal_frame import EncodedGroup, Life, encode_frame, encode_group
+from streamlog.format.wal_superblock import (
+    SUPERBLOCK_BYTES,
+    FileState,
+    Superblock,
+    encode_superblock,
+)
+from streamlog.runtime.rand import Random
+from streamlog.wal.file import WalFile
+
+
+class Written(NamedTuple):
+    """`has_rolled`: a file was activated for it."""
+
+    sequence: int
+    size_bytes: int
+    entry_count: int
+    has_rolled: bool
+
+
+class NotWritten(NamedTuple):
+    """No file is ready for a frame of `size_bytes`."""
+
+    size_bytes: int
+
+
+class EarlierFailed(Exception):
+    """A group before this one failed after this one was handed over."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Where files change hands between writer and pool; every step on a field is atomic.
+
+    `ready`: filled by the pool, emptied by the writer (by the pool while the writer is stalled).
+    `sealed`: filled by the writer, emptied by the pool.
+    `newest`: the file with the superblock of the newest generation, which is durable.
+    """
+
+    ready: deque[WalFile] = field(default_factory=deque)
+    sealed: list[WalFile] = field(default_factory=list)
+    newest: WalFile | None = None
+
+
+class GroupWriter:
+    """`write` and `resume` block and run in Lane.WAL alone; fields may be read from elsewhere."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        random: Random,
+        *,
+        next_sequence: int,
+        next_generation: int,
+        group_bytes_max: int,
+    ) -> None:
+        self._shelf = shelf
+        self._random = random
+        self._next_generation = next_generation
+        self._group_bytes_max = group_bytes_max
+        self.tenure: Tenure | None = None
+        self.active: WalFile | None = None
+        self.next_sequence = next_sequence
+        self.is_stalled = False
+        self.failures = 0
+        self.stored: deque[tuple[int, int]] = deque()
+        """(sequence, bytes on disk) of groups, appended here and taken off by the log."""
+        self.stored_bytes = 0
+        """Of all groups that were ever appended to `stored`."""
+
+    def write(
+        self, entries: Sequence[StreamEntry], released_through: int, failures_told: int
+    ) -> Written | NotWritten:
+        """Durable on return. `failures_told`: how many failures the caller knew of.
+
+        Errors: OSError, EarlierFailed, MessageTooLarge.
+        """
+        group = encode_group(entries)
+        if failures_told < self.failures:
+            raise EarlierFailed
+        if group.size_bytes > self._group_bytes_max:
+            raise MessageTooLarge(
+                f"a group of {group.size_bytes} bytes; the write-ahead log takes at most "
+                f"{self._group_bytes_max}: raise wal_bytes_max or append less at a time",
+                size_bytes=group.size_bytes,
+                max_bytes=self._group_bytes_max,
+            )
+        if self.is_stalled:
+            return NotWritten(group.size_bytes)
+        active = self.active
+        if active is not None and active.has_room(group.size_bytes):
+            self._append(active, group, released_through)
+            return self._stored(group, has_rolled=False)
+        if active is not None:
+            self.active = None
+            self._shelf.sealed.append(active)
+        ready = self._shelf.ready
+        if not ready or SUPERBLOCK_BYTES + group.size_bytes > ready[0].size_bytes:
+            self.is_stalled = True
+            return NotWritten(group.size_bytes)
+        self._activate(ready.popleft(), group, released_through)
+        return self._stored(group, has_rolled=True)
+
+    def resume(
+        self,
+        entries: Sequence[StreamEntry],
+        released_through: int,
+        failures_told: int,
+        file: WalFile,
+    ) -> Written:
+        """Ends a stall with a file that has room for the group. Errors: OSError, EarlierFailed."""
+        self.is_stalled = False
+        if failures_told < self.failures:
+            self._shelf.sealed.append(file)
+            raise EarlierFailed
+        group = encode_group(entries)
+        self._activate(file, group, released_through)
+        return self._stored(group, has_rolled=True)
+
+    def _append(self, file: WalFile, group: EncodedGroup, released_through: int) -> None:
+        frame = encode_frame(
+            group,
+            file.superblock.life,
+            position=file.position,
+            sequence=self.next_sequence,
+            released_through=released_through,
+        )
+        try:
+            file.file.write_sync(file.position, frame)
+        except OSError:
+            self.failures += 1
+            self.active = None
+            self._shelf.sealed.append(file)
+            raise
+        file.position += group.size_bytes
+
+    def _activate(self, file: WalFile, group: EncodedGroup, released_through: int) -> None:
+        """Begins a file's new life: superblock and first frame in one write."""
+        assert self.tenure is not None
+        salt = int.from_bytes(self._random.bytes(8), "little")
+        superblock = Superblock(
+            FileState.ACTIVE,
+            Life(self._next_generation, salt),
+            self.tenure,
+            self.next_sequence,
+            released_through,
+            file.size_bytes,
+        )
+        self._next_generation += 1
+        file.begin(superblock)
+        frame = encode_frame(
+            group,
+            superblock.life,
+            position=SUPERBLOCK_BYTES,
+            sequence=self.next_sequence,
+            released_through=released_through,
+        )
+        try:
+            file.file.write_sync(0, [encode_superblock(superblock), *frame])
+        except OSError:
+            self.failures += 1
+            self._shelf.sealed.append(file)
+            raise
+        file.position += group.size_bytes
+        self._shelf.newest = file
+        self.active = file
+
+    def _stored(self, group: EncodedGroup, *, has_rolled: bool) -> Written:
+        assert self.active is not None
+        sequence = self.next_sequence
+        self.active.last_sequence = sequence
+        self.next_sequence += 1
+        self.stored.append((sequence, group.size_bytes))
+        self.stored_bytes += group.size_bytes
+        return Written(sequence, group.size_bytes, group.entry_count, has_rolled)
