@@ -123,7 +123,7 @@ class Checkpointer:
             except TenureFenced:
                 return
             except StreamlogError as error:
-                if not is_transient(error) and not isinstance(error, ObjectNotFound):
+                if not is_transient(error):
                     raise
                 log.warning("no checkpoint was written: %s", error, extra={"error": str(error)})
                 await backoff.wait()
@@ -177,6 +177,10 @@ class Checkpointer:
         try:
             attempt = await self._write(state, snapshot)
             put_at = await self._name(attempt)
+        except ObjectNotFound as error:
+            _unfreeze(state)
+            await self._follower.replaced(state.checkpoint_revision, error)
+            return False
         except BaseException:
             self._metrics.checkpoints.labels("failed").inc()
             _unfreeze(state)

@@ -16,11 +16,12 @@ import logging
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol, cast
 
 from streamlog.errors import (
     Closed,
+    Corrupt,
     MetadataUnavailable,
+    ObjectNotFound,
     RevisionCompacted,
     StreamlogError,
 )
@@ -39,10 +40,6 @@ from streamlog.runtime.offload import Offload
 log = logging.getLogger(__name__)
 
 OWN_MOVES_MAX = 1024
-
-
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
 
 
 class Follower:
@@ -147,6 +144,20 @@ class Follower:
                 self._advance(revision)
         await self.reach(revision)
 
+    async def replaced(self, put_at: int, error: ObjectNotFound) -> None:
+        """A file of the checkpoint put at `put_at` is gone: waits until a newer one is in use.
+
+        Errors: Corrupt when there is no newer one; MetadataUnavailable.
+        """
+        if self.state.checkpoint_revision == put_at:
+            kv = await self._kv.get(checkpoint.key(self._prefix))
+            if kv is not None and kv.mod_revision == put_at:
+                raise Corrupt(
+                    f"the metadata names a checkpoint file that the store has not: {error}",
+                    object_key=str(error.fields.get("object_key", "?")),
+                ) from error
+            await self.adopted(put_at)
+
     async def adopted(self, than: int) -> None:
         """Waits until a newer checkpoint than the one put at revision `than` is in use."""
         async with self._adopted:
@@ -184,7 +195,7 @@ class Follower:
                         await self._take(batch)
                         backoff = self._retry.endless()
                 finally:
-                    await cast(_Closable, watcher).aclose()
+                    await watcher.aclose()
                 raise MetadataUnavailable("the watch of the metadata ended; it is begun again")
             except RevisionCompacted:
                 log.warning("the watch fell behind; the metadata is loaded anew")

@@ -9,21 +9,17 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
-from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.checkpoint_files import BlockReader, Levels, find_object, find_ranges
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.generation import FoundRange, find, span
 from streamlog.metadata.interface import LiveRange, ObjectRow
-from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.loader import State
 
 T = TypeVar("T")
 
 
 class Lookup:
-    def __init__(self, kv: KVStore, prefix: bytes, follower: Follower, reader: BlockReader) -> None:
-        self._kv = kv
-        self._prefix = prefix
+    def __init__(self, follower: Follower, reader: BlockReader) -> None:
         self._follower = follower
         self._reader = reader
 
@@ -122,12 +118,4 @@ class Lookup:
             try:
                 return await look(state)
             except ObjectNotFound as error:
-                if self._follower.state.checkpoint_revision != put_at:
-                    continue
-                kv = await self._kv.get(checkpoint.key(self._prefix))
-                if kv is not None and kv.mod_revision == put_at:
-                    raise Corrupt(
-                        f"the metadata names a checkpoint file that the store has not: {error}",
-                        object_key=str(error.fields.get("object_key", "?")),
-                    ) from error
-                await self._follower.adopted(put_at)
+                await self._follower.replaced(put_at, error)

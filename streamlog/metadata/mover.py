@@ -65,8 +65,12 @@ def judge(
     wal_in_hand: frozenset[Tenure],
     *,
     accept_data_loss: bool,
+    force: bool = False,
 ) -> Judgement:
-    """Errors: StreamNotFound, StreamFenced, Conflict, WalPending: nothing is moved."""
+    """`fences` may lack holders: their streams are moved on no other ground than the fold.
+
+    `force` takes open streams from a holder that lives, too.
+    Errors: StreamNotFound, StreamFenced, Conflict, WalPending: nothing is moved."""
     found = Judgement()
     for stream_id, epoch in wanted.items():
         info = fold.info.get(stream_id)
@@ -82,29 +86,23 @@ def judge(
                 epoch=info.epoch,
             )
         if info.holder != me and info.is_open and info.holder in fences:
-            _check_holder(stream_id, info.holder, fences, wal_in_hand, accept_data_loss)
+            known = fences[info.holder]
+            if known.is_live and not force:
+                raise _is_open(stream_id, info.holder)
+            if known.holds_wal and info.holder not in wal_in_hand and not accept_data_loss:
+                raise wal_pending(info.holder, stream_id=stream_id)
         new = StreamEpoch(stream_id, info.epoch + 1 if epoch is None else epoch)
         found.moves.setdefault(info.holder, []).append(new)
     return found
 
 
-def _check_holder(
-    stream_id: int,
-    holder: Tenure,
-    fences: Mapping[Tenure, Fence],
-    wal_in_hand: frozenset[Tenure],
-    accept_data_loss: bool,
-) -> None:
-    known = fences[holder]
-    if known.is_live:
-        raise Conflict(
-            f"stream {stream_id} is open at node {holder.node_id}, which was not declared dead; "
-            "close it there first",
-            stream_id=stream_id,
-            holder=str(holder),
-        )
-    if known.holds_wal and holder not in wal_in_hand and not accept_data_loss:
-        raise wal_pending(holder, stream_id=stream_id)
+def _is_open(stream_id: int, holder: Tenure) -> Conflict:
+    return Conflict(
+        f"stream {stream_id} is open at node {holder.node_id}, which was not declared dead; "
+        "close it there first",
+        stream_id=stream_id,
+        holder=str(holder),
+    )
 
 
 def wal_pending(holder: Tenure, **fields: int) -> WalPending:
@@ -143,9 +141,13 @@ class Mover:
         return self._follower.tenure
 
     async def open_streams(
-        self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool
+        self,
+        wanted: Sequence[tuple[int, int | None]],
+        *,
+        accept_data_loss: bool,
+        force: bool = False,
     ) -> list[StreamRow]:
-        """As Metadata.open_streams."""
+        """As Metadata.open_streams; `force` takes open streams from a holder that lives, too."""
         asked = dict(wanted)
         if len(asked) != len(wanted):
             raise Invalid("a stream is asked for twice in one call")
@@ -155,7 +157,7 @@ class Mover:
         while len(opened) < len(asked):
             rest = {s: e for s, e in asked.items() if s not in opened}
             fences = await self._fences(rest, backoff)
-            known = {tenure: fence.decode(kv.value) for tenure, kv in fences.items()}
+            known = {tenure: fence.decode(kv.value) for tenure, kv in fences.items() if kv}
             try:
                 judged = judge(
                     self._follower.state.fold,
@@ -164,6 +166,7 @@ class Mover:
                     known,
                     self._wal_in_hand,
                     accept_data_loss=accept_data_loss,
+                    force=force,
                 )
             except (StreamNotFound, StreamFenced, Conflict):
                 if is_caught_up:
@@ -175,10 +178,13 @@ class Mover:
             opened.update(judged.held)
             for holder, streams in judged.moves.items():
                 if holder not in fences:
+                    continue  # it came to hold the streams while fences were read
+                holder_kv = fences[holder]
+                if holder_kv is None:
                     raise Internal(f"tenure {holder} holds streams and has no fence")
                 # The first part of a longer list changes the fence; the rest is judged anew.
                 part = streams[: move.STREAMS_MAX]
-                if await self._move(holder, fences[holder], part, backoff, seal=False):
+                if await self._move(holder, holder_kv, part, backoff, seal=False):
                     opened.update(part)
         return [self._opened_row(stream_id, opened[stream_id]) for stream_id, _ in wanted]
 
@@ -332,14 +338,13 @@ class Mover:
 
     async def _fences(
         self, wanted: Mapping[int, int | None], backoff: Backoff
-    ) -> dict[Tenure, KeyValue]:
+    ) -> dict[Tenure, KeyValue | None]:
         """The holders' fences as they are now, and everything folded up to their last change."""
-        found: dict[Tenure, KeyValue] = {}
+        found: dict[Tenure, KeyValue | None] = {}
         info = self._follower.state.fold.info
         for holder in {info[s].holder for s in wanted if s in info}:
-            kv = await self._fence(holder, backoff)
+            kv = found[holder] = await self._fence(holder, backoff)
             if kv is not None:
-                found[holder] = kv
                 await self._follower.reach(kv.mod_revision)
         return found
 

@@ -87,7 +87,7 @@ async def open_metadata(
     blocks = BlockTaker(kv, prefix, follower, retry)
     allocator = ObjectIdAllocator(ids, blocks, committer.ask_for_floor)
     committer.allocator = allocator
-    lookup = Lookup(kv, prefix, follower, reader)
+    lookup = Lookup(follower, reader)
     metadata = TenureMetadata(
         cluster_id,
         kv,

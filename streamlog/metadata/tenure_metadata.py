@@ -161,6 +161,11 @@ class TenureMetadata:
         self._check_open()
         return await self._mover.open_streams(wanted, accept_data_loss=accept_data_loss)
 
+    async def take_streams(self, wanted: Sequence[tuple[int, int | None]]) -> list[StreamRow]:
+        """As open_streams, but takes open streams away from a live holder too (balancing)."""
+        self._check_open()
+        return await self._mover.open_streams(wanted, accept_data_loss=False, force=True)
+
     async def take_over_previous(
         self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
     ) -> list[Tenure]:
