@@ -1,13 +1,30 @@
 """Clients of a streamlog node for threads; `streamlog.client.aio` has the same for asyncio."""
 
+from streamlog.client.admin import Admin
 from streamlog.client.batches import BatchMetadata, RecordMetadata
+from streamlog.client.consumer import Consumer
 from streamlog.client.delivery import Delivery, ManyDeliveries
+from streamlog.client.kv import KV
 from streamlog.client.producer import Producer
+from streamlog.client.records import ConsumerRecord, FetchedBatch
+from streamlog.client.streams import Append, StreamBatch, StreamFetch, StreamInfo, Streams
+from streamlog.client.topic_calls import OffsetAndTimestamp
 
 __all__ = [
+    "KV",
+    "Admin",
+    "Append",
     "BatchMetadata",
+    "Consumer",
+    "ConsumerRecord",
     "Delivery",
+    "FetchedBatch",
     "ManyDeliveries",
+    "OffsetAndTimestamp",
     "Producer",
     "RecordMetadata",
+    "StreamBatch",
+    "StreamFetch",
+    "StreamInfo",
+    "Streams",
 ]

@@ -111,18 +111,22 @@ class Caller:
         a call that writes broke off.
         """
         retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms)
-        method = self.method(call)
         while True:
             try:
-                response = method(
-                    call.request, timeout=max(retry.left_s(), 0.001), metadata=self.metadata
-                )
-                return call.read(response)
-            except grpc.RpcError as error:
-                typed = typed_error(error, writes=call.writes)
+                return self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
-                typed = error
-            time.sleep(retry.wait_s(typed))
+                wait_s = retry.wait_s(error)
+            time.sleep(wait_s)
+
+    def run_once(self, call: Call, timeout_ms: float) -> Any:
+        """As `run`, without a retry."""
+        try:
+            response = self.method(call)(
+                call.request, timeout=max(timeout_ms, 1) / 1000, metadata=self.metadata
+            )
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=call.writes) from None
+        return call.read(response)
 
     def close(self) -> None:
         self.channel.close()

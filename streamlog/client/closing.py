@@ -1,0 +1,38 @@
+"""`with` and close() for clients that make single calls."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from streamlog.client.channel import UNARY_TIMEOUT_MS, Caller
+
+
+class CallingClient:
+    """A client of one node. Safe to use from many threads; close it, or use it in `with`.
+
+    `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
+    Unavailable where it cannot be reached in time; OutcomeUnknown where a call that writes broke
+    off.
+    """
+
+    def __init__(
+        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+    ) -> None:
+        self._caller = Caller(server, client_id=client_id, timeout_ms=timeout_ms)
+        self._timeout_ms = timeout_ms
+
+    def close(self) -> None:
+        """Harmless when called again."""
+        self._caller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,336 @@
+"""The consumer without its I/O: which offsets to fetch, and what an answer means.
+
+Pure. Every partition has two offsets: `fetch_offset`, where the next request goes on, runs ahead
+of `position`, where the caller is. A seek or another assignment makes a new generation; what was
+asked for before is dropped when it comes.
+
+A partition is in one of these states:
+    no fetch_offset     its start must be looked up (`lookups`)
+    fetching            in the next request, unless its back-off runs
+    failed              its error is raised by the next poll; then it is fetched again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from streamlog.client.records import FetchedBatch
+from streamlog.client.settings import UNKNOWN_TOPIC_ATTEMPTS_MAX, ConsumerSettings, backoff_s
+from streamlog.client.topic_calls import (
+    EARLIEST,
+    ISOLATION,
+    LATEST,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from streamlog.codec.batch import ScannedBatch, scan
+from streamlog.errors import (
+    Corrupt,
+    Invalid,
+    OffsetOutOfRange,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
+from streamlog.v1 import log_pb2
+from streamlog.v1support.errors import from_proto
+
+RESETS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class PartitionFetch:
+    """Where one assigned partition is."""
+
+    __slots__ = (
+        "backoff_until",
+        "failures",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "position",
+        "reset",
+        "unknown_attempts",
+    )
+
+    def __init__(self, generation: int, reset: str) -> None:
+        self.generation = generation
+        self.reset = reset
+        self.fetch_offset: int | None = None
+        self.position: int | None = None
+        self.high_watermark = -1
+        self.backoff_until = 0.0
+        self.failures = 0
+        self.unknown_attempts = 0
+
+
+class FetchPlan:
+    """One request and what it was asked with: partition → (generation, offset)."""
+
+    __slots__ = ("asked", "request")
+
+    def __init__(self, request: Any, asked: dict[TopicPartition, tuple[int, int]]) -> None:
+        self.request = request
+        self.asked = asked
+
+
+class FetchState:
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
+        self.partitions: dict[TopicPartition, PartitionFetch] = {}
+        self._generation = 0
+        self.errors: list[StreamlogError] = []
+        """To be raised by the next poll, oldest first."""
+
+    # -- what the caller does
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these; those assigned before go on where they are."""
+        wanted = dict.fromkeys(partitions)
+        for at, one in self.partitions.items():
+            if at not in wanted:
+                one.generation = self._new_generation()
+        self.partitions = {
+            at: self.partitions.get(at) or self._start(self._settings.auto_offset_reset)
+            for at in wanted
+        }
+
+    def add(self, partitions: Iterable[TopicPartition], *, from_start: bool) -> bool:
+        """These too; True when one is new. `from_start`: new ones are read from their start."""
+        new = [at for at in partitions if at not in self.partitions]
+        for at in new:
+            reset = "earliest" if from_start else self._settings.auto_offset_reset
+            self.partitions[at] = self._start(reset)
+        return bool(new)
+
+    def _start(self, reset: str) -> PartitionFetch:
+        return PartitionFetch(self._new_generation(), reset)
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """Errors: Invalid where it is not assigned, or the offset is negative."""
+        if offset < 0:
+            raise Invalid(f"offset {offset} is negative")
+        found = self.of(at)
+        found.generation = self._new_generation()
+        found.fetch_offset = found.position = offset
+        found.backoff_until = 0.0
+        found.failures = found.unknown_attempts = 0
+
+    def of(self, at: TopicPartition) -> PartitionFetch:
+        found = self.partitions.get(at)
+        if found is None:
+            raise Invalid(f"{at[0]}-{at[1]} is not assigned to this consumer; assign it first")
+        return found
+
+    def _new_generation(self) -> int:
+        self._generation += 1
+        return self._generation
+
+    # -- starts
+
+    def lookups(self, now: float) -> dict[TopicPartition, int]:
+        """Partitions whose start is not known, with ListOffsets' time to ask for."""
+        found: dict[TopicPartition, int] = {}
+        for at, one in self.partitions.items():
+            if one.fetch_offset is not None or now < one.backoff_until:
+                continue
+            time_ms = RESETS.get(one.reset)
+            if time_ms is None:
+                one.backoff_until = float("inf")
+                self.errors.append(
+                    OffsetOutOfRange(
+                        f"{at[0]}-{at[1]} has no position and auto_offset_reset is none; seek"
+                    )
+                )
+                continue
+            found[at] = time_ms
+        return found
+
+    def generations(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {at: self.partitions[at].generation for at in partitions if at in self.partitions}
+
+    def looked_up(
+        self,
+        found: dict[TopicPartition, OffsetAndTimestamp | None],
+        generations: dict[TopicPartition, int],
+    ) -> None:
+        for at, place in found.items():
+            one = self.partitions.get(at)
+            if one is None or one.generation != generations.get(at) or place is None:
+                continue
+            one.failures = one.unknown_attempts = 0
+            one.fetch_offset = one.position = place.offset
+
+    def lookup_failed(
+        self, partitions: Iterable[TopicPartition], error: StreamlogError, now: float
+    ) -> None:
+        told = False
+        for at in partitions:
+            one = self.partitions.get(at)
+            if one is not None:
+                told = self._failed(one, error, now, told=told)
+
+    # -- fetching
+
+    def plan(self, now: float) -> FetchPlan | None:
+        """The next request; None when no partition can be fetched now.
+
+        The partition asked first takes all the room it wants, so the order goes round.
+        """
+        settings = self._settings
+        asked: dict[TopicPartition, tuple[int, int]] = {}
+        by_topic: dict[str, list[tuple[int, int]]] = {}
+        for at, one in self.partitions.items():
+            if one.fetch_offset is not None and now >= one.backoff_until:
+                asked[at] = (one.generation, one.fetch_offset)
+                by_topic.setdefault(at[0], []).append((at[1], one.fetch_offset))
+        if not asked:
+            return None
+        request = log_pb2.FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=ISOLATION[settings.isolation_level],
+        )
+        for topic, partitions in by_topic.items():
+            out = request.topics.add(topic=topic)
+            for partition, offset in partitions:
+                out.partitions.add(
+                    partition=partition,
+                    fetch_offset=offset,
+                    partition_max_bytes=settings.max_partition_fetch_bytes,
+                )
+        first = next(iter(self.partitions))
+        self.partitions[first] = self.partitions.pop(first)
+        return FetchPlan(request, asked)
+
+    def wake_at(self, now: float) -> float:
+        """When a back-off ends."""
+        waits = [one.backoff_until for one in self.partitions.values() if one.backoff_until > now]
+        return min(waits, default=float("inf"))
+
+    def answered(self, plan: FetchPlan, response: Any, now: float) -> list[FetchedBatch]:
+        """The batches of an answer, in order within each partition.
+
+        What is wrong with a partition goes to `errors`, to its back-off, or to a new look-up.
+        """
+        if response.HasField("error"):
+            self.fetch_failed(plan, from_proto(response.error), now)
+            return []
+        batches: list[FetchedBatch] = []
+        for topic in response.topics:
+            for result in topic.partitions:
+                at = (topic.topic, result.partition)
+                one = self.partitions.get(at)
+                asked = plan.asked.get(at)
+                if one is None or asked is None or one.generation != asked[0]:
+                    continue
+                if result.HasField("error"):
+                    self._partition_failed(at, one, from_proto(result.error), now)
+                    continue
+                one.failures = one.unknown_attempts = 0
+                one.high_watermark = result.high_watermark
+                try:
+                    batches += self._batches(at, asked[1], result)
+                except StreamlogError as error:
+                    self._failed(one, error, now)
+                    continue
+                one.fetch_offset = max(result.next_offset, asked[1])
+        return batches
+
+    def _batches(self, at: TopicPartition, offset: int, result: Any) -> list[FetchedBatch]:
+        data = result.record_batches
+        if not data:
+            return []
+        scanned = scan(data, verify_crc=False)
+        if result.aborted_transactions:
+            scanned = without_aborted(
+                scanned,
+                [(one.first_offset, one.producer_id) for one in result.aborted_transactions],
+            )
+        return [
+            FetchedBatch(
+                *at,
+                one.header,
+                one.view,
+                from_offset=offset,
+                high_watermark=result.high_watermark,
+                check_crc=self._settings.check_crcs,
+            )
+            for one in scanned
+            if not one.header.is_control and one.header.next_offset > offset
+        ]
+
+    def fetch_failed(self, plan: FetchPlan, error: StreamlogError, now: float) -> None:
+        """The whole request came to nothing."""
+        told = False
+        for at, (generation, _) in plan.asked.items():
+            one = self.partitions.get(at)
+            if one is not None and one.generation == generation:
+                told = self._failed(one, error, now, told=told)
+
+    def _partition_failed(
+        self, at: TopicPartition, one: PartitionFetch, error: StreamlogError, now: float
+    ) -> None:
+        if isinstance(error, OffsetOutOfRange):
+            if self._settings.auto_offset_reset == "none":
+                one.backoff_until = float("inf")
+                self.errors.append(error)
+                return
+            one.fetch_offset = None
+            one.generation = self._new_generation()
+            return
+        self._failed(one, error, now)
+
+    def _failed(
+        self, one: PartitionFetch, error: StreamlogError, now: float, *, told: bool = False
+    ) -> bool:
+        """Backs off; the caller learns of it where waiting does not help. `told`: it did."""
+        one.failures += 1
+        one.backoff_until = now + backoff_s(
+            one.failures, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms
+        )
+        is_final = not error.is_retryable or isinstance(error, Corrupt)
+        if isinstance(error, UnknownTopicOrPartition):
+            one.unknown_attempts += 1
+            is_final = one.unknown_attempts % UNKNOWN_TOPIC_ATTEMPTS_MAX == 0
+        if is_final and not told:
+            self.errors.append(error)
+        return told or is_final
+
+    # -- delivery
+
+    def is_current(self, batch: FetchedBatch, generation: int) -> bool:
+        """The caller has not sought elsewhere since the batch was asked for."""
+        one = self.partitions.get((batch.topic, batch.partition))
+        return one is not None and one.generation == generation
+
+    def generation_of(self, batch: FetchedBatch) -> int:
+        return self.partitions[batch.topic, batch.partition].generation
+
+    def passed(self, batch: FetchedBatch, next_offset: int) -> None:
+        """The caller has everything below next_offset."""
+        one = self.partitions.get((batch.topic, batch.partition))
+        if one is not None:
+            one.position = next_offset
+
+
+def without_aborted(
+    batches: list[ScannedBatch], aborted: list[tuple[int, int]]
+) -> list[ScannedBatch]:
+    """Drops transactional batches of aborted producers up to their ABORT markers.
+
+    `aborted`: (first offset, producer id) of each aborted transaction that overlaps.
+    """
+    todo = sorted(aborted, reverse=True)
+    aborting: set[int] = set()
+    kept: list[ScannedBatch] = []
+    for batch in batches:
+        header = batch.header
+        while todo and todo[-1][0] <= header.last_offset:
+            aborting.add(todo.pop()[1])
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in aborting:
+            continue
+        kept.append(batch)
+    return kept

@@ -1,0 +1,108 @@
+"""Small values under names, linearizable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from streamlog.client import kv_calls
+from streamlog.client.channel import UNARY_TIMEOUT_MS, typed_error
+from streamlog.client.closing import CallingClient
+from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, Value
+from streamlog.v1 import kv_pb2
+
+
+class KV(CallingClient):
+    __doc__ = CallingClient.__doc__
+
+    def __init__(
+        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+    ) -> None:
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        self._watch: Any = self._caller.channel.unary_stream(
+            kv_calls.WATCH,
+            request_serializer=kv_pb2.WatchKvsRequest.SerializeToString,
+            response_deserializer=kv_pb2.WatchKvsResponse.FromString,
+        )
+
+    def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
+        """None: no such key."""
+        found: Value | None = self._caller.run(kv_calls.get(Key(name, namespace)))
+        return found
+
+    def put(self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value:
+        """What is stored now."""
+        return self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_ALWAYS)
+
+    def put_if_absent(
+        self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT
+    ) -> Value:
+        """What is stored now: `data`, or what was there before."""
+        return self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_IF_ABSENT)
+
+    def compare_and_set(
+        self,
+        name: bytes,
+        data: bytes,
+        expected_revision: int,
+        *,
+        namespace: str = NAMESPACE_DEFAULT,
+    ) -> Value:
+        """Stores where the key has that revision (0: absent). Errors: ValueConflict."""
+        key = Key(name, namespace)
+        return self._put(key, data, kv_pb2.PUT_MODE_COMPARE_AND_SET, expected_revision)
+
+    def _put(self, key: Key, data: bytes, mode: Any, expected_revision: int = 0) -> Value:
+        stored: Value = self._caller.run(kv_calls.put(key, data, mode, expected_revision))
+        return stored
+
+    def delete(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
+        """What was removed; None where there was nothing."""
+        removed: Value | None = self._caller.run(kv_calls.delete(Key(name, namespace)))
+        return removed
+
+    def list(
+        self, *, namespace: str = NAMESPACE_DEFAULT, prefix: bytes = b""
+    ) -> Iterator[KeyValue]:
+        """All keys with that prefix, in order, page by page."""
+        after: bytes | None = None
+        while True:
+            page = self._caller.run(kv_calls.list_page(namespace, prefix, after))
+            yield from page
+            if len(page) < kv_calls.PAGE:
+                return
+            after = page[-1].key.name
+
+    def watch(
+        self,
+        *,
+        namespace: str = NAMESPACE_DEFAULT,
+        prefix: bytes = b"",
+        from_revision: int | None = None,
+    ) -> Iterator[KVChange]:
+        """Changes in revision order, without end, from from_revision (inclusive) or from now on.
+
+        The watch is in place when this returns. Errors: RevisionCompacted, Unavailable.
+        """
+        call = self._watch(
+            kv_calls.watch_request(namespace, prefix, from_revision),
+            metadata=self._caller.metadata,
+        )
+        try:
+            first = next(call)
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=False) from None
+        return _changes(call, first)
+
+
+def _changes(call: Any, response: Any) -> Iterator[KVChange]:
+    try:
+        yield from kv_calls.changes(response)
+        for response in call:
+            yield from kv_calls.changes(response)
+    except grpc.RpcError as error:
+        raise typed_error(error, writes=False) from None
+    finally:
+        call.cancel()

@@ -1,0 +1,83 @@
+"""KVService's calls: request and result of each, for the plain and the asyncio client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from streamlog.client.channel import Call
+from streamlog.errors import Internal
+from streamlog.model.kv import Key, KeyValue, KVChange, Value
+from streamlog.v1 import kv_pb2
+from streamlog.v1support.errors import from_proto
+
+PAGE = 1000
+WATCH = "/streamlog.v1.KVService/WatchKvs"
+
+
+def _entry(response: Any) -> Value | None:
+    if len(response.entries) != 1:
+        raise Internal(f"{len(response.entries)} entries in the answer for one key")
+    return _value(response.entries[0])
+
+
+def _value(entry: Any) -> Value | None:
+    if entry.HasField("error"):
+        raise from_proto(entry.error)
+    return Value(entry.value.data, entry.value.revision) if entry.HasField("value") else None
+
+
+def _stored(response: Any) -> Value:
+    value = _entry(response)
+    if value is None:
+        raise Internal("the answer to a put has no value")
+    return value
+
+
+def _key(key: Key) -> Any:
+    return kv_pb2.KvKey(namespace=key.namespace, name=key.name)
+
+
+def get(key: Key) -> Call:
+    request = kv_pb2.GetKvsRequest(keys=[_key(key)])
+    return Call("KVService/GetKvs", request, kv_pb2.GetKvsResponse, _entry)
+
+
+def put(key: Key, data: bytes, mode: Any, expected_revision: int = 0) -> Call:
+    one = kv_pb2.PutKv(key=_key(key), data=data, mode=mode, expected_revision=expected_revision)
+    request = kv_pb2.PutKvsRequest(puts=[one])
+    return Call("KVService/PutKvs", request, kv_pb2.PutKvsResponse, _stored, writes=True)
+
+
+def delete(key: Key) -> Call:
+    request = kv_pb2.DeleteKvsRequest(keys=[_key(key)])
+    return Call("KVService/DeleteKvs", request, kv_pb2.DeleteKvsResponse, _entry, writes=True)
+
+
+def list_page(namespace: str, prefix: bytes, after: bytes | None) -> Call:
+    request = kv_pb2.ListKvsRequest(namespace=namespace, prefix=prefix, limit=PAGE)
+    if after is not None:
+        request.after = after
+
+    def read(response: Any) -> list[KeyValue]:
+        found: list[KeyValue] = []
+        for entry in response.entries:
+            value = _value(entry)
+            if value is not None:
+                found.append(KeyValue(Key(entry.key.name, entry.key.namespace), value))
+        return found
+
+    return Call("KVService/ListKvs", request, kv_pb2.ListKvsResponse, read)
+
+
+def watch_request(namespace: str, prefix: bytes, from_revision: int | None) -> Any:
+    request = kv_pb2.WatchKvsRequest(namespace=namespace, prefix=prefix)
+    if from_revision is not None:
+        request.from_revision = from_revision
+    return request
+
+
+def changes(response: Any) -> Iterator[KVChange]:
+    for entry in response.changes:
+        key = Key(entry.key.name, entry.key.namespace)
+        yield KVChange(key, _value(entry), response.revision)

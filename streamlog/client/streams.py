@@ -1,0 +1,225 @@
+"""Streams as such: append, fetch, trim; payloads are opaque bytes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import grpc
+
+from streamlog.client import stream_calls
+from streamlog.client.channel import UNARY_TIMEOUT_MS, never_connected, typed_error
+from streamlog.client.closing import CallingClient
+from streamlog.client.stream_calls import Append, StreamBatch, StreamFetch, StreamInfo
+from streamlog.errors import Closed, OutcomeUnknown, Unavailable
+from streamlog.model.batch import AppendResult
+from streamlog.runtime.buffers import Buffer
+from streamlog.v1 import stream_pb2
+from streamlog.v1support.errors import from_proto
+
+APPENDS_IN_FLIGHT_MAX = 32
+_END = object()
+
+
+class _AppendCall:
+    """One open Append call: requests go in by a queue, answers come out in order."""
+
+    def __init__(self, method: Any, metadata: Any) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._call = method(iter(self._requests.get, _END), metadata=metadata)
+        self._next_id = 0
+        self.is_broken = False
+
+    def send(self, stream_id: int, append: Append, timeout_ms: int) -> int:
+        self._next_id += 1
+        self._requests.put(
+            stream_calls.append_request(self._next_id, stream_id, append, timeout_ms)
+        )
+        return self._next_id
+
+    def answer(self, correlation_id: int) -> AppendResult:
+        """The answer to that request, which is the oldest without one."""
+        try:
+            response = next(self._call)
+        except StopIteration:
+            self.end()
+            raise OutcomeUnknown("the server ended the call before it answered") from None
+        except grpc.RpcError as error:
+            self.end()
+            if never_connected(error):
+                raise Unavailable(f"the server cannot be reached: {error.details()}") from None
+            raise typed_error(error, writes=True) from None
+        if response.correlation_id != correlation_id:
+            self.end()
+            raise OutcomeUnknown(
+                f"answer {response.correlation_id} came instead of {correlation_id}"
+            )
+        if response.HasField("error"):
+            raise from_proto(response.error)
+        return AppendResult(response.base_offset, response.end_offset)
+
+    def end(self) -> None:
+        self.is_broken = True
+        self._requests.put(_END)
+        self._call.cancel()
+
+
+class Streams(CallingClient):
+    __doc__ = CallingClient.__doc__
+
+    def __init__(
+        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+    ) -> None:
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        channel = self._caller.channel
+        self._append: Any = channel.stream_stream(
+            stream_calls.APPEND,
+            request_serializer=stream_pb2.AppendRequest.SerializeToString,
+            response_deserializer=stream_pb2.AppendResponse.FromString,
+        )
+        self._read: Any = channel.unary_stream(
+            stream_calls.READ,
+            request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
+            response_deserializer=stream_pb2.ReadStreamResponse.FromString,
+        )
+        self._lock = threading.Lock()
+        self._appending: _AppendCall | None = None
+        self._is_closed = False
+
+    def create(self, *, tags: Mapping[str, str] | None = None) -> StreamInfo:
+        """A new stream, open on the node; durable on return."""
+        made: StreamInfo = self._caller.run(stream_calls.create(tags))
+        return made
+
+    def open(
+        self, stream_id: int, *, epoch: int | None = None, accept_data_loss: bool = False
+    ) -> StreamInfo:
+        """Makes the node the stream's holder. Errors: StreamNotFound, StreamFenced, WalPending."""
+        call = stream_calls.open_stream(stream_id, epoch, accept_data_loss)
+        opened: StreamInfo = self._caller.run(call)
+        return opened
+
+    def close_stream(self, stream_id: int) -> None:
+        """The node gives the stream up, all appends durable. (`close` ends this client.)"""
+        self._caller.run(stream_calls.close_stream(stream_id))
+
+    def delete(self, stream_id: int, *, epoch: int | None = None) -> None:
+        """Errors: StreamNotFound, StreamFenced."""
+        self._caller.run(stream_calls.delete(stream_id, epoch))
+
+    def describe(self, stream_id: int) -> StreamInfo:
+        """Errors: StreamNotFound."""
+        found: StreamInfo = self._caller.run(stream_calls.describe(stream_id))
+        return found
+
+    def list(self) -> Iterator[StreamInfo]:
+        """All streams by id, page by page."""
+        after = 0
+        while True:
+            page = self._caller.run(stream_calls.list_page(after))
+            yield from page
+            if len(page) < stream_calls.PAGE:
+                return
+            after = page[-1].stream_id
+
+    def append(
+        self,
+        stream_id: int,
+        payload: Buffer,
+        record_count: int = 1,
+        expected_next_offset: int | None = None,
+        *,
+        base_timestamp_ms: int = 0,
+        attributes: bytes = b"",
+        fencing_token: bytes | None = None,
+    ) -> AppendResult:
+        """Adds a record batch; durable on return.
+
+        Errors: OffsetConflict, TokenMismatch, StreamFenced, Overloaded (nothing is stored);
+        OutcomeUnknown (with expected_next_offset a repetition is safe).
+        """
+        append = Append(
+            payload,
+            record_count,
+            base_timestamp_ms,
+            attributes,
+            expected_next_offset,
+            fencing_token,
+        )
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the client is closed; open another one")
+            call = self._appending
+            if call is None or call.is_broken:
+                call = self._appending = _AppendCall(self._append, self._caller.metadata)
+            return call.answer(call.send(stream_id, append, self._timeout_ms))
+
+    def append_many(
+        self, stream_id: int, appends: Iterable[Append | Buffer]
+    ) -> Iterator[AppendResult]:
+        """Appends in order over a call of its own, up to 32 under way; results in order.
+
+        The first error ends it; batches after the failed one may be stored.
+        """
+        call = _AppendCall(self._append, self._caller.metadata)
+        under_way: list[int] = []
+        try:
+            for one in appends:
+                append = one if isinstance(one, Append) else Append(one)
+                under_way.append(call.send(stream_id, append, self._timeout_ms))
+                if len(under_way) >= APPENDS_IN_FLIGHT_MAX:
+                    yield call.answer(under_way.pop(0))
+            while under_way:
+                yield call.answer(under_way.pop(0))
+        finally:
+            call.end()
+
+    def fetch(
+        self,
+        stream_id: int,
+        start_offset: int,
+        end_offset: int | None = None,
+        *,
+        max_bytes_hint: int = 0,
+        max_wait_ms: int = 0,
+    ) -> StreamFetch:
+        """Batches from the one that contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
+        call = stream_calls.fetch(stream_id, start_offset, end_offset, max_bytes_hint, max_wait_ms)
+        found: StreamFetch = self._caller.run(call)
+        return found
+
+    def read(
+        self, stream_id: int, start_offset: int, *, end_offset: int | None = None
+    ) -> Iterator[StreamBatch]:
+        """Batches up to end_offset (exclusive), or, without one, on and on as they come.
+
+        A reader that stops holds up the server, not its memory. Errors as for `fetch`.
+        """
+        call = self._read(
+            stream_calls.read_request(stream_id, start_offset, end_offset),
+            metadata=self._caller.metadata,
+        )
+        try:
+            for response in call:
+                yield from stream_calls.batches(response)
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=False) from None
+        finally:
+            call.cancel()
+
+    def trim(self, stream_id: int, new_start_offset: int) -> int:
+        """Drops what is below; returns the new start. Errors: OffsetOutOfRange."""
+        start: int = self._caller.run(stream_calls.trim(stream_id, new_start_offset))
+        return start
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            if self._appending is not None:
+                self._appending.end()
+        super().close()
+
+
+__all__ = ["Append", "StreamBatch", "StreamFetch", "StreamInfo", "Streams"]
