@@ -21,6 +21,7 @@ from streamlog.errors import (
     StreamFenced,
     StreamlogError,
     StreamNotFound,
+    TenureFenced,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import (
@@ -105,6 +106,8 @@ class EngineStreamClient:
                     options.epoch == row.epoch or (options.epoch is None and is_first)
                 ):
                     return self._handed_out(engine.core(row))
+            if row is not None and row.holder.node_id == self._metadata.tenure.node_id:
+                self._check_newest(row)
             await self._give_up_old_epoch(stream_id)
             (row,) = await self._metadata.open_streams(
                 [(stream_id, options.epoch)], accept_data_loss=options.accept_data_loss
@@ -185,6 +188,14 @@ class EngineStreamClient:
             self._check_kept(core, committed.stripped)
             self._engine.cores.pop(core.stream_id, None)
             core.halt(lambda: reason(core.stream_id))
+
+    def _check_newest(self, row: StreamRow) -> None:
+        """A later tenure of this node has the stream: this one was sealed, and will hear of it."""
+        if row.holder.node_epoch > self._metadata.tenure.node_epoch:
+            raise TenureFenced(
+                f"stream {row.stream_id} is held by {row.holder}, a later process of this node; "
+                f"{self._metadata.tenure} must stop"
+            )
 
     async def _give_up_old_epoch(self, stream_id: int) -> None:
         """Everything appended under the epoch held so far is in the store on return.

@@ -173,6 +173,8 @@ class Engine:
         """Raises the reason why the engine is closed, if it is."""
         if self.sequencer.stop is not None:
             raise self.sequencer.stop()
+        if self.metadata.is_fenced:
+            raise self._sealed()
 
     def lost(self, stream_id: int, epoch: int) -> None:
         """Another tenure took the stream under `epoch`: its appends fail, its Stream is fenced."""
@@ -318,10 +320,13 @@ class Engine:
 
     async def _check_fence(self) -> None:
         if self.metadata.is_fenced:
-            raise TenureFenced(
-                f"tenure {self.metadata.tenure} was sealed: another process runs as this node; "
-                "stop one of the two"
-            )
+            raise self._sealed()
+
+    def _sealed(self) -> TenureFenced:
+        return TenureFenced(
+            f"tenure {self.metadata.tenure} was sealed: another process runs as this node; "
+            "stop one of the two"
+        )
 
     async def _watch_metadata(self) -> None:
         raise await self.metadata.wait_failed()
