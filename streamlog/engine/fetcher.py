@@ -177,8 +177,6 @@ class Fetcher:
     ) -> list[LiveRange]:
         """Live ranges that meet, from `start` on; not empty."""
         ranges = await self._metadata.locate(core.stream_id, start, end)
-        if start < core.start:
-            raise _out_of_range(core, start)
         position = start
         for live in ranges:
             if live.start > position:
@@ -191,6 +189,8 @@ class Fetcher:
                     if key == missing.fields.get("object_key"):
                         raise _lost(core, missing)
                 return ranges
+        # Trimmed, or lost with what only memory held, while the metadata was asked.
+        _check(core, start, end)
         raise Corrupt(
             f"stream {core.stream_id} has no data at offset {position}, between its start "
             f"{core.start} and its end {core.confirm}: run fsck",
