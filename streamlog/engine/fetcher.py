@@ -189,7 +189,10 @@ class Fetcher:
                     if key == missing.fields.get("object_key"):
                         raise _lost(core, missing)
                 return ranges
-        # Trimmed, or lost with what only memory held, while the metadata was asked.
+        # Lost with what only memory held, or trimmed by a commit whose caller has no answer yet.
+        row = self._metadata.stream(core.stream_id)
+        if row is not None and row.epoch == core.epoch:
+            core.start = max(core.start, row.start)
         _check(core, start, end)
         raise Corrupt(
             f"stream {core.stream_id} has no data at offset {position}, between its start "
