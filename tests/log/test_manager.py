@@ -1,0 +1,479 @@
+"""LogManager: topics, limits, races, crashes in mid-creation, retention in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import (
+    Closed,
+    InvalidConfig,
+    InvalidName,
+    InvalidPartitions,
+    MetadataUnavailable,
+    NotLeader,
+    OutcomeUnknown,
+    PolicyViolation,
+    StreamlogError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from streamlog.log.abstract import TopicPartition
+from streamlog.log.config import LogConfig
+from streamlog.log.manager import LogManager
+from streamlog.model.batch import OpenStreamOptions
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.log_conformance import append, encoded, read, refused
+from streamlog.testing.memory_streams import MemoryMedium
+
+HOUR_MS = 3_600_000
+
+
+class Cluster:
+    """A medium and the managers on it, each with a client of its own."""
+
+    def __init__(self) -> None:
+        self.medium = MemoryMedium()
+        self.clock = ManualClock()
+        self.random = SeededRandom(7)
+        self.running: list[tuple[LogManager, object]] = []
+
+    async def node(self, config: LogConfig | None = None) -> LogManager:
+        client = self.medium.client(self.clock)
+        manager = await LogManager.open(
+            client,
+            self.medium.kv,
+            clock=self.clock,
+            random=self.random,
+            registry=CollectorRegistry(),
+            config=config,
+        )
+        self.running.append((manager, client))
+        return manager
+
+    async def crash(self) -> None:
+        for manager, client in self.running:
+            await client.kill()
+            await manager.kill()
+        self.running.clear()
+
+    async def stop(self) -> None:
+        for manager, client in self.running:
+            await manager.close()
+            await client.stop()
+        self.running.clear()
+
+
+@asynccontextmanager
+async def cluster():
+    made = Cluster()
+    try:
+        yield made
+    finally:
+        await made.crash()
+
+
+def run(test, **config):
+    async def body():
+        async with cluster() as made:
+            await test(made, await made.node(LogConfig(**config)))
+
+    asyncio.run(body())
+
+
+def test_a_topic_from_creation_to_deletion():
+    async def test(made, logs):
+        info = await logs.create_topic("a.topic", 3, {"retention.ms": "1000"})
+        assert (info.name, info.partitions) == ("a.topic", 3)
+        assert info.configs == {"retention.ms": "1000"}
+        assert logs.topic("a.topic") == info
+        assert logs.list_topics() == [info]
+        opened = await logs.log(TopicPartition("a.topic", 2))
+        assert opened is await logs.log(TopicPartition("a.topic", 2))
+        assert logs.open_log(TopicPartition("a.topic", 2)) is opened
+        assert logs.open_log(TopicPartition("a.topic", 1)) is None
+        await append(opened, encoded([b"x"]))
+        facts = logs.partition_info(TopicPartition("a.topic", 2))
+        assert (facts.high_watermark, facts.segments, facts.size_bytes) == (1, 1, opened.size_bytes)
+        ids = (
+            facts.meta_stream_id,
+            facts.data_stream_id,
+            facts.time_stream_id,
+            facts.txn_stream_id,
+        )
+        assert len(set(ids)) == 4
+        tags = [(await made.running[0][1].describe_stream(one)).tags for one in ids]
+        assert [one["role"] for one in tags] == ["meta", "data", "time", "txn"]
+        await logs.delete_topic("a.topic")
+        assert logs.topic("a.topic") is None
+        assert logs.list_topics() == []
+        assert made.medium.rows == {}
+        for namespace in ("_topic", "_partition"):
+            assert await made.medium.kv.list_kv(namespace) == []
+        with pytest.raises(Closed):
+            await opened.append(encoded([b"y"]))
+        for call in (logs.delete_topic("a.topic"), logs.log(TopicPartition("a.topic", 0))):
+            await refused(UnknownTopicOrPartition, call)
+        again = await logs.create_topic("a.topic")
+        assert again.partitions == 1
+        assert again.topic_id != info.topic_id
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "a\0", "x" * 250, "x" * 10_000, "a:b"]
+)
+def test_names_that_are_refused(name):
+    async def test(made, logs):
+        error = await refused(InvalidName, logs.create_topic(name))
+        assert len(str(error)) < 400
+        assert made.medium.rows == {}
+
+    run(test)
+
+
+def test_limits_and_bad_settings():
+    async def test(made, logs):
+        for count in (0, -1, 6):
+            await refused(InvalidPartitions, logs.create_topic("t", count))
+        error = await refused(InvalidConfig, logs.create_topic("t", 1, {"retentionms": "1"}))
+        assert "retention.ms" in str(error)
+        bad = [
+            ({"cleanup.policy": "compact"}, "comes later"),
+            ({"cleanup.policy": "compact,delete"}, "comes later"),
+            ({"remote.storage.enable": "true"}, "tiered storage"),
+            ({"retention.ms": "a week"}, "whole number"),
+            ({"retention.ms": "-2"}, "must be -1"),
+            ({"min.insync.replicas": "2"}, "must be 1"),
+            ({"message.timestamp.type": "Broker"}, "CreateTime"),
+        ]
+        for configs, hint in bad:
+            assert hint in str(await refused(InvalidConfig, logs.create_topic("t", 1, configs)))
+        dry = await logs.create_topic("t", 2, {"segment.ms": "5"}, validate_only=True)
+        assert (dry.topic_id, dry.partitions) == ("", 2)
+        assert made.medium.rows == {}
+        await logs.create_topic("t", 4)
+        await refused(TopicAlreadyExists, logs.create_topic("t", 1))
+        await refused(TopicAlreadyExists, logs.create_topic("t", 1, validate_only=True))
+        await refused(InvalidPartitions, logs.create_topic("u", 3))
+        await logs.create_topic("u", 2)
+        await refused(PolicyViolation, logs.create_topic("v", 1))
+        assert [one.name for one in logs.list_topics("t", 5)] == ["u"]
+        assert [one.name for one in logs.list_topics("", 1)] == ["t"]
+
+    run(test, topics_max=2, partitions_max=6, partitions_per_topic_max=5)
+
+
+def test_partitions_are_added_and_found():
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        await refused(UnknownTopicOrPartition, logs.log(TopicPartition("t", 1)))
+        await refused(UnknownTopicOrPartition, logs.log(TopicPartition("t", -1)))
+        for count in (1, 0):
+            await refused(InvalidPartitions, logs.create_partitions("t", count))
+        assert (await logs.create_partitions("t", 3)).partitions == 3
+        await append(await logs.log(TopicPartition("t", 2)), encoded([b"x"]))
+        await made.crash()
+        logs = await made.node()
+        assert logs.topic("t").partitions == 3
+        assert len(await read(await logs.log(TopicPartition("t", 2)))) == 1
+
+    run(test)
+
+
+def test_settings_change_open_logs_and_survive():
+    async def test(made, logs):
+        await logs.create_topic("t", 1, {"max.message.bytes": "500"})
+        opened = await logs.log(TopicPartition("t", 0))
+        big = encoded([b"x" * 1000])
+        with pytest.raises(StreamlogError):
+            await opened.append(big)
+        dry = await logs.alter_topic_configs(
+            "t", set={"max.message.bytes": "9000"}, validate_only=True
+        )
+        assert dry.configs == {"max.message.bytes": "9000"}
+        with pytest.raises(StreamlogError):
+            await opened.append(big)
+        info = await logs.alter_topic_configs(
+            "t", set={"max.message.bytes": "2000", "retention.ms": "7"}
+        )
+        assert info.configs == logs.topic("t").configs
+        await asyncio.sleep(0)
+        await append(opened, big)
+        await logs.alter_topic_configs("t", delete=["retention.ms"])
+        assert logs.topic("t").configs == {"max.message.bytes": "2000"}
+        for wrong in (
+            {"set": {"max.message.bytes": "1", "nope": "1"}},
+            {"delete": ["nope"]},
+            {"append": {"retention.ms": "1"}},
+            {"append": {"cleanup.policy": "compact"}},
+            {"subtract": {"cleanup.policy": "delete"}},
+        ):
+            await refused(InvalidConfig, logs.alter_topic_configs("t", **wrong))
+        await logs.alter_topic_configs("t", append={"cleanup.policy": "delete"})
+        assert logs.topic("t").configs["max.message.bytes"] == "2000"
+        await refused(UnknownTopicOrPartition, logs.alter_topic_configs("u", set={}))
+        await made.stop()
+        logs = await made.node()
+        assert logs.topic("t").configs["max.message.bytes"] == "2000"
+        await append(await logs.log(TopicPartition("t", 0)), big)
+
+    run(test)
+
+
+def test_two_nodes_race_for_a_name_and_one_wins():
+    async def test(made, first):
+        second = await made.node()
+        results = await asyncio.gather(
+            first.create_topic("t", 2), second.create_topic("t", 2), return_exceptions=True
+        )
+        assert sorted(type(one).__name__ for one in results) == ["TopicAlreadyExists", "TopicInfo"]
+        assert len(made.medium.rows) == 8, "the loser's streams are gone"
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert first.topic("t") == second.topic("t")
+        winner = first if not isinstance(results[0], Exception) else second
+        other = second if winner is first else first
+        await append(await winner.log(TopicPartition("t", 0)), encoded([b"x"]))
+        await refused(NotLeader, other.log(TopicPartition("t", 0)))
+        await winner.delete_topic("t")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert other.topic("t") is None
+
+    run(test)
+
+
+def test_one_open_is_shared_and_cancelling_a_caller_spares_the_others():
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        calls = [asyncio.ensure_future(logs.log(partition)) for _ in range(20)]
+        await asyncio.sleep(0)
+        calls[0].cancel()
+        opened = await asyncio.gather(*calls[1:])
+        assert len({id(one) for one in opened}) == 1
+
+    run(test)
+
+
+def test_a_log_that_loses_its_stream_is_dropped_and_opened_again():
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        opened = await logs.log(partition)
+        await append(opened, encoded([b"a"], producer=(1, 0, 0)))
+        client = made.running[0][1]
+        data = logs.partition_info(partition).data_stream_id
+        client.hold()
+        wait = await opened.append(encoded([b"b"], producer=(1, 0, 1)))
+        await client.open_stream(data, OpenStreamOptions())
+        client.release()
+        with pytest.raises(StreamlogError):
+            await wait
+        assert logs.open_log(partition) is None
+        again = await logs.log(partition)
+        assert again is not opened
+        assert (await append(again, encoded([b"b"], producer=(1, 0, 1)))).base_offset == 1
+
+    run(test)
+
+
+class Fickle:
+    """A KVClient that fails one chosen call, before or after it took effect."""
+
+    def __init__(self, kv) -> None:
+        self._kv = kv
+        self.plan: tuple[str, int, str] | None = None
+
+    def __getattr__(self, name):
+        method = getattr(self._kv, name)
+        if not self.plan or self.plan[0] != name:
+            return method
+
+        async def call(*args, **kwargs):
+            wanted, count, how = self.plan
+            self.plan = (wanted, count - 1, how) if count else None
+            if count:
+                return await method(*args, **kwargs)
+            if how == "after":
+                await method(*args, **kwargs)
+                raise OutcomeUnknown("the answer was lost")
+            raise MetadataUnavailable("no connection")
+
+        return call
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize(
+    ("call", "count"),
+    [("put_kv_if_absent", 0), ("put_kv", 0), ("put_kv", 1), ("compare_and_set_kv", 0)],
+)
+def test_a_creation_that_is_cut_short_is_finished_or_cleaned_up(call, count, how):
+    async def body():
+        async with cluster() as made:
+            real = made.medium.kv
+            made.medium.kv = fickle = Fickle(real)
+            logs = await made.node()
+            fickle.plan = (call, count, how)
+            try:
+                await logs.create_topic("t", 2)
+                created = True
+            except StreamlogError:
+                created = False
+            await made.crash()
+            fickle.plan = None
+            logs = await made.node()
+            await logs.repair()
+            await logs.reap()
+            info = logs.topic("t")
+            assert info is not None or not created
+            assert len(made.medium.rows) == (0 if info is None else 8)
+            if info is None:
+                assert call == "put_kv_if_absent"
+                info = await logs.create_topic("t", 2)
+            for index in range(2):
+                await append(await logs.log(TopicPartition("t", index)), encoded([b"x"]))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize(
+    ("call", "count"), [("compare_and_set_kv", 0), ("del_kv", 0), ("del_kv", 1), ("del_kv", 2)]
+)
+def test_a_deletion_that_is_cut_short_is_finished(call, count, how):
+    async def body():
+        async with cluster() as made:
+            real = made.medium.kv
+            made.medium.kv = fickle = Fickle(real)
+            logs = await made.node()
+            await logs.create_topic("t", 2)
+            await logs.log(TopicPartition("t", 0))
+            fickle.plan = (call, count, how)
+            await refused(StreamlogError, logs.delete_topic("t"))
+            await made.crash()
+            fickle.plan = None
+            logs = await made.node()
+            await logs.repair()
+            is_deleted = (call, how) != ("compare_and_set_kv", "before")
+            assert (logs.topic("t") is None) is is_deleted
+            assert len(made.medium.rows) == (0 if is_deleted else 8)
+
+    asyncio.run(body())
+
+
+def test_the_reaper_spares_what_is_registered_under_way_or_held_by_others():
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        other = await made.node()
+        real = made.medium.kv
+        other._topics._kv = fickle = Fickle(real)
+        fickle.plan = ("put_kv_if_absent", 0, "before")
+        await refused(MetadataUnavailable, other.create_topic("u", 1))
+        assert len(made.medium.rows) == 8
+        assert await logs.reap() == 0, "another living process may still be at it"
+        other_client = made.running[1][1]
+        await other_client.kill()
+        assert await logs.reap() == 1
+        assert len(made.medium.rows) == 4
+        assert await logs.reap() == 0
+
+    run(test)
+
+
+def test_producer_ids_are_unique_over_nodes_and_crashes():
+    async def test(made, logs):
+        other = await made.node(LogConfig(producer_id_block=3))
+        ids = [(await one.init_producer_id())[0] for one in [logs, other] * 8]
+        await made.crash()
+        logs = await made.node()
+        ids += [(await logs.init_producer_id())[0] for _ in range(4)]
+        assert len(set(ids)) == len(ids)
+        assert await logs.init_producer_id(ids[0], 4) == (ids[0], 5)
+        new, epoch = await logs.init_producer_id(ids[0], 32766)
+        assert epoch == 0
+        assert new not in ids
+        with pytest.raises(StreamlogError):
+            await logs.init_producer_id(10**9, 0)
+
+    run(test, producer_id_block=3)
+
+
+def test_retention_in_virtual_time_reaches_partitions_that_nobody_opened():
+    async def test(made, logs):
+        configs = {"retention.ms": str(24 * HOUR_MS), "segment.ms": str(HOUR_MS)}
+        await logs.create_topic("t", 1, configs)
+        partition = TopicPartition("t", 0)
+        for _ in range(30):
+            log = await logs.log(partition)
+            await append(log, encoded([b"x"], at_ms=made.clock.now_ms()))
+            made.clock.advance(2 * HOUR_MS)
+            await logs.retention_tick()
+        assert 11 <= log.log_end_offset - log.log_start_offset <= 13
+        assert len(log.segments) == log.log_end_offset - log.log_start_offset
+        await made.stop()
+        logs = await made.node()
+        made.clock.advance(48 * HOUR_MS)
+        await logs.retention_tick()
+        log = logs.open_log(partition)
+        assert log.log_start_offset == log.log_end_offset == 30
+        assert log.size_bytes == 0
+        rows = made.medium.rows
+        assert sum(len(row.batches) for row in rows.values() if row.tags["role"] != "meta") == 0
+
+    run(test)
+
+
+def test_retention_by_size():
+    async def test(made, logs):
+        one = encoded([b"x" * 900])
+        size = len(one)
+        configs = {"retention.bytes": str(3 * size), "segment.bytes": str(size)}
+        await logs.create_topic("t", 1, configs)
+        log = await logs.log(TopicPartition("t", 0))
+        for _ in range(10):
+            await append(log, one)
+        await logs.retention_tick()
+        assert log.log_start_offset == 7
+        assert log.size_bytes == 3 * size
+
+    run(test)
+
+
+def test_after_close_everything_is_refused_and_another_node_goes_on():
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        log = await logs.log(TopicPartition("t", 0))
+        wait = await log.append(encoded([b"x"]))
+        other = await made.node()
+        await logs.close()
+        assert (await wait).base_offset == 0
+        await refused(Closed, logs.log(TopicPartition("t", 0)))
+        await refused(Closed, logs.create_topic("u"))
+        await refused(Closed, logs.init_producer_id())
+        await logs.close()
+        assert len(await read(await other.log(TopicPartition("t", 0)))) == 1
+
+    run(test)
+
+
+def test_the_topic_cache_survives_a_compacted_watch():
+    async def test(made, logs):
+        made.medium.kv._changes_held_max = 4
+        other = await made.node()
+        for i in range(12):
+            await other.create_topic(f"t{i:02}")
+            await other.alter_topic_configs(f"t{i:02}", set={"retention.ms": str(i)})
+        await other.delete_topic("t03")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert logs.list_topics() == other.list_topics()
+        assert len(logs.list_topics()) == 11
+
+    run(test)
