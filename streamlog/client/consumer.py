@@ -33,6 +33,7 @@ from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
+    InvalidConfig,
     OffsetOutOfRange,
     StreamlogError,
     Unavailable,
@@ -48,13 +49,17 @@ ITERATION_WAIT_S = 3600.0
 now_s = time.monotonic
 
 
-def settings_of(group_id: str | None, settings: ConsumerSettings) -> ConsumerSettings:
+def settings_of(group_id: str | None, given: Mapping[str, Any]) -> ConsumerSettings:
     """Errors: Invalid for a group, InvalidConfig."""
     if group_id is not None:
         raise Invalid(
             "consumer groups come with a later version; leave group_id out, and use assign() or "
             "subscribe(), which takes all partitions"
         )
+    unknown = given.keys() - ConsumerSettings.__dataclass_fields__.keys()
+    if unknown:
+        raise InvalidConfig(f"a consumer has no setting {', '.join(sorted(unknown))}")
+    settings = ConsumerSettings(**given)
     check(settings)
     return settings
 
@@ -91,7 +96,7 @@ class Consumer:
     ) -> None:
         self._settings = settings_of(
             group_id,
-            ConsumerSettings(
+            dict(
                 isolation_level=isolation_level,
                 auto_offset_reset=auto_offset_reset,
                 fetch_max_bytes=fetch_max_bytes,

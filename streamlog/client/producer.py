@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,10 +24,13 @@ from streamlog.client.delivery import Delivery, ManyDeliveries, ended, wait
 from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
+from streamlog.client.routing import by_partition, checked_partition
 from streamlog.client.settings import ProducerSettings, backoff_s, check
 from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
 from streamlog.errors import (
     Closed,
+    Internal,
+    InvalidConfig,
     Overloaded,
     StreamlogError,
     Unavailable,
@@ -45,6 +49,18 @@ OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
 """Called with the metadata or with the error, from the producer's thread: it must be quick."""
 
 now_s = time.monotonic
+
+
+def settings_of(**given: Any) -> ProducerSettings:
+    """Errors: InvalidConfig for an unknown setting or a value outside its limits."""
+    unknown = given.keys() - ProducerSettings.__dataclass_fields__.keys()
+    if unknown:
+        raise InvalidConfig(f"a producer has no setting {', '.join(sorted(unknown))}")
+    settings = ProducerSettings(**{**given, "acks": str(given.get("acks", "all"))})
+    check(settings)
+    if settings.batch_size_max_bytes < settings.batch_size_bytes:
+        settings = replace(settings, batch_size_max_bytes=settings.batch_size_bytes)
+    return settings
 
 
 class _Connection:
@@ -84,10 +100,12 @@ class Producer:
         client_id: str = "",
         partitioner: Partitioner | None = None,
     ) -> None:
-        self._settings = ProducerSettings(
+        self._settings = settings_of(
+            acks=acks,
+            idempotence=idempotence,
             linger_ms=linger_ms,
             batch_size_bytes=batch_size_bytes,
-            batch_size_max_bytes=max(batch_size_bytes, batch_size_max_bytes),
+            batch_size_max_bytes=batch_size_max_bytes,
             compression=compression,
             buffer_memory_bytes=buffer_memory_bytes,
             max_block_ms=max_block_ms,
@@ -96,11 +114,8 @@ class Producer:
             retry_backoff_ms=retry_backoff_ms,
             retry_backoff_max_ms=retry_backoff_max_ms,
             metadata_max_age_ms=metadata_max_age_ms,
-            acks=str(acks),
-            idempotence=idempotence,
             client_id=client_id,
         )
-        check(self._settings)
         self._partitioner = partitioner
         self._core = ProducerCore(self._settings)
         self._topics = self._core.accumulator.topics
@@ -121,6 +136,7 @@ class Producer:
         self._is_stopping = False
         self._refreshing = False
         self._thread: threading.Thread | None = None
+        self._failure: StreamlogError | None = None
 
     # -- sending
 
@@ -148,11 +164,12 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         if partition is None:
             if self._partitioner is not None:
-                partition = self._checked(queues, self._partitioner(topic, key, len(queues.queues)))
+                chosen = self._partitioner(topic, key, len(queues.queues))
+                partition = checked_partition(queues, chosen)
             elif key is not None:
                 partition = partition_for_key(key, len(queues.queues))
         else:
-            self._checked(queues, partition)
+            checked_partition(queues, partition)
         pairs = list(headers) if headers else NO_HEADERS
         with self._lock:
             batch = (queues.sticky if partition is None else queues.queues[partition]).open
@@ -185,38 +202,16 @@ class Producer:
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         if partition is not None:
-            self._checked(queues, partition)
+            checked_partition(queues, partition)
         self._core.check_sizes(queues, values, keys)
         runs: list[Run] = []
         if partition is None and (keys is not None or self._partitioner is not None):
-            which = self._partitions_of(queues, values, keys)
-            for one in sorted(set(which)):
-                at = [index for index, found in enumerate(which) if found == one]
-                self._extend(
-                    queues,
-                    one,
-                    [values[index] for index in at],
-                    None if keys is None else [keys[index] for index in at],
-                    timestamp_ms,
-                    runs,
-                )
+            which, groups = by_partition(queues, values, keys, self._partitioner)
+            for one, some_values, some_keys in groups:
+                self._extend(queues, one, some_values, some_keys, timestamp_ms, runs)
             return ManyDeliveries(runs, timestamp_ms, which)
         self._extend(queues, partition, values, keys, timestamp_ms, runs)
         return ManyDeliveries(runs, timestamp_ms)
-
-    def _partitions_of(
-        self,
-        queues: TopicQueues,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None,
-    ) -> list[int]:
-        count = len(queues.queues)
-        column: Sequence[Buffer | None] = [None] * len(values) if keys is None else keys
-        choose = self._partitioner
-        if choose is not None:
-            return [self._checked(queues, choose(queues.name, key, count)) for key in column]
-        sticky = queues.sticky.partition
-        return [sticky if key is None else partition_for_key(key, count) for key in column]
 
     def _extend(
         self,
@@ -284,12 +279,14 @@ class Producer:
             accumulator.is_short_of_room = self._waiting_for_room > 0
 
     def _check_open(self, queues: TopicQueues | None, runs: Sequence[Run]) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._is_closed:
             taken = sum(run.record_count for run in runs)
             raise Closed("the producer is closed; open another one", taken=taken)
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._watch, name="streamlog-producer", daemon=True
+                target=self._run, name="streamlog-producer", daemon=True
             )
             self._thread.start()
         if queues is not None and not self._refreshing:
@@ -299,16 +296,6 @@ class Producer:
                 threading.Thread(
                     target=self._refresh, args=(queues,), name="streamlog-metadata", daemon=True
                 ).start()
-
-    @staticmethod
-    def _checked(queues: TopicQueues, partition: int) -> int:
-        if not 0 <= partition < len(queues.queues):
-            raise UnknownTopicOrPartition(
-                f"{queues.name} has partitions 0 to {len(queues.queues) - 1}, not {partition}",
-                topic=queues.name,
-                partition=partition,
-            )
-        return partition
 
     # -- topics
 
@@ -347,6 +334,25 @@ class Producer:
             self._refreshing = False
 
     # -- the producer's own thread
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            self._failed(error)
+            raise
+
+    def _failed(self, error: Exception) -> None:
+        """A thread ended by a bug: everything under way fails, and so do later calls."""
+        with self._lock:
+            self._failure = Internal(f"the producer's thread failed: {error!r}")
+            self._failure.__cause__ = error
+            self._is_stopping = True
+            self._core.abandon()
+            done = self._take_done()
+            self._work.notify_all()
+            self._room.notify_all()
+        _deliver(done)
 
     def _watch(self) -> None:
         """Connects, asks for the producer id, gives up what is overdue; until stopped."""
@@ -423,7 +429,7 @@ class Producer:
     def _connect(self, connection: _Connection) -> None:
         connection.call = self._stream(self._messages(connection), metadata=self._caller.metadata)
         threading.Thread(
-            target=self._read_answers,
+            target=self._answers,
             args=(connection,),
             name="streamlog-producer-answers",
             daemon=True,
@@ -447,6 +453,13 @@ class Producer:
                     self._work.wait(None if wake == NEVER else max(0.001, wake - now))
             yield message.encode(self._core.acks, timeout_ms)
             del message
+
+    def _answers(self, connection: _Connection) -> None:
+        try:
+            self._read_answers(connection)
+        except Exception as error:
+            self._failed(error)
+            raise
 
     def _read_answers(self, connection: _Connection) -> None:
         error: StreamlogError
@@ -540,26 +553,7 @@ class Producer:
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what is under way now."""
         with self._lock:
-            core = self._core
-            queues = list(core.accumulator.active)
-            return {
-                "records_acked": core.records_acked,
-                "records_failed": core.records_failed,
-                "batches_acked": core.batches_acked,
-                "duplicates": core.duplicates,
-                "messages_sent": core.messages_sent,
-                "bytes_sent": core.bytes_sent,
-                "retries": sum(
-                    queue.sequencer.retries
-                    for topic in self._topics.values()
-                    for queue in topic.queues
-                ),
-                "messages_in_flight": core.in_flight_messages,
-                "buffered_bytes": core.accumulator.charged_bytes,
-                "partitions_active": len(queues),
-                "producer_id": core.identity.producer_id,
-                "producer_epoch": core.identity.epoch,
-            }
+            return self._core.metrics()
 
     def __enter__(self) -> Self:
         return self

@@ -361,6 +361,27 @@ class ProducerCore:
         self.records_failed += sum(batch.record_count for batch in ended if batch.error)
         return ended
 
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and what is under way now."""
+        accumulator = self.accumulator
+        sequencers = [
+            queue.sequencer for topic in accumulator.topics.values() for queue in topic.queues
+        ]
+        return {
+            "records_acked": self.records_acked,
+            "records_failed": self.records_failed,
+            "batches_acked": self.batches_acked,
+            "duplicates": self.duplicates,
+            "messages_sent": self.messages_sent,
+            "bytes_sent": self.bytes_sent,
+            "retries": sum(sequencer.retries for sequencer in sequencers),
+            "messages_in_flight": len(self._messages),
+            "buffered_bytes": accumulator.charged_bytes,
+            "partitions_active": len(accumulator.active),
+            "producer_id": self.identity.producer_id,
+            "producer_epoch": self.identity.epoch,
+        }
+
     # -- identity
 
     def identity_request(self, now: float) -> ProducerIdentity | None:

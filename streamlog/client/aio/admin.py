@@ -1,0 +1,118 @@
+"""Topics, settings, and a look inside a node, for asyncio; results are `admin.proto` messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from streamlog.client import admin_calls
+from streamlog.client.aio.channel import CallingClient
+
+if TYPE_CHECKING:
+    from streamlog.v1 import admin_pb2
+
+
+class Admin(CallingClient):
+    __doc__ = CallingClient.__doc__
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> admin_pb2.TopicResult:
+        """Partitions None: the broker's num.partitions. Errors: TopicAlreadyExists, InvalidName,
+        InvalidConfig, InvalidPartitions."""
+        call = admin_calls.create_topic(name, partitions, configs, validate_only=validate_only)
+        result: admin_pb2.TopicResult = await self._caller.run(call)
+        return result
+
+    async def delete_topic(self, name: str) -> None:
+        """Errors: UnknownTopicOrPartition."""
+        await self._caller.run(admin_calls.delete_topic(name), timeout_ms=self._timeout_ms)
+
+    async def list_topics(self) -> list[admin_pb2.TopicSummary]:
+        """All, by name."""
+        found: list[admin_pb2.TopicSummary] = []
+        while True:
+            page = await self._caller.run(admin_calls.list_topics(found[-1].name if found else ""))
+            found += page
+            if len(page) < admin_calls.PAGE:
+                return found
+
+    async def describe_topic(
+        self, name: str, *, allow_auto_create: bool = False
+    ) -> admin_pb2.TopicDescription:
+        """Errors: UnknownTopicOrPartition."""
+        call = admin_calls.describe_topic(name, allow_auto_create=allow_auto_create)
+        found: admin_pb2.TopicDescription = await self._caller.run(call)
+        return found
+
+    async def create_partitions(self, topic: str, partitions: int) -> None:
+        """`partitions` is the new count; only upwards. Errors: InvalidPartitions."""
+        await self._caller.run(admin_calls.create_partitions(topic, partitions))
+
+    async def describe_configs(
+        self,
+        *,
+        topic: str | None = None,
+        broker: int | str | None = None,
+        broker_default: bool = False,
+        client: str | None = None,
+    ) -> list[admin_pb2.ConfigEntry]:
+        """The settings of exactly one of these, with where each comes from."""
+        of = admin_calls.resource(topic, broker, broker_default, client)
+        found: list[admin_pb2.ConfigEntry] = await self._caller.run(
+            admin_calls.describe_configs(of)
+        )
+        return found
+
+    async def alter_configs(
+        self,
+        *,
+        configs: Mapping[str, str | None],
+        topic: str | None = None,
+        broker: int | str | None = None,
+        broker_default: bool = False,
+        client: str | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets what is named, None: back to the default. Errors: InvalidConfig; nothing is set."""
+        of = admin_calls.resource(topic, broker, broker_default, client)
+        await self._caller.run(admin_calls.alter_configs(of, configs, validate_only=validate_only))
+
+    async def status(self) -> admin_pb2.GetStatusResponse:
+        """What the node is and holds."""
+        found: admin_pb2.GetStatusResponse = await self._caller.run(admin_calls.status())
+        return found
+
+    async def list_objects(self) -> AsyncIterator[admin_pb2.ObjectSummary]:
+        """Every object in the store, page by page."""
+        token = ""
+        while True:
+            objects, token = await self._caller.run(admin_calls.list_objects(token))
+            for one in objects:
+                yield one
+            if not token:
+                return
+
+    async def describe_object(self, key: str) -> admin_pb2.DescribeObjectResponse:
+        """Errors: ObjectNotFound, Corrupt."""
+        found: admin_pb2.DescribeObjectResponse = await self._caller.run(
+            admin_calls.describe_object(key)
+        )
+        return found
+
+    async def delete_records(
+        self, topic: str, partition: int, before_offset: int | None = None
+    ) -> int:
+        """Raises the log start offset (None: to the high watermark); returns the new one.
+
+        Errors: OffsetOutOfRange, PolicyViolation.
+        """
+        start: int = await self._caller.run(
+            admin_calls.delete_records(topic, partition, before_offset)
+        )
+        return start

@@ -1,0 +1,94 @@
+"""Unary calls over asyncio gRPC, with the plain client's rules for retries and errors."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from streamlog.client.channel import (
+    CHANNEL_OPTIONS,
+    UNARY_TIMEOUT_MS,
+    Call,
+    Retry,
+    metadata_of,
+    target_of,
+    typed_error,
+)
+from streamlog.errors import StreamlogError
+
+
+class Caller:
+    """As `streamlog.client.channel.Caller`. Made inside a running loop."""
+
+    def __init__(
+        self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS
+    ) -> None:
+        self.channel = grpc.aio.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
+        self.metadata = metadata_of(client_id)
+        self._timeout_ms = timeout_ms
+        self._methods: dict[str, Any] = {}
+
+    def method(self, call: Call) -> Any:
+        found = self._methods.get(call.path)
+        if found is None:
+            found = self._methods[call.path] = self.channel.unary_unary(
+                call.path,
+                request_serializer=type(call.request).SerializeToString,
+                response_deserializer=call.response_class.FromString,
+            )
+        return found
+
+    async def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
+        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms)
+        while True:
+            try:
+                return await self.run_once(call, retry.left_s() * 1000)
+            except StreamlogError as error:
+                wait_s = retry.wait_s(error)
+            await asyncio.sleep(wait_s)
+
+    async def run_once(self, call: Call, timeout_ms: float) -> Any:
+        try:
+            response = await self.method(call)(
+                call.request, timeout=max(timeout_ms, 1) / 1000, metadata=self.metadata
+            )
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=call.writes) from None
+        return call.read(response)
+
+    async def close(self) -> None:
+        await self.channel.close(None)
+
+
+class CallingClient:
+    """A client of one node, for one event loop; close it, or use it in `async with`.
+
+    `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
+    Unavailable where it cannot be reached in time; OutcomeUnknown where a call that writes broke
+    off. Cancelling a call that writes leaves its outcome unknown.
+    """
+
+    def __init__(
+        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+    ) -> None:
+        self._caller = Caller(server, client_id=client_id, timeout_ms=timeout_ms)
+        self._timeout_ms = timeout_ms
+
+    async def close(self) -> None:
+        """Harmless when called again."""
+        await self._caller.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,349 @@
+"""The consumer for asyncio: one fetch is under way while the caller works on the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from streamlog.client.aio.channel import Caller
+from streamlog.client.channel import typed_error
+from streamlog.client.consumer import MISSING_TOPIC_RETRY_S, fetch_call, settings_of
+from streamlog.client.fetch_state import RESETS, FetchPlan, FetchState
+from streamlog.client.pending import PendingRecords
+from streamlog.client.records import ConsumerRecord, FetchedBatch
+from streamlog.client.topic_calls import (
+    EARLIEST,
+    LATEST,
+    OffsetAndTimestamp,
+    TopicPartition,
+    list_offsets,
+    partition_count,
+)
+from streamlog.errors import (
+    Closed,
+    Internal,
+    Invalid,
+    OffsetOutOfRange,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
+from streamlog.runtime.background import Background
+
+log = logging.getLogger(__name__)
+
+NEVER = float("inf")
+now_s = time.monotonic
+
+
+class Consumer:
+    """As `streamlog.client.Consumer`, for one event loop; use it in `async with`."""
+
+    def __init__(self, server: str, *, group_id: str | None = None, **settings: Any) -> None:
+        self._settings = settings_of(group_id, settings)
+        self._caller = Caller(
+            server,
+            client_id=self._settings.client_id,
+            timeout_ms=self._settings.default_api_timeout_ms,
+        )
+        self._state = FetchState(self._settings)
+        self._background = Background("streamlog.consumer", self._failed)
+        self._changed = asyncio.Event()
+        self._arrived = asyncio.Event()
+        self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()
+        self._pending = PendingRecords(self._state)
+        self._topics: list[str] = []
+        self._topics_seen: set[str] = set()
+        self._refresh_at = 0.0
+        self._fetch: Any = None
+        self._is_started = False
+        self._is_closed = False
+        self._failure: StreamlogError | None = None
+
+    # -- what to read
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads exactly these (topic, partition); those assigned before go on where they are."""
+        wanted = [(topic, partition) for topic, partition in partitions]
+        self._check_open()
+        self._topics = []
+        self._state.assign(wanted)
+        self._interrupt_fetch()
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Reads all partitions of the topics; new ones are followed, from their start.
+
+        A topic that does not exist is waited for.
+        """
+        if isinstance(topics, str):
+            raise Invalid(f"subscribe takes a list of topics: [{topics!r}]")
+        self._check_open()
+        self._topics = list(topics)
+        self._topics_seen = set()
+        self._state.assign([at for at in self._state.partitions if at[0] in set(topics)])
+        self._refresh_at = 0.0
+        self._interrupt_fetch()
+
+    def assignment(self) -> list[TopicPartition]:
+        """What is read now."""
+        return sorted(self._state.partitions)
+
+    async def seek(self, topic: str, partition: int, offset: int) -> None:
+        """The next record of the partition is the one at `offset`, or the first after it.
+
+        Errors: Invalid where the partition is not assigned.
+        """
+        self._check_open()
+        self._state.seek((topic, partition), offset)
+        self._interrupt_fetch()
+
+    async def position(self, topic: str, partition: int) -> int:
+        """Offset of the next record that the caller gets.
+
+        Errors: Invalid where the partition is not assigned; those of offset look-ups.
+        """
+        at = (topic, partition)
+        one = self._state.of(at)
+        if one.position is not None:
+            return one.position
+        time_ms = RESETS.get(one.reset)
+        if time_ms is None:
+            raise OffsetOutOfRange(
+                f"{topic}-{partition} has no position and auto_offset_reset is none; seek"
+            )
+        generations = self._state.generations([at])
+        call = list_offsets({at: time_ms}, self._settings.isolation_level)
+        self._state.looked_up(await self._caller.run(call), generations)
+        position = self._state.of(at).position
+        if position is None:
+            raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
+        return position
+
+    def _interrupt_fetch(self) -> None:
+        self._changed.set()
+        if self._fetch is not None:
+            self._fetch.cancel()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the consumer is closed; open another one")
+        if self._failure is not None:
+            raise self._failure
+
+    # -- reading
+
+    async def poll_batches(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
+        """Batches that came next, not decoded; an empty list where none came in time.
+
+        Errors as of `streamlog.client.Consumer.poll_batches`. Cancelling it loses nothing.
+        """
+        if not self._pending:
+            await self._wait_answer(timeout_s)
+        return self._pending.take_batches()
+
+    async def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
+        """Up to max_records records that came next. Errors as for `poll_batches`, and those of
+        decoding. Cancelling it loses nothing."""
+        if not self._pending:
+            await self._wait_answer(timeout_s)
+        return self._pending.take_records(max_records)
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Records without end. Errors as for `poll`."""
+        while True:
+            if not self._pending:
+                await self._wait_answer(None)
+            run = self._pending.current_run()
+            if run is None:
+                continue
+            place, generation = run.place, run.generation
+            for record in run.records[run.index :]:
+                run.index += 1
+                place.position = record[2] + 1
+                yield record
+                if place.generation != generation:
+                    break
+            else:
+                place.position = run.batch.next_offset
+
+    async def _wait_answer(self, timeout_s: float | None) -> None:
+        """Moves the next answer to `_pending`, if one comes in time."""
+        self._check_open()
+        if not self._is_started:
+            self._is_started = True
+            self._background.spawn(self._fetch_on(), name="fetch")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._take_answer():
+                    if not self._state.partitions and not self._topics:
+                        raise Invalid("nothing to read: assign() or subscribe() first")
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    self._check_open()
+
+    def _take_answer(self) -> bool:
+        if self._state.errors:
+            raise self._state.errors.pop(0)
+        if not self._answers:
+            return False
+        self._pending.add(self._answers.popleft())
+        self._changed.set()
+        return bool(self._pending)
+
+    # -- the fetching task
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = Internal(f"the fetching task failed: {error!r}")
+        self._failure.__cause__ = error
+        self._arrived.set()
+
+    async def _fetch_on(self) -> None:
+        while True:
+            self._changed.clear()
+            now = now_s()
+            if self._topics and now >= self._refresh_at:
+                await self._refresh(list(self._topics))
+                continue
+            lookups = self._state.lookups(now)
+            if self._state.errors:
+                self._arrived.set()
+            if lookups:
+                await self._look_up(lookups, self._state.generations(lookups))
+                continue
+            plan = None if self._answers else self._state.plan(now)
+            if plan is not None:
+                await self._one_fetch(plan)
+                continue
+            wake = self._state.wake_at(now)
+            wake = min(wake, self._refresh_at) if self._topics else wake
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if wake == NEVER else max(0.001, wake - now)):
+                    await self._changed.wait()
+
+    async def _one_fetch(self, plan: FetchPlan) -> None:
+        call = fetch_call(plan.request)
+        timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_max_wait_ms
+        fetch = self._fetch = self._caller.method(call)(
+            call.request, timeout=timeout_ms / 1000, metadata=self._caller.metadata
+        )
+        try:
+            response = await fetch
+        except grpc.RpcError as rpc_error:
+            error = typed_error(rpc_error, writes=False)
+            log.info("fetch failed", extra={"error": str(error)})
+            self._state.fetch_failed(plan, error, now_s())
+        except asyncio.CancelledError:
+            if self._is_closed or not fetch.cancelled():
+                raise
+        else:
+            batches = self._state.answered(plan, response, now_s())
+            if batches:
+                generation_of = self._state.generation_of
+                self._answers.append([(batch, generation_of(batch)) for batch in batches])
+        finally:
+            self._fetch = None
+        self._arrived.set()
+
+    async def _look_up(
+        self, lookups: dict[TopicPartition, int], generations: dict[TopicPartition, int]
+    ) -> None:
+        call = list_offsets(lookups, self._settings.isolation_level)
+        try:
+            found = await self._caller.run_once(call, self._settings.request_timeout_ms)
+        except StreamlogError as error:
+            if len(lookups) > 1 and not isinstance(error, Unavailable):
+                for at, time_ms in lookups.items():
+                    await self._look_up({at: time_ms}, generations)
+                return
+            self._state.lookup_failed(lookups, error, now_s())
+            self._arrived.set()
+            return
+        self._state.looked_up(found, generations)
+
+    async def _refresh(self, topics: list[str]) -> None:
+        """Adds the partitions of subscribed topics; comes back soon for those that are missing."""
+        missing: list[str] = []
+        found: list[TopicPartition] = []
+        for topic in topics:
+            call = partition_count(topic, allow_auto_create=False)
+            try:
+                count = await self._caller.run_once(call, self._settings.request_timeout_ms)
+            except UnknownTopicOrPartition:
+                missing.append(topic)
+            except StreamlogError as error:
+                missing.append(topic)
+                if not error.is_retryable:
+                    self._state.errors.append(error)
+            else:
+                found += [(topic, partition) for partition in range(count)]
+        if self._topics != topics:
+            return
+        for at in found:
+            self._state.add([at], from_start=at[0] in self._topics_seen)
+        self._topics_seen |= {topic for topic, _ in found}
+        wait_s = MISSING_TOPIC_RETRY_S if missing else self._settings.metadata_max_age_ms / 1000
+        self._refresh_at = now_s() + wait_s
+        self._arrived.set()
+        if missing:
+            log.warning("waiting for topics", extra={"topics": missing})
+
+    # -- offsets
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """First offset of each. Errors: UnknownTopicOrPartition, Unavailable after
+        default_api_timeout_ms."""
+        return await self._edge(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """End (exclusive) of what can be read of each. Errors as for `beginning_offsets`."""
+        return await self._edge(partitions, LATEST)
+
+    async def _edge(
+        self, partitions: Iterable[TopicPartition], which: int
+    ) -> dict[TopicPartition, int]:
+        found = await self.offsets_for_times(dict.fromkeys(partitions, which))
+        return {at: place.offset for at, place in found.items() if place is not None}
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition with that timestamp (ms) or later; None: no such.
+
+        Errors as for `beginning_offsets`.
+        """
+        if not times:
+            return {}
+        call = list_offsets(dict(times), self._settings.isolation_level)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = await self._caller.run(call)
+        return found
+
+    # -- ending
+
+    async def close(self) -> None:
+        """Frees everything; harmless when called again."""
+        self._is_closed = True
+        self._interrupt_fetch()
+        self._arrived.set()
+        await self._background.close()
+        await self._caller.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,114 @@
+"""Small values under names, linearizable; for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from streamlog.client import kv_calls
+from streamlog.client.aio.channel import CallingClient
+from streamlog.client.channel import UNARY_TIMEOUT_MS, typed_error
+from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, Value
+from streamlog.v1 import kv_pb2
+
+
+class KV(CallingClient):
+    __doc__ = CallingClient.__doc__
+
+    def __init__(
+        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+    ) -> None:
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        self._watch: Any = self._caller.channel.unary_stream(
+            kv_calls.WATCH,
+            request_serializer=kv_pb2.WatchKvsRequest.SerializeToString,
+            response_deserializer=kv_pb2.WatchKvsResponse.FromString,
+        )
+
+    async def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
+        """None: no such key."""
+        found: Value | None = await self._caller.run(kv_calls.get(Key(name, namespace)))
+        return found
+
+    async def put(self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value:
+        """What is stored now."""
+        return await self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_ALWAYS)
+
+    async def put_if_absent(
+        self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT
+    ) -> Value:
+        """What is stored now: `data`, or what was there before."""
+        return await self._put(Key(name, namespace), data, kv_pb2.PUT_MODE_IF_ABSENT)
+
+    async def compare_and_set(
+        self,
+        name: bytes,
+        data: bytes,
+        expected_revision: int,
+        *,
+        namespace: str = NAMESPACE_DEFAULT,
+    ) -> Value:
+        """Stores where the key has that revision (0: absent). Errors: ValueConflict."""
+        key = Key(name, namespace)
+        return await self._put(key, data, kv_pb2.PUT_MODE_COMPARE_AND_SET, expected_revision)
+
+    async def _put(self, key: Key, data: bytes, mode: Any, expected_revision: int = 0) -> Value:
+        stored: Value = await self._caller.run(kv_calls.put(key, data, mode, expected_revision))
+        return stored
+
+    async def delete(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
+        """What was removed; None where there was nothing."""
+        removed: Value | None = await self._caller.run(kv_calls.delete(Key(name, namespace)))
+        return removed
+
+    async def list(
+        self, *, namespace: str = NAMESPACE_DEFAULT, prefix: bytes = b""
+    ) -> AsyncIterator[KeyValue]:
+        """All keys with that prefix, in order, page by page."""
+        after: bytes | None = None
+        while True:
+            page = await self._caller.run(kv_calls.list_page(namespace, prefix, after))
+            for one in page:
+                yield one
+            if len(page) < kv_calls.PAGE:
+                return
+            after = page[-1].key.name
+
+    async def watch(
+        self,
+        *,
+        namespace: str = NAMESPACE_DEFAULT,
+        prefix: bytes = b"",
+        from_revision: int | None = None,
+    ) -> AsyncIterator[KVChange]:
+        """Changes in revision order, without end, from from_revision (inclusive) or from now on.
+
+        `async for change in await kv.watch()`: the watch is in place when `await` ends. Errors:
+        RevisionCompacted, Unavailable.
+        """
+        call = self._watch(
+            kv_calls.watch_request(namespace, prefix, from_revision),
+            metadata=self._caller.metadata,
+        )
+        responses = aiter(call)
+        try:
+            first = await anext(responses)
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=False) from None
+        return _changes(call, responses, first)
+
+
+async def _changes(call: Any, responses: Any, response: Any) -> AsyncIterator[KVChange]:
+    try:
+        for change in kv_calls.changes(response):
+            yield change
+        async for response in responses:
+            for change in kv_calls.changes(response):
+                yield change
+    except grpc.RpcError as error:
+        raise typed_error(error, writes=False) from None
+    finally:
+        call.cancel()

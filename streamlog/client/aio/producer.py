@@ -1,0 +1,434 @@
+"""The producer for asyncio: the same core as the plain one, driven by tasks of one loop.
+
+Tasks: one watches the clock, asks for the producer id and holds a connection; per connection one
+writes messages and one reads answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from streamlog.client.accumulator import TopicFacts, TopicQueues
+from streamlog.client.aio.channel import Caller
+from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
+from streamlog.client.batches import RecordMetadata, Run
+from streamlog.client.channel import Retry, typed_error
+from streamlog.client.partitioner import Partitioner, partition_for_key
+from streamlog.client.producer import NO_HEADERS, PRODUCE_STREAM, OnDelivery, settings_of
+from streamlog.client.producer_core import NEVER, ProducerCore
+from streamlog.client.producer_state import ProducerIdentity
+from streamlog.client.routing import by_partition, checked_partition
+from streamlog.client.settings import backoff_s
+from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
+from streamlog.errors import (
+    Closed,
+    Internal,
+    Overloaded,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
+from streamlog.runtime.background import Background
+from streamlog.runtime.buffers import Buffer
+from streamlog.v1 import log_pb2
+
+log = logging.getLogger(__name__)
+
+now_s = time.monotonic
+END_OF_CALL: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class Producer:
+    """As `streamlog.client.Producer`, for one event loop; use it in `async with`.
+
+    `await producer.send(…)` waits for room in the buffer only; awaiting what it returns waits
+    until the record is durable.
+    """
+
+    def __init__(
+        self, server: str, *, partitioner: Partitioner | None = None, **settings: Any
+    ) -> None:
+        self._settings = settings_of(**settings)
+        self._partitioner = partitioner
+        self._core = ProducerCore(self._settings)
+        self._topics = self._core.accumulator.topics
+        self._caller = Caller(
+            server,
+            client_id=self._settings.client_id,
+            timeout_ms=self._settings.request_timeout_ms,
+        )
+        self._stream: Any = self._caller.channel.stream_stream(
+            PRODUCE_STREAM,
+            request_serializer=None,
+            response_deserializer=log_pb2.ProduceStreamResponse.FromString,
+        )
+        self._background = Background("streamlog.producer", self._failed)
+        self._work = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._room = asyncio.Event()
+        self._waiting_for_room = 0
+        self._asking = False
+        self._call: Any = None
+        self._is_closed = False
+        self._failure: StreamlogError | None = None
+        self._loads: dict[str, asyncio.Task[None]] = {}
+
+    # -- sending
+
+    async def send(
+        self,
+        topic: str,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Puts a record on its way. Errors and waits as of `streamlog.client.Producer.send`.
+
+        Cancelled while it waits, it has taken nothing.
+        """
+        queues = self._topics.get(topic) or await self._load_topic(topic)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        if partition is None:
+            if self._partitioner is not None:
+                chosen = self._partitioner(topic, key, len(queues.queues))
+                partition = checked_partition(queues, chosen)
+            elif key is not None:
+                partition = partition_for_key(key, len(queues.queues))
+        else:
+            checked_partition(queues, partition)
+        record = (timestamp_ms, key, value, list(headers) if headers else NO_HEADERS)
+        batch = (queues.sticky if partition is None else queues.queues[partition]).open
+        if batch is None or not batch.append(*record):
+            self._check_open(queues, 0)
+            while (batch := self._core.append(queues, partition, record, now_s())) is None:
+                await self._wait_for_room(0)
+            self._wake()
+        if batch.builder is None:
+            raise AssertionError("an open batch has a builder")
+        view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)
+        if on_delivery is not None:
+            if batch.callbacks is None:
+                batch.callbacks = []
+            index = batch.builder.record_count - 1
+            batch.callbacks.append(_reporting(batch, index, timestamp_ms, on_delivery))
+        return view
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> ManyDeliveries:
+        """As `send` for many records at once. Cancelled, it has taken the first of them or all."""
+        queues = self._topics.get(topic) or await self._load_topic(topic)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        if partition is not None:
+            checked_partition(queues, partition)
+        self._core.check_sizes(queues, values, keys)
+        runs: list[Run] = []
+        if partition is None and (keys is not None or self._partitioner is not None):
+            which, groups = by_partition(queues, values, keys, self._partitioner)
+            for one, some_values, some_keys in groups:
+                await self._extend(queues, one, some_values, some_keys, timestamp_ms, runs)
+            return ManyDeliveries(runs, timestamp_ms, which)
+        await self._extend(queues, partition, values, keys, timestamp_ms, runs)
+        return ManyDeliveries(runs, timestamp_ms)
+
+    async def _extend(
+        self,
+        queues: TopicQueues,
+        partition: int | None,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+        timestamp_ms: int,
+        runs: list[Run],
+    ) -> None:
+        start = 0
+        while start < len(values):
+            taken = sum(run.record_count for run in runs)
+            self._check_open(queues, taken)
+            run = self._core.extend(queues, partition, values, keys, timestamp_ms, start, now_s())
+            if run is None:
+                await self._wait_for_room(taken)
+                continue
+            runs.append(run)
+            start += run.record_count
+            self._wake()
+            await asyncio.sleep(0)
+
+    async def _wait_for_room(self, taken: int) -> None:
+        accumulator = self._core.accumulator
+        charged = accumulator.charged_bytes
+        self._waiting_for_room += 1
+        accumulator.is_short_of_room = True
+        self._wake()
+        try:
+            async with asyncio.timeout(self._settings.max_block_ms / 1000):
+                while accumulator.charged_bytes >= charged:
+                    self._room.clear()
+                    await self._room.wait()
+                    self._check_open(None, taken)
+        except TimeoutError:
+            raise Overloaded(
+                f"{charged} bytes wait for the server and no room came free within max_block_ms = "
+                f"{self._settings.max_block_ms}; send less, or raise buffer_memory_bytes = "
+                f"{self._settings.buffer_memory_bytes}",
+                queued_bytes=charged,
+                bound_bytes=self._settings.buffer_memory_bytes,
+                taken=taken,
+            ) from None
+        finally:
+            self._waiting_for_room -= 1
+            accumulator.is_short_of_room = self._waiting_for_room > 0
+
+    def _check_open(self, queues: TopicQueues | None, taken: int) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            raise Closed("the producer is closed; open another one", taken=taken)
+        if queues is not None and queues.name not in self._loads:
+            age_ms = (now_s() - queues.loaded_at) * 1000
+            if age_ms > self._settings.metadata_max_age_ms:
+                self._loads[queues.name] = self._background.spawn(
+                    self._refresh(queues), name="metadata"
+                )
+
+    def _wake(self) -> None:
+        self._work.set()
+        self._writable.set()
+
+    # -- topics
+
+    async def _load_topic(self, name: str) -> TopicQueues:
+        self._check_open(None, 0)
+        facts = await self._ask_facts(
+            name,
+            Retry(
+                self._settings.max_block_ms,
+                self._settings.retry_backoff_ms,
+                self._settings.retry_backoff_max_ms,
+            ),
+        )
+        self._check_open(None, 0)
+        if not self._asking:
+            self._asking = True
+            self._background.spawn(self._watch(), name="watch")
+            self._background.spawn(self._keep_connected(), name="connection")
+        return self._core.accumulator.update_topic(name, facts, now_s())
+
+    async def _ask_facts(self, name: str, retry: Retry) -> TopicFacts:
+        while True:
+            try:
+                left_ms = retry.left_s() * 1000
+                partitions = await self._caller.run_once(partition_count(name), left_ms)
+                batch_bytes = await self._caller.run_once(batch_bytes_max(name), left_ms)
+                return TopicFacts(partitions, batch_bytes)
+            except UnknownTopicOrPartition:
+                raise
+            except StreamlogError as error:
+                wait_s = retry.wait_s(error)
+            await asyncio.sleep(wait_s)
+
+    async def _refresh(self, queues: TopicQueues) -> None:
+        try:
+            facts = await self._ask_facts(queues.name, Retry(self._settings.request_timeout_ms))
+        except StreamlogError as error:
+            log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
+            facts = TopicFacts(len(queues.queues), queues.batch_bytes_max)
+        self._core.accumulator.update_topic(queues.name, facts, now_s())
+        del self._loads[queues.name]
+
+    # -- tasks
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = Internal(f"the producer's task failed: {error!r}")
+        self._failure.__cause__ = error
+        self._core.abandon()
+        self._deliver()
+
+    async def _watch(self) -> None:
+        """Gives up what is overdue and asks for the producer id when it is needed."""
+        while True:
+            self._work.clear()
+            now = now_s()
+            self._core.expire(now)
+            self._deliver()
+            identity = self._core.identity_request(now)
+            if identity is not None:
+                await self._ask_identity(identity)
+                continue
+            late_at = self._core.oldest_sent_at() + self._settings.request_timeout_ms / 1000
+            if late_at <= now and self._call is not None:
+                self._call.cancel()
+                late_at = NEVER
+            wake = min(
+                self._core.wake_at(now, can_send=False), self._core.identity_wake_at(), late_at
+            )
+            await _wait_until(self._work, wake)
+
+    async def _ask_identity(self, identity: ProducerIdentity) -> None:
+        call = init_producer_id(identity)
+        try:
+            granted = await self._caller.run_once(call, self._settings.request_timeout_ms)
+        except StreamlogError as error:
+            self._core.identity_refused(error, now_s())
+            self._deliver()
+        else:
+            self._core.identity_granted(granted)
+        self._writable.set()
+
+    async def _keep_connected(self) -> None:
+        failures = 0
+        while True:
+            while not self._core.has_work:
+                self._writable.clear()
+                await self._writable.wait()
+            answered, error = await self._one_connection()
+            failures = 1 if answered else failures + 1
+            log.info("produce stream lost", extra={"error": str(error)})
+            self._core.connection_lost(error, now_s())
+            self._deliver()
+            settings = self._settings
+            await asyncio.sleep(
+                backoff_s(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+            )
+
+    async def _one_connection(self) -> tuple[bool, StreamlogError]:
+        """One call from start to end: whether anything was answered, and why it ended."""
+        self._call = call = self._stream(metadata=self._caller.metadata)
+        writer = self._background.spawn(self._write(call), name="write")
+        answered = False
+        try:
+            while (response := await call.read()) is not END_OF_CALL:
+                answered = True
+                self._core.answered(response, now_s())
+                self._deliver()
+                self._writable.set()
+            code = await call.code()
+            reason = f"{code.name}: {await call.details()}"
+            return answered, Unavailable(f"the server ended the stream, {reason}")
+        except grpc.RpcError as error:
+            return answered, typed_error(error, writes=False)
+        except asyncio.CancelledError:
+            if not call.cancelled() or self._is_closed:
+                raise
+            return answered, Unavailable("answers came too late; the stream was broken off")
+        finally:
+            self._call = None
+            call.cancel()
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    async def _write(self, call: Any) -> None:
+        timeout_ms = self._settings.request_timeout_ms
+        while True:
+            now = now_s()
+            message = self._core.next_message(now)
+            if self._waiting_for_room:
+                self._room.set()
+            if message is None:
+                self._writable.clear()
+                self._work.set()
+                await _wait_until(self._writable, self._core.wake_at(now, can_send=True))
+                continue
+            try:
+                await call.write(message.encode(self._core.acks, timeout_ms))
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return
+
+    def _deliver(self) -> None:
+        """Wakes waiters and runs callbacks; a failing callback is logged."""
+        ended = self._core.take_done()
+        if ended and self._waiting_for_room:
+            self._room.set()
+        for batch in ended:
+            for callback in batch.notify():
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a delivery callback failed")
+
+    # -- ending
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Returns when all that was sent before is stored or given up. `timeout` in seconds.
+
+        Errors: TimeoutError, and the rest is still under way.
+        """
+        batches = self._core.accumulator.close_all()
+        self._wake()
+        async with asyncio.timeout(timeout):
+            for batch in batches:
+                await wait(batch)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flushes, then frees everything; what is not stored after `timeout` seconds is given up.
+
+        Harmless when called again. Cancelled, it gives up what is left at once.
+        """
+        self._is_closed = True
+        self._room.set()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await self.flush(timeout)
+        finally:
+            self._core.abandon()
+            self._deliver()
+            await self._background.close()
+            await self._caller.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and what is under way now."""
+        return self._core.metrics()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(0 if kind is not None and not issubclass(kind, Exception) else None)
+
+
+async def _wait_until(event: asyncio.Event, at: float) -> None:
+    """Returns when the event is set, or at that time."""
+    if at == NEVER:
+        await event.wait()
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, at - now_s())):
+            await event.wait()
+
+
+def _reporting(
+    batch: Any, index: int, timestamp_ms: int, on_delivery: OnDelivery
+) -> Callable[[], None]:
+    def report() -> None:
+        if batch.error is not None:
+            on_delivery(None, batch.error)
+            return
+        metadata: RecordMetadata = batch.metadata(index, timestamp_ms)
+        on_delivery(metadata, None)
+
+    return report

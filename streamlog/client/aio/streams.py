@@ -1,0 +1,253 @@
+"""Streams as such, for asyncio: append, fetch, trim; payloads are opaque bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from streamlog.client import stream_calls
+from streamlog.client.aio.channel import CallingClient
+from streamlog.client.channel import UNARY_TIMEOUT_MS, never_connected, typed_error
+from streamlog.client.stream_calls import Append, StreamBatch, StreamFetch, StreamInfo
+from streamlog.errors import Closed, OutcomeUnknown, Unavailable
+from streamlog.model.batch import AppendResult
+from streamlog.runtime.background import Background
+from streamlog.runtime.buffers import Buffer
+from streamlog.v1 import stream_pb2
+from streamlog.v1support.errors import from_proto
+
+APPENDS_IN_FLIGHT_MAX = 32
+END_OF_CALL: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class _AppendCall:
+    """One open Append call. Answers are taken by a task, so that a cancelled wait loses none."""
+
+    def __init__(self, method: Any, metadata: Any, background: Background) -> None:
+        self._call = method(metadata=metadata)
+        self._next_id = 0
+        self._waiting: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
+        self._failure: BaseException | None = None
+        self._writing = asyncio.Lock()
+        self._reader = background.spawn(self._read_answers(), name="answers")
+
+    @property
+    def is_broken(self) -> bool:
+        return self._reader.done() or self._failure is not None
+
+    async def send(
+        self, stream_id: int, append: Append, timeout_ms: int
+    ) -> asyncio.Future[AppendResult]:
+        """Hands the append over; what it returns ends when it is durable."""
+        self._next_id += 1
+        number = self._next_id
+        request = stream_calls.append_request(number, stream_id, append, timeout_ms)
+        answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self._waiting.append((number, answer))
+        async with self._writing:
+            try:
+                await self._call.write(request)
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                await asyncio.wait([self._reader])
+        return answer
+
+    async def _read_answers(self) -> None:
+        try:
+            while (response := await self._call.read()) is not END_OF_CALL:
+                number, answer = self._waiting.popleft()
+                if response.correlation_id != number:
+                    self._end(OutcomeUnknown(f"answer {response.correlation_id} for {number}"))
+                    return
+                if answer.done():
+                    continue
+                if response.HasField("error"):
+                    answer.set_exception(from_proto(response.error))
+                else:
+                    answer.set_result(AppendResult(response.base_offset, response.end_offset))
+            self._end(OutcomeUnknown("the server ended the call before it answered"))
+        except grpc.RpcError as error:
+            if never_connected(error):
+                self._end(Unavailable(f"the server cannot be reached: {error.details()}"))
+            else:
+                self._end(typed_error(error, writes=True))
+        finally:
+            self._end(OutcomeUnknown("the call was ended before it was answered"))
+
+    def _end(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        for _, answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(self._failure)
+                answer.exception()
+        self._waiting.clear()
+        self._call.cancel()
+
+    def end(self) -> None:
+        self._end(OutcomeUnknown("the client ended the call before it was answered"))
+        self._reader.cancel()
+
+
+class Streams(CallingClient):
+    __doc__ = CallingClient.__doc__
+
+    def __init__(
+        self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
+    ) -> None:
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        channel = self._caller.channel
+        self._append: Any = channel.stream_stream(
+            stream_calls.APPEND,
+            request_serializer=stream_pb2.AppendRequest.SerializeToString,
+            response_deserializer=stream_pb2.AppendResponse.FromString,
+        )
+        self._read: Any = channel.unary_stream(
+            stream_calls.READ,
+            request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
+            response_deserializer=stream_pb2.ReadStreamResponse.FromString,
+        )
+        self._background = Background("streamlog.streams", lambda _error: None)
+        self._appending: _AppendCall | None = None
+        self._is_closed = False
+
+    async def create(self, *, tags: Mapping[str, str] | None = None) -> StreamInfo:
+        """A new stream, open on the node; durable on return."""
+        made: StreamInfo = await self._caller.run(stream_calls.create(tags))
+        return made
+
+    async def open(
+        self, stream_id: int, *, epoch: int | None = None, accept_data_loss: bool = False
+    ) -> StreamInfo:
+        """Makes the node the stream's holder. Errors: StreamNotFound, StreamFenced, WalPending."""
+        call = stream_calls.open_stream(stream_id, epoch, accept_data_loss)
+        opened: StreamInfo = await self._caller.run(call)
+        return opened
+
+    async def close_stream(self, stream_id: int) -> None:
+        """The node gives the stream up, all appends durable. (`close` ends this client.)"""
+        await self._caller.run(stream_calls.close_stream(stream_id))
+
+    async def delete(self, stream_id: int, *, epoch: int | None = None) -> None:
+        """Errors: StreamNotFound, StreamFenced."""
+        await self._caller.run(stream_calls.delete(stream_id, epoch))
+
+    async def describe(self, stream_id: int) -> StreamInfo:
+        """Errors: StreamNotFound."""
+        found: StreamInfo = await self._caller.run(stream_calls.describe(stream_id))
+        return found
+
+    async def list(self) -> AsyncIterator[StreamInfo]:
+        """All streams by id, page by page."""
+        after = 0
+        while True:
+            page = await self._caller.run(stream_calls.list_page(after))
+            for one in page:
+                yield one
+            if len(page) < stream_calls.PAGE:
+                return
+            after = page[-1].stream_id
+
+    async def append(
+        self,
+        stream_id: int,
+        payload: Buffer,
+        record_count: int = 1,
+        expected_next_offset: int | None = None,
+        *,
+        base_timestamp_ms: int = 0,
+        attributes: bytes = b"",
+        fencing_token: bytes | None = None,
+    ) -> AppendResult:
+        """Adds a record batch; durable on return. Appends of several tasks share one call.
+
+        Errors: OffsetConflict, TokenMismatch, StreamFenced, Overloaded (nothing is stored);
+        OutcomeUnknown (with expected_next_offset a repetition is safe). Cancelling the wait
+        leaves the append under way.
+        """
+        append = Append(
+            payload,
+            record_count,
+            base_timestamp_ms,
+            attributes,
+            expected_next_offset,
+            fencing_token,
+        )
+        if self._is_closed:
+            raise Closed("the client is closed; open another one")
+        call = self._appending
+        if call is None or call.is_broken:
+            call = self._appending = self._new_call()
+        return await (await call.send(stream_id, append, self._timeout_ms))
+
+    def _new_call(self) -> _AppendCall:
+        return _AppendCall(self._append, self._caller.metadata, self._background)
+
+    async def append_many(
+        self, stream_id: int, appends: Iterable[Append | Buffer]
+    ) -> AsyncIterator[AppendResult]:
+        """Appends in order over a call of its own, up to 32 under way; results in order.
+
+        The first error ends it; batches after the failed one may be stored.
+        """
+        call = self._new_call()
+        under_way: deque[asyncio.Future[AppendResult]] = deque()
+        try:
+            for one in appends:
+                append = one if isinstance(one, Append) else Append(one)
+                under_way.append(await call.send(stream_id, append, self._timeout_ms))
+                if len(under_way) >= APPENDS_IN_FLIGHT_MAX:
+                    yield await under_way.popleft()
+            while under_way:
+                yield await under_way.popleft()
+        finally:
+            call.end()
+
+    async def fetch(
+        self,
+        stream_id: int,
+        start_offset: int,
+        end_offset: int | None = None,
+        *,
+        max_bytes_hint: int = 0,
+        max_wait_ms: int = 0,
+    ) -> StreamFetch:
+        """Batches from the one that contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
+        call = stream_calls.fetch(stream_id, start_offset, end_offset, max_bytes_hint, max_wait_ms)
+        found: StreamFetch = await self._caller.run(call)
+        return found
+
+    async def read(
+        self, stream_id: int, start_offset: int, *, end_offset: int | None = None
+    ) -> AsyncIterator[StreamBatch]:
+        """Batches up to end_offset (exclusive), or, without one, on and on as they come.
+
+        A reader that stops holds up the server, not its memory. Errors as for `fetch`.
+        """
+        call = self._read(
+            stream_calls.read_request(stream_id, start_offset, end_offset),
+            metadata=self._caller.metadata,
+        )
+        try:
+            async for response in call:
+                for batch in stream_calls.batches(response):
+                    yield batch
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=False) from None
+        finally:
+            call.cancel()
+
+    async def trim(self, stream_id: int, new_start_offset: int) -> int:
+        """Drops what is below; returns the new start. Errors: OffsetOutOfRange."""
+        start: int = await self._caller.run(stream_calls.trim(stream_id, new_start_offset))
+        return start
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._appending is not None:
+            self._appending.end()
+        await self._background.close()
+        await super().close()

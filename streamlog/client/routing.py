@@ -1,0 +1,57 @@
+"""Records of one call, sorted by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamlog.client.accumulator import TopicQueues
+from streamlog.client.partitioner import Partitioner, partition_for_key
+from streamlog.errors import UnknownTopicOrPartition
+from streamlog.runtime.buffers import Buffer
+
+Column = Sequence[Buffer | None]
+
+
+def checked_partition(queues: TopicQueues, partition: int) -> int:
+    """Errors: UnknownTopicOrPartition."""
+    if not 0 <= partition < len(queues.queues):
+        raise UnknownTopicOrPartition(
+            f"{queues.name} has partitions 0 to {len(queues.queues) - 1}, not {partition}",
+            topic=queues.name,
+            partition=partition,
+        )
+    return partition
+
+
+def by_partition(
+    queues: TopicQueues, values: Column, keys: Column | None, choose: Partitioner | None
+) -> tuple[list[int], list[tuple[int, Column, Column | None]]]:
+    """Partition of each record, and (partition, values, keys) of each, in the order given."""
+    which = _partitions_of(queues, len(values), keys, choose)
+    places: dict[int, list[int]] = {}
+    for index, partition in enumerate(which):
+        found = places.get(partition)
+        if found is None:
+            places[partition] = [index]
+        else:
+            found.append(index)
+    groups: list[tuple[int, Column, Column | None]] = [
+        (
+            partition,
+            [values[index] for index in at],
+            None if keys is None else [keys[index] for index in at],
+        )
+        for partition, at in places.items()
+    ]
+    return which, groups
+
+
+def _partitions_of(
+    queues: TopicQueues, total: int, keys: Column | None, choose: Partitioner | None
+) -> list[int]:
+    count = len(queues.queues)
+    column: Column = [None] * total if keys is None else keys
+    if choose is not None:
+        return [checked_partition(queues, choose(queues.name, key, count)) for key in column]
+    sticky = queues.sticky.partition
+    return [sticky if key is None else partition_for_key(key, count) for key in column]
