@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.folders import fsync_folder
 
 _ZEROS = bytes(1 << 20)
 _PARTS_MAX = 1024
@@ -87,7 +88,7 @@ class SystemDisk:
         missing = [folder for folder in (root, *root.parents) if not folder.is_dir()]
         root.mkdir(parents=True, exist_ok=True)
         for folder in reversed(missing):
-            _sync_folder(folder.parent)
+            fsync_folder(str(folder.parent))
 
     def __str__(self) -> str:
         return str(self._root)
@@ -103,7 +104,7 @@ class SystemDisk:
             for position in range(0, size, len(_ZEROS)):
                 file.write_sync(position, [memoryview(_ZEROS)[: size - position]])
             file.sync()
-            _sync_folder(self._root)
+            fsync_folder(str(self._root))
         except OSError:
             file.close()
             os.unlink(path)
@@ -115,21 +116,13 @@ class SystemDisk:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._path(old), self._path(new))
-        _sync_folder(self._root)
+        fsync_folder(str(self._root))
 
     def remove(self, name: str) -> None:
         os.unlink(self._path(name))
-        _sync_folder(self._root)
+        fsync_folder(str(self._root))
 
     def _path(self, name: str) -> Path:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise ValueError(f"not a file name: {name!r}")
         return self._root / name
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,7 +26,7 @@ class DiskFault(Enum):
     POWER = "power"
     """The power goes during the call."""
     IO_ERROR = "io error"
-    """The call fails; any mixture of old and new sectors is on the medium."""
+    """The call fails; a mixture of old and new sectors is there, or what a power cut may lose."""
     FULL = "full"
     """The call fails for want of room; a prefix may be there."""
 
@@ -88,7 +88,7 @@ class TornFile:
             self._content.settle(self._content.write(position, memoryview(data)[:whole]))
             raise _error(errno.ENOSPC, self._name)
         sectors = self._content.write(position, data)
-        if fault is DiskFault.IO_ERROR:
+        if fault is DiskFault.IO_ERROR and self._disk.random.random() < 0.5:
             self._content.tear(self._disk.random)
         if fault is not None:
             raise _error(errno.EIO, self._name)
@@ -133,6 +133,9 @@ class TornDisk:
         self.held: list[tuple[_Content, range]] = []
         self.life = 0
         self._files: dict[str, _Content] = {}
+
+    def __str__(self) -> str:
+        return "torn disk"
 
     def crash(self) -> None:
         """The power is cut (if it was not) and comes back; what was pending is torn."""

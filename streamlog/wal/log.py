@@ -21,7 +21,6 @@ Reading is in folder, scan and recovery; writing in writer; space in pool.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -30,11 +29,10 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.errors import (
     Closed,
-    DiskFull,
     ForeignCluster,
     Internal,
     StoreUnavailable,
-    StreamlogError,
+    Unavailable,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
@@ -42,6 +40,7 @@ from streamlog.format.wal_frame import ALIGNMENT
 from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, WalIdentity
 from streamlog.runtime.background import Background
 from streamlog.runtime.disk import Disk
+from streamlog.runtime.folders import typed_os_error
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
 from streamlog.wal.config import WalConfig
@@ -69,6 +68,7 @@ class WriteAheadLog:
         folder: Folder,
     ) -> None:
         """Use `open`."""
+        self._folder_name = str(disk)
         self._offload = offload
         self._config = config
         self._metrics = WalMetrics(registry)
@@ -128,7 +128,9 @@ class WriteAheadLog:
         try:
             folder = await offload.run(Lane.WAL, load_folder, disk)
         except OSError as error:
-            raise _typed(error, "reading the write-ahead log") from error
+            raise typed_os_error(
+                error, str(disk), "reading the write-ahead log", StoreUnavailable
+            ) from error
         if folder.plan.torn is not None:
             name, position = folder.plan.torn
             log.info("cut a torn write", extra={"file": name, "position": position})
@@ -197,7 +199,7 @@ class WriteAheadLog:
         try:
             await self._keeper.change(with_tenure)
         except OSError as error:
-            raise _typed(error, "naming the tenure in the write-ahead log") from error
+            raise self._typed(error, "naming the tenure in the write-ahead log") from error
         self._writer.tenure = tenure
         self._tasks.append(self._background.spawn(self._pool.run(), name="files"))
 
@@ -212,7 +214,7 @@ class WriteAheadLog:
             try:
                 groups = await self._offload.run(Lane.WAL, read_groups, scanned, frames)
             except OSError as error:
-                raise _typed(error, "reading the write-ahead log") from error
+                raise self._typed(error, "reading the write-ahead log") from error
             for group in groups:
                 if group.sequence > self._released_through:
                     yield group
@@ -239,7 +241,7 @@ class WriteAheadLog:
         except OSError as error:
             self._failures_told = self._writer.failures
             self._metrics.write_failures.inc()
-            typed = _typed(error, "writing to the write-ahead log")
+            typed = self._typed(error, "writing to the write-ahead log")
             typed.has_no_side_effects = False
             raise typed from error
         except EarlierFailed as error:
@@ -324,7 +326,7 @@ class WriteAheadLog:
             # Those behind must not overtake; the stalled writer leaves its count alone meanwhile.
             self._writer.failures += 1
             self._failures_told = self._writer.failures
-            raise _typed(error, "making a file of the write-ahead log") from error
+            raise self._typed(error, "making a file of the write-ahead log") from error
 
     async def _persist_release(self, through: int) -> None:
         def released(identity: WalIdentity | None) -> WalIdentity:
@@ -358,6 +360,9 @@ class WriteAheadLog:
         finally:
             self._is_forgetting = False
 
+    def _typed(self, error: OSError, doing: str) -> Unavailable:
+        return typed_os_error(error, self._folder_name, doing, StoreUnavailable)
+
     def _check_open(self) -> None:
         if self._failure is not None:
             raise Internal("the write-ahead log failed") from self._failure
@@ -387,14 +392,3 @@ def _adopted(folder: Folder) -> list[WalFile]:
         )
         for scanned in sorted(folder.files, key=lambda file: file.superblock.life.generation)
     ]
-
-
-def _typed(error: OSError, operation: str) -> StreamlogError:
-    path = str(error.filename or "")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(
-            f"{operation}: no room on the disk {path}; free space, then retry", path=path
-        )
-    return StoreUnavailable(
-        f"{operation} failed: {error}; check the disk, then retry", operation=operation
-    )

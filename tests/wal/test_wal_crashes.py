@@ -57,29 +57,36 @@ def fault_plan(random: SeededRandom, rate: float):  # type: ignore[no-untyped-de
     return plan
 
 
-async def append(wal: WriteAheadLog, model: Model, size: int) -> None:
-    model.count += 1
-    payload = b"%06d" % model.count * (size // 6 + 1)
-    task = asyncio.ensure_future(wal.append(group(payload)))
+async def append(wal: WriteAheadLog, model: Model, size: int, *, count: int) -> None:
+    """`count` overlapping appends: those before the first failure are stored, none behind it."""
+    payloads = [b"%06d" % (model.count + n) * (size // 6 + 1) for n in range(count)]
+    model.count += count
+    tasks = [asyncio.ensure_future(wal.append(group(payload))) for payload in payloads]
     for _ in range(50):
         await turns(20)
-        if task.done():
+        if all(task.done() for task in tasks):
             break
         model.released = wal.last_sequence  # full: the groups before are uploaded
         wal.release(model.released)
-    try:
-        sequence = await task
-    except Unavailable:
-        model.doubtful.append(payload)
-    else:
-        assert sequence == model.last + 1
-        model.stored[sequence] = payload
-        model.doubtful.clear()
+    has_failed = False
+    for task, payload in zip(tasks, payloads, strict=True):
+        try:
+            sequence = await task
+        except Unavailable:
+            if not has_failed:
+                model.doubtful.append(payload)
+            has_failed = True
+        else:
+            assert not has_failed
+            assert sequence == model.last + 1
+            model.stored[sequence] = payload
+            model.doubtful.clear()
 
 
 STEPS = st.one_of(
     st.tuples(st.just("append"), st.sampled_from([0, 100, 3000, 6000, 12_000, 20_000])),
     st.tuples(st.just("append"), st.integers(0, 9000)),
+    st.tuples(st.just("burst"), st.integers(0, 9000)),
     st.tuples(st.just("release"), st.integers(0, 10)),
     st.tuples(st.sampled_from(["crash", "restart", "close"]), st.just(0)),
 )
@@ -93,8 +100,8 @@ async def run(steps: list[tuple[str, int]], seed: int, rate: float) -> None:
     wal = await begin(disk, epoch, TIGHT)
     disk.plan_faults = fault_plan(random, rate)
     for kind, argument in [*steps, ("crash", 0), ("crash", 0)]:
-        if kind == "append":
-            await append(wal, model, argument)
+        if kind in ("append", "burst"):
+            await append(wal, model, argument, count=1 if kind == "append" else 4)
         elif kind == "release":
             model.released = max(model.released, wal.last_sequence - argument)
             wal.release(model.released)
