@@ -92,7 +92,7 @@ class EngineStreamClient:
         (stream,) = await self.create_and_open_streams([options])
         return stream
 
-    async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> EngineStream:
+    async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> Stream:
         engine = self._engine
         engine.check_open()
         async with self._alone(stream_id):

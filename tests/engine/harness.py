@@ -14,7 +14,7 @@ from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.engine.engine import Engine, EngineParts, WalMode
 from streamlog.errors import StoreUnavailable
-from streamlog.model.batch import RecordBatch, StoredBatch
+from streamlog.model.batch import AppendResult, RecordBatch, StoredBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
@@ -103,6 +103,11 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def batch(payload: bytes, *, records: int = 1, attributes: bytes = b"") -> RecordBatch:
     return RecordBatch(records, 1000, (payload,), attributes)
+
+
+def sent(append: Awaitable[AppendResult]) -> asyncio.Future[AppendResult]:
+    """The append's future: it can be looked at and cancelled."""
+    return asyncio.ensure_future(append)
 
 
 def payloads(batches: Sequence[StoredBatch]) -> list[bytes]:

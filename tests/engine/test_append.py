@@ -23,7 +23,7 @@ from streamlog.errors import (
 )
 from streamlog.model.batch import AppendContext, CreateStreamOptions, RecordBatch
 from streamlog.runtime.clock import SystemClock
-from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, until
+from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
@@ -43,7 +43,7 @@ def test_offsets_are_given_at_the_call_and_acks_come_in_order(mode: WalMode) -> 
             acked: list[int] = []
             futures = []
             for number in range(500):
-                future = stream.append(batch(b"%d" % number, records=3))
+                future = sent(stream.append(batch(b"%d" % number, records=3)))
                 assert stream.next_offset == 3 * (number + 1)
                 future.add_done_callback(lambda done: acked.append(done.result().base_offset))
                 futures.append(future)
@@ -67,8 +67,8 @@ def test_a_wrong_expected_offset_is_refused_after_what_came_before_is_durable(
             stream = await streams.create_and_open_stream()
             gate = world.metadata.gate if world.wal is None else world.wal.gate
             gate.clear()
-            first = stream.append(batch(b"a"))
-            refused = stream.append(batch(b"b"), AppendContext(expected_next_offset=0))
+            first = sent(stream.append(batch(b"a")))
+            refused = sent(stream.append(batch(b"b"), AppendContext(expected_next_offset=0)))
             taken = stream.append(batch(b"c"), AppendContext(expected_next_offset=1))
             await asyncio.sleep(0.02)
             assert not refused.done()
@@ -113,7 +113,7 @@ def test_appends_wait_for_room_and_are_overloaded_at_their_deadline(mode: WalMod
             world.metadata.gate.clear()
             full = [stream.append(batch(bytes(256 << 10))) for _ in range(4)]
             offset = stream.next_offset
-            waiting = stream.append(batch(b"waits"))
+            waiting = sent(stream.append(batch(b"waits")))
             late = stream.append(batch(b"late"), within(0.01))
             reserving = asyncio.ensure_future(stream.reserve(10, within(0.01)))
             assert stream.next_offset == offset
@@ -168,7 +168,7 @@ def test_a_cancelled_wait_for_room_takes_none(mode: WalMode) -> None:
             stream = await streams.create_and_open_stream()
             held = await stream.reserve(1 << 20)
             reserving = asyncio.ensure_future(stream.reserve(10))
-            waiting = stream.append(batch(b"x"))
+            waiting = sent(stream.append(batch(b"x")))
             await asyncio.sleep(0)
             reserving.cancel()
             waiting.cancel()
@@ -210,7 +210,7 @@ def test_a_failing_wal_keeps_what_was_sequenced_and_turns_others_away() -> None:
             other = await streams.create_and_open_stream()
             reservation = await other.reserve(10)
             world.wal.failures = 1 << 30
-            first = stream.append(batch(b"a"))
+            first = sent(stream.append(batch(b"a")))
             hasty = stream.append(batch(b"b"), within(0.02))
             await until(lambda: engine.sequencer.door is not None)
             refused = await error_of(stream.append(batch(b"c")))

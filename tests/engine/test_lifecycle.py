@@ -17,7 +17,7 @@ from streamlog.model.batch import (
     OpenStreamOptions,
     StreamState,
 )
-from tests.engine.harness import NO_CACHE, QUICK, World, batch, error_of, read_all, run
+from tests.engine.harness import NO_CACHE, QUICK, World, batch, error_of, read_all, run, sent
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
@@ -96,7 +96,7 @@ def test_closing_stores_everything_and_gives_the_stream_up(mode: WalMode) -> Non
         world = World(mode, NEVER_UPLOADS)
         async with world.engine() as (streams, _):
             stream = await streams.create_and_open_stream()
-            append = stream.append(batch(b"x"))
+            append = sent(stream.append(batch(b"x")))
             closing = asyncio.ensure_future(stream.close())
             await asyncio.sleep(0)
             assert isinstance(await error_of(stream.append(batch(b"late"))), Closed)

@@ -1,0 +1,139 @@
+"""The engine is a medium: the Stream conformance class over both modes, two nodes on one store."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import pytest
+
+import streamlog
+from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.model.stream import StreamClient
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.testing.stream_conformance import StreamConformance
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import Components, OpenEngine, WalMode
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+ROOM = 1000
+CONFIG = StreamEngineConfig(
+    append=AppendConfig(append_bytes_max=ROOM, batch_overhead_bytes=0),
+    upload=UploadConfig(upload_interval_ms=5),
+    wal=WalConfig(wal_bytes_max=1 << 20, file_bytes=1 << 18),
+)
+
+
+class GatedOffload(ThreadOffload):
+    """Holds back what makes an append durable: WAL writes, or the building of objects."""
+
+    def __init__(self, mode: WalMode) -> None:
+        super().__init__()
+        self._held = Lane.WAL if mode == "disk" else Lane.CPU
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        if lane is self._held:
+            await self.gate.wait()
+        return await super().run(lane, fn, *args)
+
+
+class EngineUnderTest:
+    """Store and metadata outlive the processes on them."""
+
+    room_bytes = ROOM
+    client: StreamClient
+
+    def __init__(self, mode: WalMode, folder: Path, exit_stack: AsyncExitStack) -> None:
+        self._mode: WalMode = mode
+        self._folder = folder
+        self._exit = exit_stack
+        self._clock = SystemClock()
+        self._parts = Components(
+            clock=self._clock,
+            store=MemoryObjectStore(self._clock),
+            kv=MemoryKVStore(self._clock),
+        )
+        self._process = AsyncExitStack()
+        self._engine: OpenEngine
+        self._offload: GatedOffload
+
+    async def start(self) -> None:
+        self._process = await self._exit.enter_async_context(AsyncExitStack())
+        self._engine, self._offload = await self._open(self._process, 1)
+        self.client = self._engine.streams
+
+    async def restarted(self) -> None:
+        await self._process.aclose()
+        await self.start()
+
+    async def crashed(self) -> None:
+        await self._engine.kill()
+        # A thread that is in a write ends it, whatever became of the process's tasks.
+        self._offload.gate.set()
+        await self._process.aclose()
+        await self.start()
+
+    async def other(self) -> StreamClient:
+        engine, _ = await self._open(self._exit, 2)
+        return engine.streams
+
+    def hold(self) -> None:
+        self._offload.gate.clear()
+
+    def release(self) -> None:
+        self._offload.gate.set()
+
+    def deadline(self, seconds: float) -> float:
+        return self._clock.monotonic() + seconds
+
+    async def _open(self, stack: AsyncExitStack, node_id: int) -> tuple[OpenEngine, GatedOffload]:
+        offload = GatedOffload(self._mode)
+        stack.push_async_callback(offload.close)
+        engine = await stack.enter_async_context(
+            streamlog.open(
+                "memory://",
+                wal=self._mode,
+                wal_dir=self._folder / f"wal{node_id}",
+                node_id=node_id,
+                config=CONFIG,
+                components=dataclasses.replace(self._parts, offload=offload),
+            )
+        )
+        return engine, offload
+
+
+class _OverEngine(StreamConformance):
+    mode: WalMode
+    path: Path
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path
+
+    @asynccontextmanager
+    async def make(self) -> AsyncIterator[EngineUnderTest]:
+        async with asyncio.timeout(20), AsyncExitStack() as stack:
+            under_test = EngineUnderTest(self.mode, self.path, stack)
+            await under_test.start()
+            try:
+                yield under_test
+            finally:
+                under_test.release()
+
+
+class TestDiskMode(_OverEngine):
+    mode = "disk"
+
+
+class TestObjectMode(_OverEngine):
+    mode = "object"
