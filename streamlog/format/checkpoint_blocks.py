@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -65,6 +66,26 @@ OBJECT_COLUMNS: tuple[Literal["B", "I", "Q"], ...] = ("Q", "Q", "Q", "I", "I", "
 OBJECTS_PER_BLOCK = (BLOCK_BYTES_MAX - COUNT.size - CRC.size) // OBJECT_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectColumns:
+    """A decoded object block; rows are made when asked for."""
+
+    ids: array[int]
+    others: tuple[array[int], ...]
+
+    def row(self, index: int) -> ObjectEntry:
+        return ObjectEntry(self.ids[index], *(column[index] for column in self.others))
+
+    def find(self, object_id: int) -> ObjectEntry | None:
+        index = bisect_left(self.ids, object_id)
+        if index == len(self.ids) or self.ids[index] != object_id:
+            return None
+        return self.row(index)
+
+    def rows(self) -> list[ObjectEntry]:
+        return [ObjectEntry(*row) for row in zip(self.ids, *self.others, strict=True)]
+
+
 def encode_ranges(groups: Sequence[RangeGroup]) -> bytes:
     parts = []
     for group in groups:
@@ -100,7 +121,7 @@ def encode_objects(entries: Sequence[ObjectEntry]) -> bytes:
     return _close(COUNT.pack(len(entries)) + b"".join(parts))
 
 
-def decode_objects(block: Buffer, name: str = "", position: int = 0) -> list[ObjectEntry]:
+def decode_objects(block: Buffer, name: str = "", position: int = 0) -> ObjectColumns:
     """Errors: Corrupt."""
     data = _open(block, name, position)
     if len(data) < COUNT.size:
@@ -113,7 +134,7 @@ def decode_objects(block: Buffer, name: str = "", position: int = 0) -> list[Obj
         end = at + count * array(typecode).itemsize
         columns.append(from_le(typecode, data[at:end]))
         at = end
-    return [ObjectEntry(*row) for row in zip(*columns, strict=True)]
+    return ObjectColumns(columns[0], tuple(columns[1:]))
 
 
 def _close(data: bytes) -> bytes:

@@ -41,12 +41,15 @@ from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.merge_objects import ObjectMerger
 from streamlog.metadata.merge_ranges import EVERYTHING, RangeChange, RangeMerger, group_of
+from streamlog.metadata.steps import Steps, run_offloaded
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
 RUN_BLOCKS = 64
-"""Blocks read by one GET and merged by one call: about 1 MiB."""
-CHUNK_STREAMS = 4096
+"""Blocks read by one GET: about 1 MiB."""
+STEP_BLOCKS = 8
+"""Blocks that one call looks at: about 1 ms."""
+STEP_STREAMS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ async def build(
     cuts = _cuts(snapshot)
     changes = await _changes(snapshot, cuts, offload)
     deaths = _Deaths()
-    await offload.run(Lane.CPU, _count_new_deaths, snapshot.generations, cuts, deaths.by_object)
+    counting = _count_new_deaths(snapshot.generations, cuts, deaths.by_object)
+    await run_offloaded(offload, counting)
     for level in (levels.delta, levels.base):
         if level is not None and cuts:
             await _count_deaths(level, level is levels.base, cuts, deaths, reader, offload)
@@ -148,12 +152,12 @@ async def build(
         base_changes = {i: entry if entry.live else None for i, entry in entries.items()}
         base = await _merge(levels.base, changes, base_changes, b"", reader, offload)
         cut, base_dead = set(), 0
-        state = await offload.run(
-            Lane.CPU, _state, snapshot, dead, died, now_ms, cut, base_dead, live
+        state = await run_offloaded(
+            offload, _state(snapshot, dead, died, now_ms, cut, base_dead, live)
         )
         delta = await _merge(None, {}, {}, state, reader, offload)
         return Built(delta, base, died, cut, base_dead, live, now_ms)
-    state = await offload.run(Lane.CPU, _state, snapshot, dead, died, now_ms, cut, base_dead, live)
+    state = await run_offloaded(offload, _state(snapshot, dead, died, now_ms, cut, base_dead, live))
     kept = _without_short_lived(snapshot, objects)
     delta = await _merge(levels.delta, changes, kept, state, reader, offload)
     return Built(delta, None, died, cut, base_dead, live, now_ms)
@@ -179,8 +183,8 @@ async def _changes(
     changes = {stream_id: RangeChange(cut) for stream_id, (_, cut) in cuts.items()}
     for generation in snapshot.generations:
         items = list(generation.ranges.items())
-        for low in range(0, len(items), CHUNK_STREAMS):
-            await offload.run(Lane.CPU, _add_groups, changes, items[low : low + CHUNK_STREAMS])
+        for low in range(0, len(items), STEP_STREAMS):
+            await offload.run(Lane.CPU, _add_groups, changes, items[low : low + STEP_STREAMS])
     return changes
 
 
@@ -196,9 +200,11 @@ def _count_new_deaths(
     generations: Sequence[Generation],
     cuts: Mapping[int, tuple[int, int]],
     by_object: Counter[int],
-) -> None:
+) -> Steps[None]:
     for generation in generations:
-        for stream_id, (_, cut) in cuts.items():
+        for index, (stream_id, (_, cut)) in enumerate(cuts.items()):
+            if index % STEP_STREAMS == STEP_STREAMS - 1:
+                yield
             ranges = generation.ranges.get(stream_id)
             if ranges is not None:
                 for at in range(1, len(ranges), 2):
@@ -312,8 +318,9 @@ def _objects_in(
 ) -> list[ObjectEntry]:
     found: list[ObjectEntry] = []
     for block in range(first, last):
-        entries = decode_objects(_slice(level, block, first, run, objects=True), level.ref.name)
-        found += [entry for entry in entries if entry.object_id in wanted[block]]
+        columns = decode_objects(_slice(level, block, first, run, objects=True), level.ref.name)
+        rows = (columns.find(object_id) for object_id in wanted[block])
+        found += [row for row in rows if row is not None]
     return found
 
 
@@ -372,7 +379,9 @@ def _take_in_objects(
     level: LevelFile, first: int, last: int, run: Buffer, entries: dict[int, ObjectEntry]
 ) -> None:
     for block in range(first, last):
-        for entry in decode_objects(_slice(level, block, first, run, objects=True), level.ref.name):
+        for entry in decode_objects(
+            _slice(level, block, first, run, objects=True), level.ref.name
+        ).rows():
             entries[entry.object_id] = entry
 
 
@@ -390,16 +399,16 @@ async def _merge(
     if old is not None:
         blocks = range(len(tail.ranges))
         async for first, last, run in _runs(old, blocks, reader, objects=False):
-            await offload.run(Lane.CPU, ranges.feed, run, first, last)
-    written = await offload.run(Lane.CPU, ranges.finish)
+            await run_offloaded(offload, ranges.feed(run, first, last))
+    written = await run_offloaded(offload, ranges.finish())
     entries = ObjectMerger(
         tail.objects, tail.object_count, objects, name, written.index.positions[-1]
     )
     if old is not None:
         blocks = range(len(tail.objects))
         async for first, last, run in _runs(old, blocks, reader, objects=True):
-            await offload.run(Lane.CPU, entries.feed, run, first, last)
-    done = await offload.run(Lane.CPU, entries.finish)
+            await run_offloaded(offload, entries.feed(run, first, last))
+    done = await run_offloaded(offload, entries.finish())
     new = Tail(written.index, done.index, written.ranges, done.objects, state)
     encoded = await offload.run(Lane.CPU, encode_tail, new)
     position = done.index.positions[-1]
@@ -420,30 +429,32 @@ def _state(
     cut: set[int],
     base_dead: int,
     live_objects: int,
-) -> bytes:
+) -> Steps[bytes]:
     ids = array("Q", sorted(snapshot.info))
-    info = [snapshot.info[stream_id] for stream_id in ids]
-    names = sorted({i.holder for i in info})
-    number = {holder: index for index, holder in enumerate(names)}
-    texts: dict[int, Text] = {
-        row: (i.token, i.tags) for row, i in enumerate(info) if i.token or i.tags
-    }
-    streams = StreamTable(
-        ids,
-        array("I", [i.epoch for i in info]),
-        array("I", [number[i.holder] for i in info]),
-        array("Q", [snapshot.starts[stream_id] for stream_id in ids]),
-        array("Q", [snapshot.ends[stream_id] for stream_id in ids]),
-        bytes(1 if i.is_open else 2 for i in info),
-        texts,
-        names,
-    )
+    number: dict[Tenure, int] = {}
+    epochs, holders = array("I"), array("I")
+    starts, ends, states = array("Q"), array("Q"), bytearray()
+    texts: dict[int, Text] = {}
+    for row, stream_id in enumerate(ids):
+        if row % STEP_STREAMS == STEP_STREAMS - 1:
+            yield
+        info = snapshot.info[stream_id]
+        epochs.append(info.epoch)
+        holders.append(number.setdefault(info.holder, len(number)))
+        starts.append(snapshot.starts[stream_id])
+        ends.append(snapshot.ends[stream_id])
+        states.append(1 if info.is_open else 2)
+        if info.token or info.tags:
+            texts[row] = (info.token, info.tags)
+    yield
+    streams = StreamTable(ids, epochs, holders, starts, ends, bytes(states), texts, list(number))
     all_dead = {**dead, **{object_id: (now_ms, snapshot.revision) for object_id in died}}
     table = DeadTable(
         array("Q", all_dead),
         array("Q", [ms for ms, _ in all_dead.values()]),
         array("Q", [revision for _, revision in all_dead.values()]),
     )
+    yield
     return encode_state(
         CheckpointState(streams, table, array("Q", sorted(cut)), base_dead, live_objects)
     )
@@ -455,7 +466,8 @@ def _state(
 async def _runs(
     level: LevelFile, blocks: Sequence[int], reader: BlockReader, *, objects: bool
 ) -> AsyncIterator[tuple[int, int, Buffer]]:
-    """(first, last, bytes) for neighbours of the sorted list, at most RUN_BLOCKS at once."""
+    """(first, last, bytes) for neighbours of the sorted list, at most STEP_BLOCKS at once."""
+    place = level.object_bytes if objects else level.range_bytes
     at = 0
     while at < len(blocks):
         first, count = blocks[at], 1
@@ -463,8 +475,12 @@ async def _runs(
             count < RUN_BLOCKS and at + count < len(blocks) and blocks[at + count] == first + count
         ):
             count += 1
-        place = level.object_bytes if objects else level.range_bytes
-        yield first, first + count, await reader.read(level, *place(first, first + count))
+        start, end = place(first, first + count)
+        run = memoryview(await reader.read(level, start, end))
+        for low in range(first, first + count, STEP_BLOCKS):
+            high = min(low + STEP_BLOCKS, first + count)
+            part_start, part_end = place(low, high)
+            yield low, high, run[part_start - start : part_end - start]
         at += count
 
 

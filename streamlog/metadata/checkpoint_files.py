@@ -18,6 +18,7 @@ from typing import TypeVar
 from streamlog.errors import Corrupt
 from streamlog.format.checkpoint_blocks import (
     BLOCK_BYTES_MAX,
+    ObjectColumns,
     ObjectEntry,
     RangeGroup,
     decode_objects,
@@ -83,7 +84,7 @@ class BlockReader:
     async def ranges(self, level: LevelFile, block: int) -> list[RangeGroup]:
         return await self._block(level, level.range_bytes(block, block + 1), decode_ranges)
 
-    async def objects(self, level: LevelFile, block: int) -> list[ObjectEntry]:
+    async def objects(self, level: LevelFile, block: int) -> ObjectColumns:
         return await self._block(level, level.object_bytes(block, block + 1), decode_objects)
 
     async def read(self, level: LevelFile, start: int, end: int) -> Buffer:
@@ -103,8 +104,8 @@ class BlockReader:
         self,
         level: LevelFile,
         place: tuple[int, int],
-        decode: Callable[[Buffer, str, int], list[T]],
-    ) -> list[T]:
+        decode: Callable[[Buffer, str, int], T],
+    ) -> T:
         key = (level.ref.name, place[0])
         known = self._cache.get(key)
         if known is not None:
@@ -139,9 +140,7 @@ async def find_object(reader: BlockReader, level: LevelFile, object_id: int) -> 
     block = level.tail.objects.block_of(object_id)
     if block < 0:
         return None
-    entries = await reader.objects(level, block)
-    at = bisect_left(entries, object_id, key=_object_id)
-    return entries[at] if at < len(entries) and entries[at].object_id == object_id else None
+    return (await reader.objects(level, block)).find(object_id)
 
 
 def groups_of(groups: Sequence[RangeGroup], stream_id: int) -> Sequence[RangeGroup]:
@@ -158,10 +157,6 @@ def find_in_group(group: RangeGroup, start: int, end: int, limit: int) -> list[F
             found.append(FoundRange(bounds[index], bounds[index + 1], group.objects[index]))
         index += 1
     return found
-
-
-def _object_id(entry: ObjectEntry) -> int:
-    return entry.object_id
 
 
 def _stream_id(group: RangeGroup) -> int:

@@ -26,7 +26,6 @@ from streamlog.format.commit_record import CommitRecord
 from streamlog.kvstore.interface import Get, KVStore, Put, TxnResult, ValueIs
 from streamlog.metadata.backoff import Retry, is_transient
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.fold import run_breathing
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.id_allocator import ObjectIdAllocator
 from streamlog.metadata.interface import CommitEntry, Committed
@@ -34,6 +33,7 @@ from streamlog.metadata.keys import fence, head, record
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.object_ids import ObjectIds
 from streamlog.metadata.plan import Plan, plan_record, rows_of, size_bound_bytes
+from streamlog.metadata.steps import run_breathing
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 

@@ -13,11 +13,10 @@ already.
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt
@@ -27,10 +26,9 @@ from streamlog.metadata.generation import SPAN_MAX, Generation, NewObjectEntry
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.keys.move import Move
+from streamlog.metadata.steps import Steps
 from streamlog.model.batch import StreamState
 
-T = TypeVar("T")
-Steps = Generator[None, None, T]
 STEP_ROWS = 1024
 
 NOBODY = Tenure(0, 0)
@@ -55,25 +53,6 @@ class Moved(NamedTuple):
     stream_id: int
     holder: Tenure
     epoch: int
-
-
-def run(steps: Steps[T]) -> T:
-    """All steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-
-async def run_breathing(steps: Steps[T]) -> T:
-    """All steps; other tasks run between them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        await asyncio.sleep(0)
 
 
 class Fold:

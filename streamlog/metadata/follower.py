@@ -28,13 +28,14 @@ from streamlog.errors import (
 from streamlog.format.commit_record import CommitRecord
 from streamlog.kvstore.interface import Change, KVStore, WatchBatch
 from streamlog.metadata.backoff import Backoff, Retry
-from streamlog.metadata.fold import Moved, run_breathing
+from streamlog.metadata.fold import Moved
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, move
 from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.space import number_in, tenure_in
 from streamlog.metadata.loader import Loader, State, decode_record
 from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.steps import run_breathing
 from streamlog.runtime.offload import Offload
 
 log = logging.getLogger(__name__)

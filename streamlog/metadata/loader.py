@@ -19,12 +19,13 @@ from streamlog.format.checkpoint_state import CheckpointState, decode_state
 from streamlog.format.commit_record import CommitRecord
 from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
 from streamlog.metadata.checkpoint_files import LevelFile, Levels, read_level
-from streamlog.metadata.fold import Fold, Info, run_breathing
+from streamlog.metadata.fold import Fold, Info
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, move
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import number_in, tenure_in
+from streamlog.metadata.steps import run_breathing
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.offload import Lane, Offload
 

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,8 +19,10 @@ from streamlog.format.checkpoint_blocks import (
     encode_objects,
 )
 from streamlog.format.checkpoint_tail import ObjectIndex
+from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
 
+STEP_OBJECTS = 512
 SMALL = OBJECTS_PER_BLOCK // 4
 
 
@@ -47,15 +49,16 @@ class ObjectMerger:
         """`position`: where the section begins in the new file."""
         self._old = index
         self._changes = changes
-        self._changed = sorted(changes)
+        self._changed: list[int] = []
         self._name = name
         self._open: list[ObjectEntry] = []
         self.written = ObjectBlocks(objects=object_count)
         self.written.index.positions[0] = position
         self.parsed_blocks = 0
 
-    def feed(self, run: Buffer, first: int, last: int) -> None:
+    def feed(self, run: Buffer, first: int, last: int) -> Steps[None]:
         """`run` holds blocks first (inclusive) to last (exclusive). Errors: Corrupt."""
+        self._sort()
         positions = self._old.positions
         view, origin = memoryview(run), positions[first]
         for block in range(first, last):
@@ -67,14 +70,20 @@ class ObjectMerger:
                 self._append(self._old.ids[block], data)
             else:
                 self.parsed_blocks += 1
-                entries = decode_objects(data, self._name, start)
-                self._merge(entries, self._changed[low:high])
+                entries = decode_objects(data, self._name, start).rows()
+                yield from self._merge(entries, self._changed[low:high])
+                yield
 
-    def finish(self) -> ObjectBlocks:
+    def finish(self) -> Steps[ObjectBlocks]:
+        self._sort()
         if not len(self._old):
-            self._merge([], self._changed)
+            yield from self._merge([], self._changed)
         self._close()
         return self.written
+
+    def _sort(self) -> None:
+        if len(self._changed) != len(self._changes):
+            self._changed = sorted(self._changes)
 
     def _changes_in(self, block: int) -> tuple[int, int]:
         ids = self._old.ids
@@ -83,7 +92,19 @@ class ObjectMerger:
             return low, len(self._changed)
         return low, bisect_left(self._changed, ids[block + 1])
 
-    def _merge(self, entries: list[ObjectEntry], changed: list[int]) -> None:
+    def _merge(self, entries: list[ObjectEntry], changed: list[int]) -> Steps[None]:
+        """`entries` are of one block; only the last block has many more changes than a block."""
+        for low in range(0, len(changed), STEP_OBJECTS):
+            part = changed[low : low + STEP_OBJECTS]
+            rest = low + STEP_OBJECTS < len(changed)
+            bound = bisect_right(entries, part[-1], key=_object_id) if rest else len(entries)
+            self._merge_part(entries[:bound], part)
+            entries = entries[bound:]
+            yield
+        if not changed:
+            self._merge_part(entries, [])
+
+    def _merge_part(self, entries: list[ObjectEntry], changed: list[int]) -> None:
         known = {entry.object_id: entry for entry in entries}
         for object_id in changed:
             entry = self._changes[object_id]
@@ -110,3 +131,7 @@ class ObjectMerger:
         written.parts.append(data)
         written.index.ids.append(object_id)
         written.index.positions.append(written.index.positions[-1] + len(data))
+
+
+def _object_id(entry: ObjectEntry) -> int:
+    return entry.object_id

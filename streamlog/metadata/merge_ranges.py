@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import sub
@@ -26,10 +26,12 @@ from streamlog.format.checkpoint_blocks import (
     encode_ranges,
 )
 from streamlog.format.checkpoint_tail import FILE_HEADER, RangeIndex
+from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
 
 PAYLOAD_MAX = BLOCK_BYTES_MAX - CRC.size
 PIECE_RANGES = PAYLOAD_MAX // RANGE_BYTES
+STEP_STREAMS = 128
 SMALL = BLOCK_BYTES_MAX // 4
 EVERYTHING = 1 << 64
 """The cut of a destroyed stream."""
@@ -83,15 +85,16 @@ class RangeMerger:
     ) -> None:
         self._old = index
         self._changes = changes
-        self._changed = sorted(changes)
+        self._changed: list[int] = []
         self._name = name
         self._open: list[RangeGroup] = []
         self._open_bytes = 0
         self.written = RangeBlocks(ranges=range_count)
         self.parsed_blocks = 0
 
-    def feed(self, run: Buffer, first: int, last: int) -> None:
+    def feed(self, run: Buffer, first: int, last: int) -> Steps[None]:
         """`run` holds blocks first (inclusive) to last (exclusive). Errors: Corrupt."""
+        self._sort()
         positions = self._old.positions
         view, origin = memoryview(run), positions[first]
         for block in range(first, last):
@@ -102,14 +105,19 @@ class RangeMerger:
             if is_untouched and self._close_before_copy():
                 self._copy(block, data)
                 continue
-            self._merge_block(block, data, low, high)
+            yield from self._merge_block(block, data, low, high)
+            yield
 
-    def finish(self) -> RangeBlocks:
+    def finish(self) -> Steps[RangeBlocks]:
+        self._sort()
         if not len(self._old):
-            for stream_id in self._changed:
-                self._add_new(stream_id)
+            yield from self._add_all(self._changed)
         self._close()
         return self.written
+
+    def _sort(self) -> None:
+        if len(self._changed) != len(self._changes):
+            self._changed = sorted(self._changes)
 
     def _changes_in(self, block: int) -> tuple[int, int]:
         """Of `_changed`, those whose last range is, or would be, in the block."""
@@ -129,16 +137,17 @@ class RangeMerger:
             return False
         return self._old.streams[block] < following or self._old.starts[block] < change.cut
 
-    def _merge_block(self, block: int, data: memoryview, low: int, high: int) -> None:
+    def _merge_block(self, block: int, data: memoryview, low: int, high: int) -> Steps[None]:
         self.parsed_blocks += 1
         last_block = block + 1 == len(self._old)
         following = EVERYTHING if last_block else self._old.streams[block + 1]
         pending, at = self._changed[low:high], 0
         groups = decode_ranges(data, self._name, self._old.positions[block])
         for position, group in enumerate(groups):
+            new = at
             while at < len(pending) and pending[at] < group.stream_id:
-                self._add_new(pending[at])
                 at += 1
+            yield from self._add_all(pending[new:at])
             change = self._changes.get(group.stream_id)
             kept: RangeGroup | None = group
             if change is not None:
@@ -152,8 +161,13 @@ class RangeMerger:
             if change is not None and is_last and group.stream_id < following:
                 self._add_new(group.stream_id)
                 at += 1
-        for stream_id in pending[at:]:
+        yield from self._add_all(pending[at:])
+
+    def _add_all(self, stream_ids: Sequence[int]) -> Steps[None]:
+        for index, stream_id in enumerate(stream_ids):
             self._add_new(stream_id)
+            if index % STEP_STREAMS == STEP_STREAMS - 1:
+                yield
 
     def _add_new(self, stream_id: int) -> None:
         change = self._changes[stream_id]

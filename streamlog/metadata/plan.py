@@ -25,9 +25,10 @@ from streamlog.format.commit_record import (
     Token,
     Trim,
 )
-from streamlog.metadata.fold import GONE, STEP_ROWS, Fold, Info, Steps
+from streamlog.metadata.fold import GONE, STEP_ROWS, Fold, Info
 from streamlog.metadata.generation import SPAN_MAX
 from streamlog.metadata.interface import CommitEntry, NewObject, Tenure
+from streamlog.metadata.steps import Steps
 
 
 @dataclass(slots=True)

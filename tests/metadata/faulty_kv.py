@@ -126,7 +126,8 @@ class FaultyKV:
         pass
 
     async def _travel(self) -> None:
-        await asyncio.sleep(self._shared.rng.random() * 0.01)
+        if self._shared.rng.random() < 0.6:
+            await asyncio.sleep(self._shared.rng.random() * 0.015)
 
     async def _read(self) -> None:
         await self._travel()

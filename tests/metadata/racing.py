@@ -53,7 +53,7 @@ CONFIG = MetadataConfig(
     delta_bytes_min=400,
     put_window=8,
 )
-DURATION_S = 2.0
+DURATION_S = 1.0
 PIPELINE = 3
 EXPECTED = (Conflict, MetadataUnavailable, StreamFenced, StreamNotFound)
 
@@ -155,7 +155,7 @@ class Actor:
                 await asyncio.sleep(0.01)
             except TenureFenced:
                 await self.crash()
-            await asyncio.sleep(self.race.rng.random() * 0.03)
+            await asyncio.sleep(self.race.rng.random() * 0.02)
 
     # what an engine does
 
