@@ -488,7 +488,7 @@ def test_those_behind_a_failed_group_fail_too_and_can_be_repeated_in_order(opera
             if operation == "write":
                 await wal.append(group(b"0"))
                 await turns()
-            struck = []
+            struck: list[str] = []
 
             def strike(call: str, name: str, struck: list[str] = struck) -> DiskFault | None:
                 if call != operation or (struck and operation == "write"):
