@@ -29,7 +29,7 @@ from streamlog.metadata.keys.move import Move
 from streamlog.metadata.steps import Steps
 from streamlog.model.batch import StreamState
 
-STEP_ROWS = 1024
+STEP_ROWS = 512
 
 NOBODY = Tenure(0, 0)
 NEW_MARK = TenureMark(0, 0, 0)
@@ -221,10 +221,10 @@ class Draft:
                 fold.starts[stream_id] = start
         for rows, ends in self._objects:
             yield from self._finish_rows(rows, ends, revision)
-        known = fold.ends
-        for stream_id, end in self._ends.items():
-            if stream_id in known:
-                known[stream_id] = end
+        for stream_id, info in self._info.items():
+            if info is GONE:
+                self._ends.pop(stream_id, None)
+        fold.ends.update(self._ends)
         for stream_id, info in self._info.items():
             if info is not GONE:
                 fold.info[stream_id] = info

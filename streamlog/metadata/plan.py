@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import sub
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Internal, StreamlogError
@@ -145,8 +146,10 @@ class _EntryDraft:
         return create
 
     def add_object(self, new: NewObject, crc: int) -> Steps[tuple[ObjectRows, int]]:
-        streams, counts = array("Q"), array("I")
-        last = 0
+        streams, counts, last = array("Q"), array("I"), 0
+        info_before, info_there = self._info_before, self._fold.info
+        ends, ends_before, ends_there = self.ends, self._ends_before, self._fold.ends
+        is_mine = self._is_mine
         for low in range(0, len(new.ranges), STEP_ROWS):
             flat: list[int] = []
             for stream_id, epoch, start, end in new.ranges[low : low + STEP_ROWS]:
@@ -156,14 +159,32 @@ class _EntryDraft:
                         f"stream {stream_id}, {start} to {end}"
                     )
                 last = stream_id
-                if not self.holds(stream_id, epoch):
+                info = (
+                    self.info.get(stream_id)
+                    or info_before.get(stream_id)
+                    or info_there.get(stream_id)
+                )
+                if info is None or not is_mine(info, epoch):
+                    self.stripped.add(stream_id)
                     continue
-                self._extend(stream_id, start, end)
-                for low_offset in range(start, end, SPAN_MAX):
-                    high_offset = min(end, low_offset + SPAN_MAX)
-                    flat += (stream_id, epoch, low_offset, high_offset)
-                    streams.append(stream_id)
-                    counts.append(high_offset - low_offset)
+                known = ends.get(stream_id)
+                if known is None:
+                    known = ends_before.get(stream_id)
+                    if known is None:
+                        known = ends_there[stream_id]
+                if start != known or not info.is_open:
+                    raise _Unfit(
+                        f"rows {start} to {end} of stream {stream_id}, which ends at {known}"
+                        + ("" if info.is_open else " and is closed")
+                    )
+                ends[stream_id] = end
+                if end - start <= SPAN_MAX:
+                    flat += (stream_id, epoch, start, end)
+                else:
+                    for at in range(start, end, SPAN_MAX):
+                        flat += (stream_id, epoch, at, min(end, at + SPAN_MAX))
+            streams.extend(flat[0::4])
+            counts.extend(map(sub, flat[3::4], flat[2::4]))
             crc = crc32c(to_le(array("Q", flat)), crc)
             yield
         row = new.row
@@ -182,10 +203,13 @@ class _EntryDraft:
     def holds(self, stream_id: int, epoch: int) -> bool:
         """Whether the tenure has the stream under that epoch; else it is noted as stripped."""
         info = self._known(stream_id)
-        if info is None or info[0] != epoch or info[1] != self._tenure:
+        if info is None or not self._is_mine(info, epoch):
             self.stripped.add(stream_id)
             return False
         return True
+
+    def _is_mine(self, info: Info, epoch: int) -> bool:
+        return info[0] == epoch and info[1] == self._tenure
 
     def trim(self, stream_id: int, epoch: int, start: int) -> bool:
         if not self.holds(stream_id, epoch):
@@ -209,16 +233,6 @@ class _EntryDraft:
             return False
         self.info[stream_id] = GONE
         return True
-
-    def _extend(self, stream_id: int, start: int, end: int) -> None:
-        known = self._end(stream_id)
-        info = self._known(stream_id)
-        if start != known or info is None or not info.is_open:
-            raise _Unfit(
-                f"rows {start} to {end} of stream {stream_id}, which ends at {known}"
-                + ("" if info is not None and info.is_open else " and is closed")
-            )
-        self.ends[stream_id] = end
 
     def _known(self, stream_id: int) -> Info | None:
         return (

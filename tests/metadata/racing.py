@@ -53,7 +53,7 @@ CONFIG = MetadataConfig(
     delta_bytes_min=400,
     put_window=8,
 )
-DURATION_S = 1.0
+DURATION_S = 0.8
 PIPELINE = 3
 EXPECTED = (Conflict, MetadataUnavailable, StreamFenced, StreamNotFound)
 

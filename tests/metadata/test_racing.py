@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import Compare, Operation, Put, RevisionIs
-from streamlog.metadata import committer, garbage, plan
+from streamlog.metadata import committer, fold, garbage, plan
 from streamlog.metadata.keys.space import prefix_of
 from tests.metadata.racing import Mutation, Violation, race
 
@@ -72,12 +72,8 @@ def test_a_missing_compare_is_found(mutation: Mutation) -> None:
     assert _first_failure(mutation) is not None
 
 
-def _strip_by_holder(draft: plan._EntryDraft, stream_id: int, epoch: int) -> bool:
-    info = draft._known(stream_id)
-    if info is None or info.holder != draft._tenure:
-        draft.stripped.add(stream_id)
-        return False
-    return True
+def _strip_by_holder(draft: plan._EntryDraft, info: fold.Info, epoch: int) -> bool:
+    return info.holder == draft._tenure
 
 
 async def _refused_is_not_applied(
@@ -94,7 +90,7 @@ def _sweep_without_seal(self: garbage.Garbage) -> list[tuple[object, bool]]:
 @pytest.mark.parametrize(
     ("owner", "name", "mutant"),
     [
-        pytest.param(plan._EntryDraft, "holds", _strip_by_holder, id="strip by holder"),
+        pytest.param(plan._EntryDraft, "_is_mine", _strip_by_holder, id="strip by holder"),
         pytest.param(
             committer.Committer,
             "_refused",
