@@ -74,6 +74,12 @@ class TopicQueues:
         self.batch_bytes_max = RECORD_BYTES_MAX_DEFAULT
         self.loaded_at = 0.0
 
+    def limit_batches(self, batch_bytes_max: int) -> None:
+        """The server takes no larger batches; those open or ready stay as they are."""
+        self.batch_bytes_max = batch_bytes_max
+        for queue in self.queues:
+            queue.size_limit_bytes = min(queue.size_limit_bytes, batch_bytes_max)
+
     def move_sticky(self) -> PartitionQueue:
         self.sticky = self.queues[next_sticky(self.sticky.partition, len(self.queues))]
         return self.sticky
@@ -102,10 +108,8 @@ class Accumulator:
             topic.queues.append(PartitionQueue(topic, partition, sequencer, size))
         if name not in self.topics:
             topic.sticky = topic.queues[next_sticky(-1, facts.partitions + 1) - 1]
-        topic.batch_bytes_max = facts.batch_bytes_max
         topic.loaded_at = now
-        for queue in topic.queues:
-            queue.size_limit_bytes = min(queue.size_limit_bytes, facts.batch_bytes_max)
+        topic.limit_batches(facts.batch_bytes_max)
         self.topics[name] = topic
         return topic
 
@@ -154,6 +158,9 @@ class Accumulator:
             return
         queue.open = None
         batch.record_count = batch.builder.record_count
+        if batch.record_count == 0:
+            self.charged_bytes -= batch.charged_bytes
+            return
         size = batch.builder.size_bytes
         self.charged_bytes -= batch.charged_bytes - size
         batch.charged_bytes = size

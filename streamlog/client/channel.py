@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 
 from streamlog.client.settings import backoff_s
-from streamlog.errors import Invalid, StreamlogError
+from streamlog.errors import Invalid, StreamlogError, UnknownTopicOrPartition
 from streamlog.v1support.errors import from_rpc_error
 from streamlog.v1support.metadata import CLIENT_ID
 
@@ -76,11 +76,15 @@ class Retry:
         return max(0.0, self._ends_at - time.monotonic())
 
     def wait_s(self, error: StreamlogError) -> float:
-        """How long to wait before the next try; raises the error when there is none."""
+        """How long to wait before the next try; raises the error when there is none.
+
+        A topic that is not known is not waited for: the node that was asked knows all of them.
+        """
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
         wait *= 0.8 + 0.4 * random.random()
-        if not error.is_retryable or wait >= self.left_s():
+        is_final = not error.is_retryable or isinstance(error, UnknownTopicOrPartition)
+        if is_final or wait >= self.left_s():
             raise error
         return wait
 

@@ -34,7 +34,6 @@ from streamlog.errors import (
     Overloaded,
     StreamlogError,
     Unavailable,
-    UnknownTopicOrPartition,
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1 import log_pb2
@@ -315,11 +314,9 @@ class Producer:
         while True:
             try:
                 left_ms = min(retry.left_s(), METADATA_TIMEOUT_S_MAX) * 1000
-                partitions = self._caller.run(partition_count(name), timeout_ms=left_ms)
-                batch_bytes = self._caller.run(batch_bytes_max(name), timeout_ms=left_ms)
+                partitions = self._caller.run_once(partition_count(name), left_ms)
+                batch_bytes = self._caller.run_once(batch_bytes_max(name), left_ms)
                 return TopicFacts(partitions, batch_bytes)
-            except UnknownTopicOrPartition:
-                raise
             except StreamlogError as error:
                 time.sleep(retry.wait_s(error))
 

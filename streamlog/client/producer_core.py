@@ -37,6 +37,7 @@ from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
+    MessageTooLarge,
     OutcomeUnknown,
     StreamlogError,
     Unavailable,
@@ -225,6 +226,8 @@ class ProducerCore:
             if not self.accumulator.is_due(queue, now):
                 return None
             self.accumulator.close_open(queue, is_full=False)
+            if not queue.ready:
+                return None
         batch = queue.ready.popleft()
         sequencer.sequence(batch, self.identity)
         return batch
@@ -287,7 +290,11 @@ class ProducerCore:
             if result is None:
                 raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
             if result.HasField("error"):
-                queue.sequencer.failed(batch, attempt, from_proto(result.error), now)
+                error = from_proto(result.error)
+                limit = error.fields.get("max_bytes")
+                if isinstance(error, MessageTooLarge) and isinstance(limit, int) and limit > 0:
+                    queue.topic.limit_batches(limit)
+                queue.sequencer.failed(batch, attempt, error, now)
                 continue
             stamp = result.log_append_time_ms if result.HasField("log_append_time_ms") else None
             base = result.base_offset if self.settings.wants_answer else -1

@@ -13,6 +13,10 @@ Invariants
    numbers: they are sent again with the old ones until they are stored or the server shows that
    they are not, or they are failed with OutcomeUnknown. So nothing is stored twice.
 
+4. Until the first batch under an id and epoch is answered, no other one of the partition is sent:
+   a server that does not know the producer takes any sequence, so a second batch could be stored
+   although the first was refused.
+
     from           to               when
     RUNNING        DRAINING         an attempt failed, or a sequenced batch was given up
     DRAINING       RUNNING          nothing is in flight: send again after the back-off
@@ -107,6 +111,7 @@ class PartitionSequencer:
     __slots__ = (
         "_done",
         "_identity",
+        "_is_known",
         "_next_sequence",
         "_settings",
         "backoff_until",
@@ -124,6 +129,8 @@ class PartitionSequencer:
         """Shared by all partitions: batches that ended, for the caller to notify."""
         self._identity = NO_IDENTITY
         self._next_sequence = 0
+        self._is_known = not settings.is_idempotent
+        """The server has stored a batch under this identity."""
         self.state = PartitionState.RUNNING
         self.unanswered: deque[PendingBatch] = deque()
         self.in_flight = 0
@@ -138,21 +145,27 @@ class PartitionSequencer:
         return (
             self.state is PartitionState.RUNNING
             and not self.needs_epoch
-            and len(self.unanswered) < UNANSWERED_BATCHES_MAX
+            and len(self.unanswered) < (UNANSWERED_BATCHES_MAX if self._is_known else 1)
         )
 
     def to_resend(self) -> PendingBatch | None:
         """The oldest batch to be sent again."""
         if self.state is not PartitionState.RUNNING or self.in_flight == len(self.unanswered):
             return None
+        if self.in_flight and not self._is_known:
+            return None
         return next(batch for batch in self.unanswered if not batch.in_flight)
 
     def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> None:
         """Gives a ready batch its place behind all others, and its bytes."""
         if identity != self._identity and not self.unanswered:
-            self._identity, self._next_sequence = identity, 0
+            self._take_identity(identity)
         batch.encode(self._take_numbers(batch.record_count))
         self.unanswered.append(batch)
+
+    def _take_identity(self, identity: ProducerIdentity) -> None:
+        self._identity, self._next_sequence = identity, 0
+        self._is_known = not self._settings.is_idempotent
 
     def _take_numbers(self, count: int) -> Producer:
         if self._identity == NO_IDENTITY:
@@ -175,6 +188,7 @@ class PartitionSequencer:
             return
         self.in_flight -= 1
         self.failures = 0
+        self._is_known = True
         self._leave(batch)
         batch.finish(base_offset, log_append_time_ms)
         self._done.append(batch)
@@ -268,7 +282,7 @@ class PartitionSequencer:
         """A newer epoch is there: what is left goes out under it, numbered from 0."""
         if self.state is not PartitionState.AWAITING_EPOCH or identity == self._identity:
             return
-        self._identity, self._next_sequence = identity, 0
+        self._take_identity(identity)
         self.needs_epoch = False
         for batch in self.unanswered:
             batch.encode(self._take_numbers(batch.record_count))

@@ -21,8 +21,8 @@ from streamlog.codec.batch import BatchHeader, placed, scan, sequence_after
 from streamlog.codec.records import decode
 from streamlog.errors import (
     Invalid,
-    KeyNotFound,
     MessageTooLarge,
+    ObjectNotFound,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
@@ -201,7 +201,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         return admin_pb2.GetStatusResponse(version="fake", topics=len(self.topics))
 
     def DescribeObject(self, request: Any, context: Any) -> Any:
-        _abort(context, KeyNotFound("no such key", namespace="n", key=request.key))
+        _abort(context, ObjectNotFound("no such object", object_key=request.key))
 
     # -- LogService
 

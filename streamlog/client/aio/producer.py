@@ -35,7 +35,6 @@ from streamlog.errors import (
     Overloaded,
     StreamlogError,
     Unavailable,
-    UnknownTopicOrPartition,
 )
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
@@ -241,8 +240,6 @@ class Producer:
                 partitions = await self._caller.run_once(partition_count(name), left_ms)
                 batch_bytes = await self._caller.run_once(batch_bytes_max(name), left_ms)
                 return TopicFacts(partitions, batch_bytes)
-            except UnknownTopicOrPartition:
-                raise
             except StreamlogError as error:
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
