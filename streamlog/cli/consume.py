@@ -103,7 +103,10 @@ def _positions(
         return ends
     if start.kind == "timestamp":
         found = consumer.offsets_for_times(dict.fromkeys(chosen, start.number))
-        return {at: end if found.get(at) is None else found[at].offset for at, end in ends.items()}
+        return {
+            at: end if (first := found.get(at)) is None else first.offset
+            for at, end in ends.items()
+        }
     begins = consumer.beginning_offsets(chosen)
     if start.kind == "earliest":
         return begins

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from streamlog.cli.output import emit, note, text_or_base64
+from streamlog.cli.output import BytesOut, emit, note, text_or_base64
 from streamlog.cli.remote import key_values
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import KeyNotFound
@@ -51,9 +51,9 @@ def get(state: State, key: str, namespace: str) -> None:
     if state.json:
         emit(_entry(_bytes(key), value))
         return
-    sys.stdout.buffer.write(value.data)
-    if sys.stdout.isatty():
-        sys.stdout.buffer.write(b"\n")
+    out = BytesOut()
+    out.write(value.data + (b"\n" if sys.stdout.isatty() else b""))
+    out.flush()
 
 
 @kv.command()

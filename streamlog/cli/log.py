@@ -28,7 +28,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("topic")
-@click.option("--partition", type=click.IntRange(min=0), required=True)
+@click.option("--partition", type=click.IntRange(min=0), metavar="N", required=True)
 @click.option(
     "--from", "start", type=click.IntRange(min=0), help="First offset. [default: earliest]"
 )

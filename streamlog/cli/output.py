@@ -80,10 +80,12 @@ class BytesOut:
 
     def flush(self) -> None:
         if self._held:
-            data = b"".join(self._held)
+            left = memoryview(b"".join(self._held))
             self._held.clear()
             self._held_bytes = 0
-            self._out.write(data)
+            # With PYTHONUNBUFFERED stdout is the bare file, whose write may take a part only.
+            while left:
+                left = left[self._out.write(left) :]
         self._out.flush()
 
 

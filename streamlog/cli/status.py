@@ -41,7 +41,6 @@ def status(state: State) -> None:
         emit({"server": state.server} | values)
         return
     readable = {
-        name.removesuffix("_bytes"): size(value) if name.endswith("_bytes") else value
-        for name, value in values.items()
+        name: size(value) if name.endswith("_bytes") else value for name, value in values.items()
     }
     facts({"server": state.server} | readable)

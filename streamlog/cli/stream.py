@@ -159,7 +159,14 @@ def fetch(state: State, stream_id: int, start: int | None, end: int | None) -> N
 
 @stream.command()
 @_stream_id
-@click.option("--to", "new_start", type=click.IntRange(min=0), required=True)
+@click.option(
+    "--to",
+    "new_start",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    required=True,
+    help="The new first offset.",
+)
 @remote_options
 @pass_state
 def trim(state: State, stream_id: int, new_start: int) -> None:

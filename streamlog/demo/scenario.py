@@ -123,12 +123,16 @@ def _crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> _Crash
     pid = node.pid
     writer.send_ahead()
     writer.await_one()
+    requests = writer.requests_under_way()
     node.kill()
     away_since = time.monotonic()
     unacknowledged = writer.records_unacknowledged()
     if unacknowledged == 0:
         raise KillHitNothing("every request was acknowledged before the kill; run it once more")
-    progress(f"kill -9 {pid}: {unacknowledged} records were sent and not acknowledged")
+    progress(
+        f"kill -9 {pid}: {requests} requests were under way, "
+        f"{unacknowledged} records sent and not acknowledged"
+    )
     restart_s = node.start()
     progress(f"node {node.pid} serves the same data after {restart_s:.1f} s; producing on")
     writer.await_one()

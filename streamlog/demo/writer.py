@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
-from streamlog.client import Producer
+from streamlog.client import ManyDeliveries, Producer
 from streamlog.demo.corpus import Source
 
 AHEAD_BYTES = 12 << 20
@@ -23,7 +22,7 @@ class RoundWriter:
         self._producer = producer
         self._sources = sources
         self._round_bytes = sum(source.size_bytes for source in sources)
-        self._pending: deque[tuple[Any, int, int]] = deque()
+        self._pending: deque[tuple[ManyDeliveries, int]] = deque()
         self.rounds = 0
         self.records_sent = 0
         self.bytes_sent = 0
@@ -47,17 +46,20 @@ class RoundWriter:
     def send_round(self) -> None:
         for source in self._sources:
             sent = self._producer.send_many(source.topic, source.lines, partition=0)
-            self._pending.append((sent, len(source.lines), source.size_bytes))
+            self._pending.append((sent, source.size_bytes))
             self.records_sent += len(source.lines)
             self.bytes_sent += source.size_bytes
         self.rounds += 1
 
     def await_one(self) -> None:
         """Waits for the oldest send; what it raises is what the producer gave up on."""
-        sent, _, size_bytes = self._pending[0]
+        sent, size_bytes = self._pending[0]
         sent.result()
         self._pending.popleft()
         self.bytes_acknowledged += size_bytes
 
+    def requests_under_way(self) -> int:
+        return int(self._producer.metrics()["messages_in_flight"])
+
     def records_unacknowledged(self) -> int:
-        return sum(count for sent, count, _ in self._pending if not sent.done())
+        return self.records_sent - int(self._producer.metrics()["records_acked"])

@@ -48,7 +48,7 @@ def test_topic_from_create_to_delete(run: Command, done: Done) -> None:
         (("topic", "create", "a/b"), ("InvalidName",)),
         (("topic", "create", "t", "--config", "retention.sm=1"), ("InvalidConfig", "retention.ms")),
         (("kv", "get", "no-such-key"), ("KeyNotFound", "no-such-key")),
-        (("object", "show", "no/such/object"), ("ObjectNotFound",)),
+        (("object", "show", "no/such/object"), ("InvalidName",)),
         (("stream", "describe", "999999999"), ("StreamNotFound",)),
         (("consume", "no-such-topic", "--until-end"), ("UnknownTopicOrPartition",)),
     ],
@@ -253,7 +253,7 @@ def test_config_says_what_holds_and_why(
     shown = _json(done, "config", "show", "--topic", "set")
     assert shown["retention.ms"]["value"] == "1234567"
     described = done("config", "describe", "retention.ms", "--topic", "set").decode()
-    assert described.startswith("retention.ms = 1234567")
+    assert "\nretention.ms = 1234567" in described
     node_id = _json(done, "status")["node_id"]
     assert _json(done, "config", "show", "--broker", node_id)
     local = subprocess.run(
