@@ -220,7 +220,6 @@ def test_a_batch_the_server_refuses_fails_alone(node: FakeNode) -> None:
 def test_a_refused_batch_among_others_under_way(node: FakeNode) -> None:
     node.create("t")
     values = [b"%04d" % number for number in range(64)]
-    refused = {3, 4, 20}
     seen = [0]
 
     def refuse(_topic: str, _partition: int) -> StreamlogError | None:
@@ -233,7 +232,6 @@ def test_a_refused_batch_among_others_under_way(node: FakeNode) -> None:
         producer.flush(WAIT_S)
         stored = [value for value, view in zip(values, views, strict=True) if not view.exception()]
         failed = [view.exception() for view in views if view.exception()]
-    assert refused
     assert node.values("t") == stored
     assert failed
     assert all(isinstance(error, Unauthorized) for error in failed)
