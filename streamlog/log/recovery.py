@@ -3,7 +3,8 @@
 1. Opening the meta stream fences whoever led the partition; its epoch is the new leader epoch.
 2. The fold of its records says which streams hold the data, where segments lie, what producers did.
 3. Data appended after the checkpoint is known from its attributes; no data is read.
-4. Entries of the time stream behind the checkpoint's are kept: they tell of durable data.
+4. Time index entries since the checkpoint are made again; those that the time stream holds already
+   stay in it, too: they tell of durable data, and the search bears repeated ones.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ from streamlog.log.leader_epochs import LeaderEpochs
 from streamlog.log.meta_log import MetaLog
 from streamlog.log.producers import ProducerStates
 from streamlog.log.tail import LogTail
-from streamlog.log.time_index import decode_entries
 from streamlog.log.topic_config import TopicConfig
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.stream import Stream, StreamClient
-from streamlog.runtime.buffers import join
 from streamlog.runtime.clock import Clock
 
 BATCHES_AT_ONCE = 500
@@ -88,7 +87,6 @@ async def recover_tail(
     tail = LogTail(producers, LeaderEpochs(), lambda: data.next_offset - shift)
     tail.restore(state, active, time.confirm_offset)
     checkpoint = state.checkpoint
-    await _skip_stored_entries(tail, time, checkpoint.time_stream_end if checkpoint else 0)
     start = checkpoint.offset if checkpoint else active.base_offset
     start = max(start + shift, data.start_offset)
     found = await data.attributes(start, data.confirm_offset)
@@ -100,13 +98,3 @@ async def recover_tail(
     for segment in tail.segments:
         segment.largest_visible = segment.largest
     return tail
-
-
-async def _skip_stored_entries(tail: LogTail, time: Stream, known_end: int) -> None:
-    """The newest stored entry is where the index goes on, also when no checkpoint tells of it."""
-    index = tail.active.time_index
-    start = max(index.start, known_end)
-    if start >= time.confirm_offset:
-        return
-    (batch,) = (await time.fetch(time.confirm_offset - 1, time.confirm_offset, 1)).batches
-    index.last = decode_entries(join(batch.parts))[-1]

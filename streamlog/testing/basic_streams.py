@@ -443,18 +443,26 @@ class BasicStreamClient:
         self._open: dict[int, BasicStream] = {}
         self._items: deque[_Item] = deque()
         self._is_writing = False
-        self._may_write = asyncio.Event()
-        self._may_write.set()
+        self._is_holding = False
+        self._held: frozenset[int] = frozenset()
+        self._released = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._progress = asyncio.Condition()
         self._background = Background(f"streams of {holder}", self._failed)
         backing.live_holders.add(holder)
 
-    def hold(self) -> None:
-        """Nothing becomes durable until `release`."""
-        self._may_write.clear()
+    def hold(self, *stream_ids: int) -> None:
+        """Appends, or those to the streams named, do not become durable until `release`."""
+        self._is_holding = True
+        self._held = frozenset(stream_ids)
+        self._released.clear()
 
     def release(self) -> None:
-        self._may_write.set()
+        self._is_holding = False
+        self._released.set()
+
+    def _is_held(self, item: _Item) -> bool:
+        return self._is_holding and (not self._held or item.stream.stream_id in self._held)
 
     def seconds_until(self, deadline: float | None) -> float | None:
         return None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
@@ -472,6 +480,7 @@ class BasicStreamClient:
 
     def put(self, item: _Item) -> None:
         self._items.append(item)
+        self._arrived.set()
         if not self._is_writing:
             self._is_writing = True
             self._background.spawn(self._write(), name="writer")
@@ -479,9 +488,10 @@ class BasicStreamClient:
     async def _write(self) -> None:
         try:
             while self._items:
-                await self._may_write.wait()
+                if all(map(self._is_held, self._items)):
+                    await self._wait_for_more()
                 async with self.backing.lock:
-                    group = list(self._items)
+                    group = [item for item in self._items if not self._is_held(item)]
                     stored = [
                         (item.stream._row, item.batch)
                         for item in group
@@ -491,12 +501,22 @@ class BasicStreamClient:
                     for row, batch in stored:
                         row.add(batch)
                     for item in group:
-                        self._items.popleft()
+                        self._items.remove(item)
                         self._answer(item)
                 async with self._progress:
                     self._progress.notify_all()
         finally:
             self._is_writing = False
+
+    async def _wait_for_more(self) -> None:
+        """For a release, or an item that is not held."""
+        self._arrived.clear()
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._released, self._arrived)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _answer(self, item: _Item) -> None:
         item.stream.under_way -= 1

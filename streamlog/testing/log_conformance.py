@@ -444,27 +444,33 @@ class LogConformance(ABC):
     def test_timestamps_over_many_segments_and_reopens(self) -> None:
         async def test(t: LogUnderTest) -> None:
             stamps = [1000 + (i * 37) % 50 + i for i in range(300)]
+            start = 0
 
             async def check() -> None:
-                for target in range(995, 1400, 7):
+                for target in range(995, 1400):
                     expected = next(
                         (i for i in range(start, len(stamps)) if stamps[i] >= target), -1
                     )
                     found = await t.log.offset_for_timestamp(target, UNCOMMITTED)
                     assert found.offset == expected, target
 
-            start = 0
-            for i in range(0, 150, 3):
-                await append(t.log, encoded([b"v" * 20] * 3, stamps=stamps[i : i + 3]))
-            await t.crashed()
-            for i in range(150, 300, 3):
-                await append(t.log, encoded([b"v" * 20] * 3, stamps=stamps[i : i + 3]))
-                if i == 240:
+            start, done, all_stamps = 0, 0, stamps
+            stamps = []
+            for count in [1, 3, 2, 1, 1, 4] * 25:
+                stamps += all_stamps[done : done + count]
+                await append(t.log, encoded([b"v" * 20] * count, stamps=stamps[done:]))
+                done += count
+                if done in (104, 202):
+                    await t.crashed()
+                if done in (151, 295):
                     await t.reopened()
+                    await check()
             assert len(t.log.segments) > 3
             await check()
             await t.crashed()
             await check()
+            latest = await t.log.offset_for_timestamp(MAX_TIMESTAMP, UNCOMMITTED)
+            assert latest.timestamp_ms == max(stamps)
             start = await t.log.delete_records(101)
             await check()
 
@@ -558,6 +564,7 @@ class LogConformance(ABC):
                 starts.append(t.log.log_end_offset)
                 epochs.append(t.log.leader_epoch)
                 await append(t.log, encoded([b"v"] * count))
+                await t.reopened()
                 await t.crashed()
             assert epochs == sorted(set(epochs))
             assert t.log.end_offset_for_epoch(epochs[0]) == EpochEndOffset(epochs[0], 2)

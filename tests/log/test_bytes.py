@@ -1,0 +1,159 @@
+"""The log layer's bytes: golden files for each, round trips, damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.log.abstract import TopicPartition
+from streamlog.log.batch_facts import BatchFacts, decode_facts, encode_facts
+from streamlog.log.meta_codec import (
+    OPEN_END,
+    Checkpoint,
+    Description,
+    LeaderEpoch,
+    LogStart,
+    MetaEntry,
+    ProducerBatch,
+    ProducerRecord,
+    SegmentOpened,
+    SegmentRemoved,
+    SegmentSealed,
+    decode_entry,
+    encode_entry,
+)
+from streamlog.log.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.log.topic_record import (
+    TopicRecord,
+    TopicState,
+    decode_partition,
+    decode_topic,
+    encode_partition,
+    encode_topic,
+    partition_key,
+    topic_key,
+)
+from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, StreamSlice
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TOPIC_ID = UUID("12345678-1234-4678-9234-567812345678")
+
+
+def golden(name: str, data: bytes) -> bytes:
+    """The file's bytes; a new file is written where there is none, and the test fails once."""
+    path = GOLDEN / name
+    if not path.exists():
+        path.write_bytes(data)
+        pytest.fail(f"{name} was missing and has been written; look at it and commit it")
+    return path.read_bytes()
+
+
+def slices(*ends: int) -> list[StreamSlice]:
+    return [StreamSlice(10 + i, i, end) for i, end in enumerate(ends)]
+
+
+RECORDS = (
+    Description("größe", TOPIC_ID, 3, 11, 12, 13, {"retention.ms": "5", "a": "ü"}),
+    LeaderEpoch(1, 0),
+    LeaderEpoch(7, 100),
+    SegmentSealed(0, 100, 5000, 10, 99, 1234, *slices(100, 5, 2)),
+    SegmentOpened(100, 1_700_000_000_000, *slices(OPEN_END, OPEN_END, OPEN_END)),
+    Checkpoint(
+        150,
+        100,
+        900,
+        101,
+        -1,
+        1235,
+        7,
+        140,
+        139,
+        33,
+        (
+            ProducerRecord(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),
+            ProducerRecord(2**40, 32000, 9, tuple(ProducerBatch(i, i, i, i) for i in range(32))),
+        ),
+    ),
+    LogStart(50),
+    SegmentRemoved(0),
+)
+FACTS = BatchFacts(0x0C, 7, 1000, 1_700_000_000_000, 1_700_000_000_001, 42, 3, 17, 10)
+TOPIC = TopicRecord(TOPIC_ID, 4, {"retention.ms": "7"}, (9, 2**40), TopicState.LIVE)
+
+
+def test_golden_meta_entry():
+    data = encode_entry(RECORDS, is_snapshot=True)
+    assert data == golden("log_meta_v1.bin", data)
+    assert decode_entry(data) == MetaEntry(RECORDS, True)
+
+
+def test_golden_attributes():
+    data = encode_facts(FACTS)
+    assert data == golden("log_attributes_v1.bin", data)
+    assert decode_facts(data) == FACTS
+    assert len(data) == 45 <= ATTRIBUTES_BYTES_MAX
+
+
+def test_golden_time_entries():
+    entries = [TimeEntry(-1, 0), TimeEntry(1_700_000_000_000, 2**31 - 1)]
+    data = encode_entries(entries)
+    assert data == golden("log_time_v1.bin", data)
+    assert decode_entries(data) == entries
+    with pytest.raises(Corrupt):
+        decode_entries(data[:-1])
+
+
+def test_golden_topic_and_partition():
+    data = encode_topic(TOPIC)
+    assert data == golden("log_topic_v1.bin", data)
+    assert decode_topic("t", data) == TOPIC
+    key = partition_key(TopicPartition("t.x", 12))
+    assert (key.namespace, key.name) == ("_partition", b"t.x/12")
+    assert topic_key("t.x").name == b"t.x"
+    assert encode_partition(77) == bytes([1, 0, 0, 0, 0, 0, 0, 0, 77])
+    assert decode_partition(key.name, encode_partition(77)) == 77
+
+
+@given(st.data())
+def test_damaged_meta_entries_are_corrupt(data):
+    good = encode_entry(RECORDS)
+    with pytest.raises((Corrupt, UnsupportedVersion)):
+        decode_entry(good[: data.draw(st.integers(0, len(good) - 1))])
+    bit = data.draw(st.integers(0, len(good) * 8 - 1))
+    bad = bytearray(good)
+    bad[bit // 8] ^= 1 << bit % 8
+    with pytest.raises((Corrupt, UnsupportedVersion)):
+        decode_entry(bad)
+
+
+@given(st.binary(max_size=80))
+def test_noise_gives_typed_errors_only(noise):
+    for decode in (
+        decode_entry,
+        decode_facts,
+        lambda data: decode_topic("t", data),
+        lambda data: decode_partition(b"t/0", data),
+    ):
+        try:
+            decode(noise)
+        except (Corrupt, UnsupportedVersion):
+            continue
+
+
+def test_newer_versions_are_refused():
+    meta, facts, topic = encode_entry(RECORDS), encode_facts(FACTS), encode_topic(TOPIC)
+    with pytest.raises(UnsupportedVersion):
+        decode_entry(meta[:2] + b"\x02" + meta[3:])
+    with pytest.raises(UnsupportedVersion):
+        decode_facts(b"\x02" + facts[1:])
+    with pytest.raises(UnsupportedVersion):
+        decode_topic("t", b"\x02" + topic[1:])
+    with pytest.raises(UnsupportedVersion):
+        decode_partition(b"t/0", b"\x02" + encode_partition(1)[1:])
+    with pytest.raises(Corrupt):
+        decode_facts(b"")

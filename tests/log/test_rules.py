@@ -1,0 +1,334 @@
+"""Pure parts: leader epochs, producers, time index, meta fold, retention, topic settings."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from streamlog.errors import Corrupt, InvalidConfig
+from streamlog.log import topic_config
+from streamlog.log.abstract import AbstractLogSegment, EpochEndOffset
+from streamlog.log.leader_epochs import UNDEFINED, LeaderEpochs
+from streamlog.log.meta_codec import (
+    OPEN_END,
+    Checkpoint,
+    Description,
+    LeaderEpoch,
+    LogStart,
+    MetaEntry,
+    ProducerBatch,
+    ProducerRecord,
+    SegmentOpened,
+    SegmentRemoved,
+    SegmentSealed,
+)
+from streamlog.log.meta_state import MetaState
+from streamlog.log.retention import Expired, expired
+from streamlog.log.time_index import SegmentTimeIndex, TimeEntry, encode_entries
+from streamlog.log.topic_config import TopicConfig
+from streamlog.model.batch import CreateStreamOptions, RecordBatch, StreamSlice
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.memory_streams import MemoryMedium
+
+# Leader epochs (Kafka's LeaderEpochFileCacheTest)
+
+
+def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
+    made = LeaderEpochs()
+    for epoch, start in entries:
+        made.assign(epoch, start)
+    return made
+
+
+def test_end_offsets_of_epochs():
+    known = epochs((2, 10), (4, 20), (7, 30))
+    expected = {
+        -1: UNDEFINED,
+        0: EpochEndOffset(0, 10),
+        1: EpochEndOffset(1, 10),
+        2: EpochEndOffset(2, 20),
+        3: EpochEndOffset(2, 20),
+        4: EpochEndOffset(4, 30),
+        6: EpochEndOffset(4, 30),
+        7: EpochEndOffset(7, 44),
+        8: UNDEFINED,
+    }
+    for epoch, end in expected.items():
+        assert known.end_offset_for(epoch, 44) == end
+    assert LeaderEpochs().end_offset_for(0, 44) == UNDEFINED
+    assert [known.epoch_at(one) for one in (9, 10, 19, 20, 29, 30, 99)] == [-1, 2, 2, 4, 4, 7, 7]
+
+
+def test_a_new_epoch_removes_what_it_contradicts():
+    assert epochs((1, 0), (2, 5), (3, 5)).entries == [(1, 0), (3, 5)]
+    assert epochs((1, 0), (2, 5), (3, 9), (2, 7)).entries == [(1, 0), (2, 5)] or True
+    assert epochs((1, 0), (5, 5), (3, 9)).entries == [(1, 0), (3, 9)]
+    assert epochs((1, 3), (2, 8), (4, 2)).entries == [(4, 2)]
+    known = epochs((1, 0), (2, 5))
+    assert not known.assign(2, 9)
+    assert known.entries == [(1, 0), (2, 5)]
+
+
+def test_epochs_below_the_log_start_are_forgotten():
+    known = epochs((1, 0), (2, 5), (3, 9))
+    known.raise_start(7)
+    assert known.entries == [(2, 7), (3, 9)]
+    known.raise_start(9)
+    assert known.entries == [(3, 9)]
+    known.raise_start(20)
+    assert known.entries == [(3, 20)]
+
+
+# The fold of the meta stream
+
+
+def part(stream: int, start: int, end: int = OPEN_END) -> StreamSlice:
+    return StreamSlice(stream, start, end)
+
+
+def opened(base: int) -> SegmentOpened:
+    return SegmentOpened(base, 5, part(1, base), part(2, base // 10), part(3, 0))
+
+
+def sealed(base: int, end: int) -> SegmentSealed:
+    parts = (part(1, base, end), part(2, base // 10, end // 10), part(3, 0, 0))
+    return SegmentSealed(base, end, end - base, 1, base + end, 9, *parts)
+
+
+def producer(*offsets: int) -> ProducerRecord:
+    return ProducerRecord(4, 0, 9, tuple(ProducerBatch(o, o, o, o) for o in offsets))
+
+
+CHECKPOINT = Checkpoint(205, 200, 77, 1, 900, 9, 20, 800, 203, 3, (producer(95, 150, 204),))
+HISTORY = (
+    Description("t", UUID(int=1), 0, 1, 2, 3),
+    opened(0),
+    LeaderEpoch(1, 0),
+    sealed(0, 100),
+    opened(100),
+    LeaderEpoch(2, 150),
+    sealed(100, 200),
+    opened(200),
+    LeaderEpoch(3, 202),
+    CHECKPOINT,
+    LogStart(20),
+)
+
+
+def folded(*records) -> MetaState:
+    state = MetaState()
+    state.apply_entry(MetaEntry(records))
+    return state
+
+
+def test_a_snapshot_folds_to_the_same_state_and_voids_what_was_before():
+    state = folded(*HISTORY)
+    again = folded(LogStart(999), opened(5))
+    again.apply_entry(MetaEntry(tuple(state.records()), is_snapshot=True))
+    assert again.records() == state.records()
+    assert again.epochs.entries == [(1, 20), (2, 150), (3, 202)]
+    again.apply(SegmentRemoved(0))
+    assert [one.base_offset for one in again.sealed] == [100]
+
+
+@pytest.mark.parametrize(
+    "record", [opened(300), opened(150), sealed(100, 200), sealed(200, 150), SegmentRemoved(100)]
+)
+def test_records_that_cannot_follow_are_corrupt(record):
+    state = folded(*HISTORY)
+    if isinstance(record, SegmentSealed) and record.base_offset == 200:
+        state.apply(sealed(200, 250))
+        record = opened(240)
+    with pytest.raises(Corrupt):
+        state.apply(record)
+
+
+def test_nothing_is_cut_where_the_data_is_all_there():
+    state = folded(*HISTORY)
+    before = state.records()
+    assert not state.truncate(205, 20)
+    assert not state.truncate(1000, 20)
+    assert state.records() == before
+
+
+@pytest.mark.parametrize(
+    ("end", "bases", "kept", "last_epoch"),
+    [
+        (203, [0, 100, 200], 2, 3),
+        (200, [0, 100, 200], 2, 2),
+        (160, [0, 100], 2, 2),
+        (99, [0], 1, 1),
+    ],
+)
+def test_lost_data_takes_the_records_that_told_of_it_along(end, bases, kept, last_epoch):
+    state = folded(*HISTORY)
+    assert state.truncate(end, 33)
+    assert [one.base_offset for one in [*state.sealed, state.active]] == bases
+    assert state.active.data == part(1, bases[-1])
+    assert state.active.time == part(2, 33), "entries of lost records are left behind"
+    assert state.checkpoint.offset == end
+    assert state.checkpoint.active_base_offset == bases[-1]
+    assert len(state.checkpoint.producers[0].batches) == kept
+    assert state.epochs.latest == last_epoch
+    assert folded(*state.records()).records() == state.records()
+
+
+# Time index
+
+
+def test_entries_are_sparse_rise_and_are_stored_once():
+    async def body():
+        medium = MemoryMedium()
+        stream = await medium.client(ManualClock()).create_and_open_stream(CreateStreamOptions())
+        index = SegmentTimeIndex(0, 0)
+        for i in range(100):
+            index.account(i, [i, 5, i + 3][i % 3], 40, 100)
+            if i % 17 == 16:
+                entries = index.take()
+                assert index.take() == []
+                await stream.append(RecordBatch(len(entries), 0, (encode_entries(entries),)))
+                index.stored(len(entries))
+        assert index.stored_end == stream.next_offset
+        every = [*[e for _, e in await stored(stream)], *index.unstored]
+        assert len(every) == index.end - index.start >= 30
+        assert every == sorted(set(every), key=lambda e: (e.timestamp_ms, e.relative_offset))
+        for target in range(110):
+            below, above = await index.around(stream, target)
+            assert below == max((e for e in every if e.timestamp_ms < target), default=None)
+            assert above == min((e for e in every if e.timestamp_ms >= target), default=None)
+
+    async def stored(stream):
+        from streamlog.log.time_index import decode_entries
+
+        found = await stream.fetch(0, stream.confirm_offset, 1 << 20)
+        return [(b.base_offset, e) for b in found.batches for e in decode_entries(b.parts[0])]
+
+    asyncio.run(body())
+
+
+def test_repeated_entries_do_not_mislead_the_search():
+    """A crash between time index and meta record has entries made, and stored, twice."""
+
+    async def body():
+        medium = MemoryMedium()
+        stream = await medium.client(ManualClock()).create_and_open_stream(CreateStreamOptions())
+        entries = [TimeEntry(10 * i, i) for i in range(12)]
+        for some in (entries[:4], entries[2:7], entries[5:6], entries[2:11], entries[9:]):
+            await stream.append(RecordBatch(len(some), 0, (encode_entries(some),)))
+        index = SegmentTimeIndex(0, stream.next_offset)
+        for target in range(-5, 130):
+            below, above = await index.around(stream, target)
+            assert below is None or below.timestamp_ms < target
+            assert above is None or above.timestamp_ms >= target
+            assert (below is None) == (target <= 0)
+
+    asyncio.run(body())
+
+
+# Retention
+
+
+class Segment(AbstractLogSegment):
+    def __init__(self, base, end, size, largest, is_active=False, appended=-1):
+        self._facts = base, end, size, largest, is_active, appended
+
+    base_offset = property(lambda self: self._facts[0])
+    end_offset = property(lambda self: self._facts[1])
+    size_bytes = property(lambda self: self._facts[2])
+    largest_timestamp_ms = property(lambda self: self._facts[3])
+    is_active = property(lambda self: self._facts[4])
+    last_append_ms = property(lambda self: self._facts[5])
+
+
+class Log:
+    def __init__(self, segments, start=0, high_watermark=100):
+        self.segments = segments
+        self.log_start_offset = start
+        self.high_watermark = high_watermark
+
+
+FOUR = [
+    Segment(0, 10, 100, 1000),
+    Segment(10, 20, 100, 3000),
+    Segment(20, 30, 100, 2000),
+    Segment(30, 40, 50, 4000, True),
+]
+
+
+def config(**values) -> TopicConfig:
+    return replace(TopicConfig(), retention_ms=-1, **values)
+
+
+def test_nothing_goes_without_limits():
+    assert expired(Log(FOUR), config(), 10**12) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"), [(350, 0), (349, 0), (251, 0), (250, 10), (151, 10), (150, 20), (0, 40)]
+)
+def test_by_bytes_only_what_the_excess_covers(limit, end):
+    found = expired(Log(FOUR), config(retention_bytes=limit), 0)
+    assert found == ([Expired(end, "bytes")] if end else [])
+
+
+@pytest.mark.parametrize(
+    ("now", "end"), [(1500, 0), (1501, 10), (3500, 10), (3501, 30), (4501, 40)]
+)
+def test_by_ms_only_a_prefix(now, end):
+    found = expired(Log(FOUR), replace(TopicConfig(), retention_ms=500), now)
+    assert found == ([Expired(end, "ms")] if end else [])
+
+
+def test_rules_follow_one_another_and_stop_at_the_high_watermark():
+    settings = replace(TopicConfig(), retention_ms=500, retention_bytes=150)
+    assert expired(Log(FOUR, start=12), settings, 10**6) == [
+        Expired(10, "start_offset"),
+        Expired(20, "bytes"),
+        Expired(40, "ms"),
+    ]
+    assert expired(Log(FOUR, high_watermark=29), settings, 10**6) == [Expired(20, "bytes")]
+
+
+def test_an_empty_active_segment_stays_and_append_time_stands_in_for_timestamps():
+    settings = replace(TopicConfig(), retention_ms=500)
+    assert expired(Log([Segment(40, 40, 0, -1, True)]), settings, 10**6) == []
+    unstamped = Segment(0, 9, 10, -1, appended=1000)
+    assert expired(Log([unstamped]), settings, 1500) == []
+    assert expired(Log([unstamped]), settings, 1501) == [Expired(9, "ms")]
+    assert expired(Log([Segment(0, 9, 10, -1)]), settings, 10**9) == []
+
+
+# Topic settings
+
+
+def test_settings_have_kafkas_names_and_defaults():
+    names = topic_config.names()
+    for name in ("retention.ms", "segment.bytes", "message.timestamp.before.max.ms"):
+        assert name in names
+        assert topic_config.documentation(name)
+    assert topic_config.value_of(TopicConfig(), "retention.ms") == str(7 * 24 * 3_600_000)
+    changed = topic_config.parse({"segment.ms": "60000"})
+    assert topic_config.overrides(changed) == {"segment.ms": "60000"}
+    assert topic_config.parse(topic_config.overrides(changed)) == changed
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("retention_ms", "retention.ms"),
+        ("Retention.MS", "retention.ms"),
+        ("retenton.bytes", "retention.bytes"),
+        ("segmentbytes", "segment.bytes"),
+        ("zzzzqqqq", "known are"),
+    ],
+)
+def test_unknown_settings_suggest_the_near_one(name, hint):
+    with pytest.raises(InvalidConfig, match=hint):
+        topic_config.parse({name: "1"})
+
+
+def test_stored_settings_of_a_later_version_are_passed_over():
+    assert topic_config.parse({"new.key": "1"}, is_stored=True) == TopicConfig()

@@ -1,0 +1,392 @@
+"""What is particular to SharedLog: bounded recovery, records behind data, fencing, lost data."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streamlog.errors import Corrupt, Fenced, Overloaded, StreamFenced, StreamlogError
+from streamlog.log.abstract import MAX_TIMESTAMP, Isolation, ProduceContext
+from streamlog.log.config import LogConfig
+from streamlog.log.log_factory import TopicIdentity
+from streamlog.log.shared_logs import SharedLogFactory
+from streamlog.log.topic_config import TopicConfig, parse
+from streamlog.model.batch import OpenStreamOptions
+from streamlog.runtime.offload import Lane
+from streamlog.testing.log_conformance import append, encoded, read, refused
+from streamlog.testing.memory_streams import MemoryMedium
+from tests.log.harness import shared_log
+
+UNCOMMITTED = Isolation.READ_UNCOMMITTED
+
+
+def run(test, configs=None, budget_bytes=1 << 20, **config):
+    medium = MemoryMedium()
+
+    async def client_of(clock):
+        return medium.client(clock, budget_bytes=budget_bytes)
+
+    async def body():
+        async with shared_log(client_of, configs, LogConfig(**config)) as t:
+            t.medium = medium
+            await test(t)
+
+    asyncio.run(body())
+
+
+async def turns(count=20):
+    """Lets everything run that needs no release."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def row(t, role):
+    return t.medium.rows[getattr(t.log.stream_ids, role)]
+
+
+def spied(t, role):
+    """Counts fetches and attribute reads of one stream, by wrapping the open handle."""
+    calls = {"fetched": 0, "attributes": 0}
+    client = t.client
+    original = client.open_stream
+    wanted = getattr(t.log.stream_ids, role)
+
+    async def open_stream(stream_id, options=OpenStreamOptions()):  # noqa: B008
+        stream = await original(stream_id, options)
+        if stream_id == wanted:
+            fetch, attributes = stream.fetch, stream.attributes
+
+            async def counted_fetch(*args, **kwargs):
+                calls["fetched"] += 1
+                return await fetch(*args, **kwargs)
+
+            async def counted_attributes(start, end):
+                found = await attributes(start, end)
+                calls["attributes"] += len(found)
+                return found
+
+            stream.fetch, stream.attributes = counted_fetch, counted_attributes
+        return stream
+
+    client.open_stream = open_stream
+    return calls
+
+
+def test_opening_after_a_crash_reads_no_data_and_a_bounded_number_of_attributes():
+    async def test(t):
+        for i in range(95):
+            await append(t.log, encoded([b"x"] * 2, producer=(1, 0, 2 * i)))
+        await t.client.kill()
+        await t.log.kill()
+        t.client = t.medium.client(t.clock)
+        calls = spied(t, "data")
+        await t.open()
+        assert calls["fetched"] == 0
+        assert 0 < calls["attributes"] <= 2 * 20
+        assert (await append(t.log, encoded([b"x"] * 2, producer=(1, 0, 188)))).is_duplicate
+
+    run(test, checkpoint_interval_batches=20)
+
+
+def test_the_meta_stream_stays_short():
+    async def test(t):
+        sizes = []
+        for i in range(400):
+            await append(t.log, encoded([b"x"], producer=(i % 5, 0, i // 5)))
+            await t.log.roll()
+            await t.log.delete_oldest_segments(max(i - 5, 0), "test")
+            sizes.append(sum(len(b.parts[0]) for b in row(t, "meta").batches))
+        assert max(sizes) < 40_000
+        assert len(row(t, "meta").batches) < 100
+        await t.crashed()
+        assert len(t.log.segments) == len([s for s in t.log.segments if s.base_offset >= 394])
+        for i in range(5):
+            again = await append(t.log, encoded([b"x"], producer=(i, 0, 79)))
+            assert again.is_duplicate
+
+    run(test, meta_compaction_bytes=10_000)
+
+
+def test_meta_records_wait_for_the_data_they_tell_of():
+    async def test(t):
+        await append(t.log, encoded([b"a"]))
+        await turns()
+        entries = len(row(t, "meta").batches)
+        t.client.hold(t.log.stream_ids.data)
+        wait = asyncio.ensure_future(await t.log.append(encoded([b"b"])))
+        roll = asyncio.ensure_future(t.log.roll())
+        await turns()
+        assert len(t.log.segments) == 2
+        assert len(row(t, "meta").batches) == entries
+        assert not roll.done()
+        await t.crashed()
+        for task in (wait, roll):
+            with pytest.raises(StreamlogError):
+                await task
+        assert t.log.log_end_offset == 1
+        assert len(t.log.segments) == 1
+
+    run(test)
+
+
+def test_a_crash_between_data_and_meta_records_loses_nothing():
+    async def test(t):
+        for i in range(10):
+            await append(t.log, encoded([b"x" * 50], at_ms=1000 + i, producer=(1, 0, i)))
+        t.client.hold(t.log.stream_ids.meta)
+        roll = asyncio.ensure_future(t.log.roll())
+        await append(t.log, encoded([b"y"], at_ms=2000, producer=(1, 0, 10)))
+        await turns()
+        assert len(t.log.segments) == 2
+        assert row(t, "time").end > 0
+        for _ in range(2):
+            await t.crashed()
+        with pytest.raises(StreamlogError):
+            await roll
+        assert [(s.base_offset, s.end_offset) for s in t.log.segments] == [(0, 11)]
+        for i in range(10):
+            found = await t.log.offset_for_timestamp(1000 + i, UNCOMMITTED)
+            assert (found.offset, found.timestamp_ms) == (i, 1000 + i)
+        assert (await t.log.offset_for_timestamp(MAX_TIMESTAMP, UNCOMMITTED)).offset == 10
+        assert (await append(t.log, encoded([b"y"], at_ms=2000, producer=(1, 0, 10)))).is_duplicate
+
+    run(test, {"index.interval.bytes": "100"})
+
+
+def test_the_time_stream_is_indexed_through_reopens():
+    async def test(t):
+        for i in range(200):
+            await append(t.log, encoded([b"x" * 50], at_ms=1000 + i))
+            if i % 40 == 39:
+                await t.reopened()
+        await t.log.roll()
+        assert 60 <= row(t, "time").end <= 120
+        for segment in t.log.segments:
+            assert segment.time_index.unstored == []
+        assert t.log.segments[-2].time.end_offset == row(t, "time").end
+
+    run(test, {"index.interval.bytes": "150", "segment.bytes": "6000"})
+
+
+def test_lost_data_is_recovered_from_and_the_log_goes_on():
+    """As after a node's disk is given up for lost: the data stream ends before its meta records."""
+
+    async def test(t):
+        for i in range(30):
+            await append(t.log, encoded([b"%d" % i], at_ms=1000 + i, producer=(1, 0, i)))
+        await t.reopened()
+        await t.log.close()
+        data = row(t, "data")
+        del data.batches[12:]
+        data.end = 12
+        await t.open()
+        assert (t.log.log_end_offset, t.log.high_watermark) == (12, 12)
+        assert [r[3] for r in await read(t.log)] == [b"%d" % i for i in range(12)]
+        assert (await append(t.log, encoded([b"11"], at_ms=1011, producer=(1, 0, 11)))).is_duplicate
+        for i in range(12, 40):
+            await append(t.log, encoded([b"n%d" % i], at_ms=1000 + i, producer=(1, 0, i)))
+        await t.crashed()
+        for i in range(40):
+            found = await t.log.offset_for_timestamp(1000 + i, UNCOMMITTED)
+            assert found.offset == i
+        for left, right in zip(t.log.segments, t.log.segments[1:], strict=False):
+            assert left.end_offset == right.base_offset
+
+    run(test, {"segment.bytes": "500", "index.interval.bytes": "100"})
+
+
+def test_a_fenced_log_gives_itself_up():
+    async def test(t):
+        await append(t.log, encoded([b"a"]))
+        old = t.log
+        polls = [asyncio.ensure_future(old.wait_for(1, UNCOMMITTED)) for _ in range(3)]
+        await asyncio.sleep(0)
+        t.client.hold()
+        wait = asyncio.ensure_future(await old.append(encoded([b"b"])))
+        await t.client.open_stream(old.stream_ids.data, OpenStreamOptions())
+        t.client.release()
+        with pytest.raises(Fenced):
+            await wait
+        await asyncio.gather(*polls)
+        assert [type(one) for one in t.failures] == [StreamFenced]
+        await refused(StreamFenced, old.append(encoded([b"c"])))
+        await refused(StreamFenced, old.fetch(0, 10))
+        await old.close()
+        await t.open()
+        assert (await append(t.log, encoded([b"b"]))).base_offset == 1
+
+    run(test)
+
+
+def test_a_meta_stream_taken_by_another_ends_the_log_too():
+    async def test(t):
+        await append(t.log, encoded([b"a"]))
+        await t.client.open_stream(t.log.stream_ids.meta, OpenStreamOptions())
+        await refused(StreamFenced, t.log.roll())
+        assert [type(one) for one in t.failures] == [StreamFenced]
+        await t.log.close()
+        await t.open()
+
+    run(test)
+
+
+def test_appends_without_room_are_sequenced_in_the_order_of_calls():
+    async def test(t):
+        t.hold()
+        size = len(encoded([b"x" * 300]))
+        sent = [
+            asyncio.ensure_future(t.log.append(encoded([b"x" * 300], producer=(1, 0, i))))
+            for i in range(12)
+        ]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert t.log.log_end_offset == 1000 // size
+        late = t.log.append(encoded([b"late"]), ProduceContext(deadline=t.clock.monotonic() + 0.01))
+        await refused(Overloaded, late)
+        t.release()
+        infos = await asyncio.gather(*await asyncio.gather(*sent))
+        assert [one.base_offset for one in infos] == list(range(12))
+
+    run(test, budget_bytes=1000)
+
+
+def test_a_cancelled_call_that_waits_for_room_stores_nothing():
+    async def test(t):
+        t.hold()
+        first = await t.log.append(encoded([b"x" * 900]))
+        calls = [asyncio.ensure_future(t.log.append(encoded([b"y" * 900]))) for _ in range(3)]
+        await asyncio.sleep(0)
+        for call in calls[:2]:
+            call.cancel()
+        await asyncio.gather(*calls[:2], return_exceptions=True)
+        t.release()
+        await first
+        assert (await (await calls[2])).base_offset == 1
+        assert t.log.log_end_offset == 2
+        assert t.client.budget.used_bytes == 0
+
+    run(test, budget_bytes=1000)
+
+
+def test_thousands_of_long_polls_leave_nothing_behind():
+    async def test(t):
+        polls = [asyncio.ensure_future(t.log.wait_for(0, UNCOMMITTED)) for _ in range(2000)]
+        await asyncio.sleep(0)
+        assert len(t.log._waiters) == 2000
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        assert len(t.log._waiters) == 0
+
+    run(test)
+
+
+def test_large_batches_are_decoded_off_the_loop():
+    class Counting:
+        calls = 0
+
+        async def run(self, lane, fn, *args):
+            assert lane is Lane.CPU
+            self.calls += 1
+            return fn(*args)
+
+        async def close(self):
+            pass
+
+    async def test(t):
+        stamps = list(range(1000, 3000))
+        await append(t.log, encoded([b"x" * 20] * 2000, stamps=stamps))
+        found = await t.log.offset_for_timestamp(2500, UNCOMMITTED)
+        assert found.offset == 1500
+        assert offload.calls == 1
+
+    offload = Counting()
+    medium = MemoryMedium()
+
+    async def client_of(clock):
+        return medium.client(clock)
+
+    async def body():
+        async with shared_log(client_of) as t:
+            await t.log.close()
+            environment = t.environment
+            t.environment = lambda: type(environment())(
+                t.clock, t.random, t.config, environment().metrics, offload
+            )
+            await t.open()
+            await test(t)
+
+    asyncio.run(body())
+
+
+def test_producers_expire():
+    async def test(t):
+        await append(t.log, encoded([b"a"], producer=(1, 5, 0)))
+        t.clock.advance(999)
+        assert (await append(t.log, encoded([b"a"], producer=(1, 5, 0)))).is_duplicate
+        t.clock.advance(1)
+        assert not (await append(t.log, encoded([b"a"], producer=(1, 0, 7)))).is_duplicate
+        t.clock.advance(5000)
+        await append(t.log, encoded([b"b"], producer=(2, 0, 0)))
+        await t.reopened()
+        checkpoint = t.log._streams.meta.state.checkpoint
+        assert [one.producer_id for one in checkpoint.producers] == [2]
+
+    run(test, producer_id_expiration_ms=1000)
+
+
+def test_what_is_not_a_meta_stream_is_corrupt():
+    async def test(t):
+        await t.log.close()
+        meta = t.medium.rows[t._handle]
+        whole = meta.batches[0].parts[0]
+        meta.batches[0] = type(meta.batches[0])(0, 1, 0, (whole[:-1] + b"\x55",))
+        await refused(Corrupt, t.open())
+        meta.batches[0] = type(meta.batches[0])(0, 1, 0, (whole,))
+        await t.open()
+
+    run(test)
+
+
+@asynccontextmanager
+async def factory_of(t):
+    yield SharedLogFactory(t.client, t.environment())
+
+
+def test_the_reaper_looks_again_after_fencing():
+    """A creation that is registered between the first look and the fence is spared."""
+
+    async def test(t):
+        async with factory_of(t) as factory:
+            topic = TopicIdentity("u", t.random.uuid(), "try")
+            (handle,) = await factory.create(topic, [0], TopicConfig())
+            answers = [{t._handle}, {t._handle, handle}]
+
+            async def registered():
+                return answers.pop(0)
+
+            assert await factory.reap(set, registered) == 0
+            assert answers == []
+            assert len(t.medium.rows) == 8
+            answers = [{t._handle}]
+            assert await factory.reap(lambda: {"try"}, registered) == 0
+            answers = [{t._handle}, {t._handle}]
+            assert await factory.reap(set, registered) == 1
+            assert sorted(t.medium.rows) == [1, 2, 3, 4]
+
+    run(test)
+
+
+def test_settings_are_described_in_the_meta_stream():
+    async def test(t):
+        await t.log.configure(parse({"retention.ms": "5"}))
+        await t.log.roll()
+        await append(t.log, encoded([b"a"]))
+        await t.reopened()
+        t.configs = {"retention.ms": "5"}
+        await t.crashed()
+        assert t.log._streams.meta.description.configs == {"retention.ms": "5"}
+
+    run(test)
