@@ -355,7 +355,10 @@ class SharedLog(AbstractLog):
         if self._failure is not None:
             raise self._failure
         if self._is_closed:
-            raise Closed(f"{self._partition} was closed here; open it again")
+            raise self._closed()
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self._partition} was closed here; open it again")
 
     def _fail(self, error: StreamlogError) -> None:
         """Nothing more is taken; provisional state is never used again."""
@@ -385,8 +388,7 @@ class SharedLog(AbstractLog):
             if is_orderly:
                 await self._finish()
         finally:
-            await self._background.close()
-            self._acks.give_up()
+            await self._end_work()
         if is_orderly:
             for stream in self._streams.by_id.values():
                 await stream.close()
@@ -398,11 +400,16 @@ class SharedLog(AbstractLog):
             self._writer.checkpoint()
         await self._jobs.settle(self.log_end_offset)
 
+    async def _end_work(self) -> None:
+        """Whoever still waits is told."""
+        await self._background.close()
+        self._jobs.fail(self._closed())
+        self._acks.give_up()
+
     async def kill(self) -> None:
         self._is_closed = True
         self._waiters.release()
-        await self._background.close()
-        self._acks.give_up()
+        await self._end_work()
 
     async def delete(self) -> None:
         await self.kill()
