@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from streamlog.errors import Internal, Invalid, Overloaded, StreamlogError
 from streamlog.runtime.clock import Clock
@@ -30,6 +31,36 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Handlers: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
 Unary = Callable[[RequestContext, Any, Context], Awaitable[Any]]
 Streaming = Callable[[RequestContext, Any, Context], Awaitable[None]]
+
+
+def parse(message_type: Any, data: bytes) -> Any:
+    """Errors: Invalid for bytes that are no such message."""
+    try:
+        return message_type.FromString(data)
+    except DecodeError as error:
+        raise Invalid(
+            f"the bytes are no {message_type.DESCRIPTOR.name} (cut short, or not protobuf): {error}"
+        ) from error
+
+
+def deserializer(message_type: Any) -> Callable[[bytes], Any]:
+    """For gRPC, which would turn an exception into a status without details: an Invalid instead of
+    the message goes to the handler, where `checked` raises it."""
+
+    def deserialize(data: bytes) -> Any:
+        try:
+            return parse(message_type, data)
+        except Invalid as error:
+            return error
+
+    return deserialize
+
+
+def checked(request: Any) -> Any:
+    """Errors: Invalid, where the message could not be parsed."""
+    if isinstance(request, StreamlogError):
+        raise request
+    return request
 
 
 class Calls:
@@ -52,7 +83,7 @@ class Calls:
     def unary(self, name: str, handle: Unary) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
             async with self._enter(name, context) as known:
-                return await handle(known, request, context)
+                return await handle(known, checked(request), context)
 
         return call
 
@@ -61,7 +92,7 @@ class Calls:
 
         async def call(request: Any, context: Context) -> None:
             async with self._enter(name, context) as known:
-                await handle(known, request, context)
+                await handle(known, checked(request), context)
 
         return call
 

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from streamlog.errors import Invalid, StreamlogError
-from streamlog.server.calls import Calls, Context, Handlers, Unary
+from streamlog.server.calls import Calls, Context, Handlers, Unary, deserializer
 from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
 from streamlog.server.services.admin import (
     AdminService,
@@ -73,7 +73,7 @@ class GrpcAdmin:
         raw: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
                 self._calls.unary(f"AdminService/{name}", handle),
-                request_deserializer=getattr(admin_pb2, f"{name}Request").FromString,
+                request_deserializer=deserializer(getattr(admin_pb2, f"{name}Request")),
                 response_serializer=getattr(admin_pb2, f"{name}Response").SerializeToString,
             )
             for name, handle in zip(_METHODS, handles, strict=True)

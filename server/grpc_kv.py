@@ -10,7 +10,7 @@ import grpc
 
 from streamlog.errors import Closed, Invalid, StreamlogError
 from streamlog.model.kv import Key, Value
-from streamlog.server.calls import Calls, Context, Handlers
+from streamlog.server.calls import Calls, Context, Handlers, deserializer
 from streamlog.server.context import RequestContext
 from streamlog.server.pipeline import Drain
 from streamlog.server.services.kv import KVService, PutMode, checked_limit
@@ -44,12 +44,12 @@ class GrpcKV:
         ):
             raw[name] = grpc.unary_unary_rpc_method_handler(
                 self._calls.unary(f"KVService/{name}", handle),
-                request_deserializer=request.FromString,
+                request_deserializer=deserializer(request),
                 response_serializer=response.SerializeToString,
             )
         raw["WatchKvs"] = grpc.unary_stream_rpc_method_handler(
             self._calls.streaming("KVService/WatchKvs", self._watch),
-            request_deserializer=kv_pb2.WatchKvsRequest.FromString,
+            request_deserializer=deserializer(kv_pb2.WatchKvsRequest),
             response_serializer=kv_pb2.WatchKvsResponse.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, raw)

@@ -8,10 +8,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
-from streamlog.errors import Invalid, StreamlogError
-from streamlog.server.calls import Calls, Context, Handlers
+from streamlog.errors import StreamlogError
+from streamlog.server.calls import Calls, Context, Handlers, deserializer, parse
 from streamlog.server.context import RequestContext
 from streamlog.server.conversion import (
     fetch_call,
@@ -97,7 +96,7 @@ class GrpcLog:
             ),
             "Fetch": grpc.unary_unary_rpc_method_handler(
                 calls.unary("LogService/Fetch", self._on_fetch),
-                request_deserializer=log_pb2.FetchRequest.FromString,
+                request_deserializer=deserializer(log_pb2.FetchRequest),
             ),
         }
         for name, handle, request, response in (
@@ -128,7 +127,7 @@ class GrpcLog:
         ):
             raw[name] = grpc.unary_unary_rpc_method_handler(
                 calls.unary(f"LogService/{name}", handle),
-                request_deserializer=request.FromString,
+                request_deserializer=deserializer(request),
                 response_serializer=response.SerializeToString,
             )
         return grpc.method_handlers_generic_handler(SERVICE, raw)
@@ -265,16 +264,6 @@ def reader(context: Context) -> Callable[[], Awaitable[bytes | None]]:
         return message if isinstance(message, bytes) else None
 
     return read
-
-
-def parse(message_type: Any, data: bytes) -> Any:
-    """Errors: Invalid for bytes that are no such message."""
-    try:
-        return message_type.FromString(data)
-    except DecodeError as error:
-        raise Invalid(
-            f"the bytes are no {message_type.DESCRIPTOR.name} (cut short, or not protobuf): {error}"
-        ) from error
 
 
 def _current_epoch(part: Any) -> int | None:

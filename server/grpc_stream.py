@@ -9,9 +9,9 @@ import grpc
 from streamlog.errors import Closed, Invalid, StreamlogError
 from streamlog.model.batch import OpenStreamOptions, RecordBatch, StoredBatch
 from streamlog.runtime.buffers import join, parts_size
-from streamlog.server.calls import Calls, Context, Handlers
+from streamlog.server.calls import Calls, Context, Handlers, deserializer, parse
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc_log import Refusal, parse, reader
+from streamlog.server.grpc_log import Refusal, reader
 from streamlog.server.in_flight import Budgets
 from streamlog.server.metrics import ServerMetrics
 from streamlog.server.pipeline import Answer, Drain, Pipeline
@@ -76,7 +76,7 @@ class GrpcStream:
             ),
             "ReadStream": grpc.unary_stream_rpc_method_handler(
                 calls.streaming("StreamService/ReadStream", self._read),
-                request_deserializer=stream_pb2.ReadStreamRequest.FromString,
+                request_deserializer=deserializer(stream_pb2.ReadStreamRequest),
                 response_serializer=stream_pb2.ReadStreamResponse.SerializeToString,
             ),
         }
@@ -92,7 +92,7 @@ class GrpcStream:
         ):
             raw[name] = grpc.unary_unary_rpc_method_handler(
                 calls.unary(f"StreamService/{name}", handle),
-                request_deserializer=getattr(stream_pb2, f"{name}Request").FromString,
+                request_deserializer=deserializer(getattr(stream_pb2, f"{name}Request")),
                 response_serializer=getattr(stream_pb2, f"{name}Response").SerializeToString,
             )
         return grpc.method_handlers_generic_handler(SERVICE, raw)

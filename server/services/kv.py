@@ -98,7 +98,8 @@ class KVService:
         namespace = namespace or NAMESPACE_DEFAULT
         if namespace.startswith("_"):
             raise InvalidName("namespaces that start with _ are the engine's own; choose another")
-        if len(namespace) > NAMESPACE_BYTES_MAX or not _NAMESPACE.fullmatch(namespace):
+        is_dots = namespace in (".", "..")
+        if is_dots or len(namespace) > NAMESPACE_BYTES_MAX or not _NAMESPACE.fullmatch(namespace):
             raise InvalidName(
                 f"namespace {namespace[:80]!r}: use 1 to {NAMESPACE_BYTES_MAX} of the letters "
                 "a-z A-Z 0-9 . _ -"

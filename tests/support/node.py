@@ -8,9 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 
 def free_port() -> int:
@@ -62,6 +65,24 @@ class NodeProcess:
             raise RuntimeError(f"the node did not start: {self.log_path.read_text()[-2000:]}")
         self.banner = json.loads(line)
         return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def metric(self, name: str) -> float:
+        """The sum over its labels of a sample on the metrics page."""
+        with urllib.request.urlopen(f"http://{self.banner['http']}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        samples = [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        ]
+        assert samples, f"no metric {name}"
+        return sum(samples)
 
     def kill(self) -> None:
         """SIGKILL: no chance to do anything."""
