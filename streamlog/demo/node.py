@@ -31,6 +31,7 @@ class NodeProcess:
         self._wal = wal
         self._listen = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
+        self._reading: threading.Thread | None = None
         self.banner: dict[str, object] = {}
 
     @property
@@ -74,14 +75,16 @@ class NodeProcess:
         """The first line of stdout: one JSON object, written when the node serves."""
         assert process.stdout is not None
         first: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=_first_line, args=(process.stdout, first), daemon=True).start()
+        self._reading = threading.Thread(
+            target=_first_line, args=(process.stdout, first), daemon=True
+        )
+        self._reading.start()
         try:
             line = first.get(timeout=START_TIMEOUT_S)
         except queue.Empty:
             line = b""
         if not line:
-            process.kill()
-            process.wait()
+            self.kill()
             raise Unavailable(f"the node did not start: {self.last_log_line()}")
         banner = json.loads(line)
         assert isinstance(banner, dict)
@@ -95,7 +98,13 @@ class NodeProcess:
         """SIGKILL; returns when the process is gone."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._gone()
+
+    def _gone(self, timeout_s: float | None = None) -> None:
+        assert self._process is not None
+        self._process.wait(timeout_s)
+        if self._reading is not None:
+            self._reading.join()
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if that is not enough. Does nothing to a node that is not there."""
@@ -104,10 +113,9 @@ class NodeProcess:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(STOP_TIMEOUT_S)
+            self._gone(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.kill()
             raise StreamlogError(
                 f"the node did not stop within {STOP_TIMEOUT_S:g} s; its log: {self.log_path}"
             ) from None
@@ -119,7 +127,8 @@ class NodeProcess:
 
 
 def _first_line(stdout: IO[bytes], first: queue.Queue[bytes]) -> None:
-    first.put(stdout.readline())
-    # Keeps the pipe empty, so that the node never waits for its parent to read.
-    while stdout.read(1 << 16):
-        pass
+    with stdout:
+        first.put(stdout.readline())
+        # Keeps the pipe empty, so that the node never waits for its parent to read.
+        while stdout.read(1 << 16):
+            pass

@@ -23,6 +23,7 @@ from streamlog.demo.writer import RoundWriter
 from streamlog.errors import StreamlogError
 
 FETCH_TIMEOUT_S = 30.0
+KILL_ATTEMPTS = 5
 
 Progress = Callable[[str], None]
 
@@ -121,13 +122,16 @@ def run(
 def _crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> _Crash:
     """SIGKILL with sends under way; ends at the first acknowledgement of the restarted node."""
     pid = node.pid
-    writer.send_ahead()
-    writer.await_one()
-    requests = writer.requests_under_way()
+    for _ in range(KILL_ATTEMPTS):
+        writer.send_ahead()
+        writer.await_one()
+        requests = writer.requests_under_way()
+        if requests:
+            break
     node.kill()
     away_since = time.monotonic()
     unacknowledged = writer.records_unacknowledged()
-    if unacknowledged == 0:
+    if requests == 0 or unacknowledged == 0:
         raise KillHitNothing("every request was acknowledged before the kill; run it once more")
     progress(
         f"kill -9 {pid}: {requests} requests were under way, "
@@ -135,7 +139,7 @@ def _crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> _Crash
     )
     restart_s = node.start()
     progress(f"node {node.pid} serves the same data after {restart_s:.1f} s; producing on")
-    writer.await_one()
+    writer.await_unacknowledged()
     return _Crash(unacknowledged, restart_s, time.monotonic() - away_since)
 
 

@@ -58,6 +58,12 @@ class RoundWriter:
         self._pending.popleft()
         self.bytes_acknowledged += size_bytes
 
+    def await_unacknowledged(self) -> None:
+        """Waits for the oldest send that is not acknowledged now."""
+        while len(self._pending) > 1 and self._pending[0][0].done():
+            self.await_one()
+        self.await_one()
+
     def requests_under_way(self) -> int:
         return int(self._producer.metrics()["messages_in_flight"])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streamlog.cli import main
 from tests.cli.conftest import COMMAND, Command
 
 Done = Callable[..., bytes]
@@ -83,10 +84,13 @@ def test_a_failure_is_exit_code_1_and_one_line(
         ("config", "show", "--topic", "t", "--broker", "0"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(run: Command, arguments: tuple[str, ...]) -> None:
-    ended = run(*arguments)
-    assert (ended.returncode, ended.stdout) == (2, b"")
-    assert b"Usage: streamlog" in ended.stderr
+def test_wrong_usage_is_exit_code_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Usage: streamlog" in said.err
 
 
 def test_a_node_that_is_not_there_is_named(environment: dict[str, str]) -> None:
