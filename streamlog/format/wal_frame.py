@@ -206,6 +206,15 @@ def decode_frame_header(
     )
 
 
+def is_damaged_header(data: Buffer, life: Life, position: int) -> bool:
+    """`data` is no header of this life, but was meant to be: the salt, or generation and place, are
+    this life's, which no other bytes have but by design."""
+    if len(data) < HEADER_BYTES:
+        return False
+    _, _, _, generation, salt, own_position, *_ = _HEADER.unpack_from(data)
+    return bool(salt == life.salt or (generation, own_position) == (life.generation, position))
+
+
 def decode_entries(header: FrameHeader, frame: Buffer) -> list[StreamEntry] | None:
     """The entries of a frame whose bytes start `frame`; None where a CRC or a size is wrong.
 

@@ -132,8 +132,12 @@ class WriteAheadLog:
                 error, str(disk), "reading the write-ahead log", StoreUnavailable
             ) from error
         if folder.plan.torn is not None:
-            name, position = folder.plan.torn
-            log.info("cut a torn write", extra={"file": name, "position": position})
+            name, start, end = folder.plan.torn
+            log.warning(
+                "cut a torn write from the end of the write-ahead log: its CRC does not match, and "
+                "unless the disk damaged it later it was never acknowledged",
+                extra={"file": name, "start": start, "end": end},
+            )
         return cls(disk, offload, config, registry, random, folder)
 
     @property

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlog.format.corrupt import corrupt
+from streamlog.format.wal_frame import HEADER_BYTES
 from streamlog.format.wal_superblock import FileState
 from streamlog.wal.scan import FrameRef, ScannedFile
 
@@ -30,14 +31,15 @@ from streamlog.wal.scan import FrameRef, ScannedFile
 class RecoveryPlan:
     """`live`: frames past `released_through`, in order of sequence, each with its file.
 
-    `torn`: (file name, position) where a torn write was cut, if one was seen.
+    `torn`: (file name, start, end) of a torn write that was cut, if one was seen; the end is that
+    of its header where no more is known.
     """
 
     live: list[tuple[ScannedFile, FrameRef]]
     released_through: int
     next_sequence: int
     next_generation: int
-    torn: tuple[str, int] | None
+    torn: tuple[str, int, int] | None
 
 
 def plan_recovery(files: Sequence[ScannedFile], *, released_through: int = 0) -> RecoveryPlan:
@@ -49,7 +51,7 @@ def plan_recovery(files: Sequence[ScannedFile], *, released_through: int = 0) ->
         key=lambda file: file.superblock.life.generation,
     )
     live: list[tuple[ScannedFile, FrameRef]] = []
-    torn: tuple[str, int] | None = None
+    torn: tuple[str, int, int] | None = None
     expected = released + 1
     before: ScannedFile | None = None
     for number, file in enumerate(active):
@@ -83,9 +85,11 @@ def plan_recovery(files: Sequence[ScannedFile], *, released_through: int = 0) ->
                     raise corrupt(
                         f"group {frame.sequence} is damaged", file.name, frame.position, frame.end
                     )
-                torn = (file.name, frame.position)
+                torn = (file.name, frame.position, frame.end)
                 break
             live.append((file, frame))
             expected += 1
+        if is_last and torn is None and file.is_header_torn:
+            torn = (file.name, file.end, file.end + HEADER_BYTES)
         before = file
     return RecoveryPlan(live, released, expected, max(generations, default=0) + 1, torn)

@@ -16,6 +16,7 @@ from streamlog.format.wal_frame import (
     FrameHeader,
     decode_entries,
     decode_frame_header,
+    is_damaged_header,
 )
 from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, FileState, Superblock
 from streamlog.runtime.disk import DiskFile
@@ -39,13 +40,17 @@ class FrameRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """`frames` in order; `released_through` is the highest that superblock or frames state."""
+    """`frames` in order; `released_through` is the highest that superblock or frames state.
+
+    `is_header_torn`: behind the last frame there is a damaged header of this life.
+    """
 
     name: str
     file: DiskFile
     superblock: Superblock
     frames: list[FrameRef]
     released_through: int
+    is_header_torn: bool = False
 
     @property
     def end(self) -> int:
@@ -56,6 +61,7 @@ class ScannedFile:
 def scan_file(name: str, file: DiskFile, superblock: Superblock) -> ScannedFile:
     """Reads the whole file. Errors: OSError, UnsupportedVersion."""
     frames: list[FrameRef] = []
+    is_header_torn = False
     released_through = superblock.released_through
     if superblock.state is FileState.ACTIVE:
         window = _Window(file, superblock.file_bytes)
@@ -74,7 +80,9 @@ def scan_file(name: str, file: DiskFile, superblock: Superblock) -> ScannedFile:
             )
             released_through = max(released_through, header.released_through)
             follows = header.end
-    return ScannedFile(name, file, superblock, frames, released_through)
+        header_bytes = window.read(follows, HEADER_BYTES)
+        is_header_torn = is_damaged_header(header_bytes, superblock.life, follows)
+    return ScannedFile(name, file, superblock, frames, released_through, is_header_torn)
 
 
 def _headers(name: str, window: _Window, superblock: Superblock) -> Iterator[FrameHeader]:
