@@ -26,6 +26,7 @@ from streamlog.client.producer_state import (
 )
 from streamlog.client.settings import (
     BYTES_IN_FLIGHT_MAX,
+    LINGERING_MESSAGES_MAX,
     MESSAGE_BYTES_TARGET,
     MESSAGES_IN_FLIGHT_MAX,
     ProducerSettings,
@@ -223,7 +224,7 @@ class ProducerCore:
         if batch is not None or not sequencer.has_room:
             return batch
         if not queue.ready:
-            if not self.accumulator.is_due(queue, now):
+            if not (self._may_linger_out and self.accumulator.is_due(queue, now)):
                 return None
             self.accumulator.close_open(queue, is_full=False)
             if not queue.ready:
@@ -231,6 +232,11 @@ class ProducerCore:
         batch = queue.ready.popleft()
         sequencer.sequence(batch, self.identity)
         return batch
+
+    @property
+    def _may_linger_out(self) -> bool:
+        """A batch that is not full may be sent for its age."""
+        return len(self._messages) < LINGERING_MESSAGES_MAX or self.accumulator.is_short_of_room
 
     def wake_at(self, now: float, *, can_send: bool) -> float:
         """When there is something to do without a further event.
@@ -247,7 +253,7 @@ class ProducerCore:
             if can_send and sequencer.state is PartitionState.RUNNING:
                 if sequencer.backoff_until > now:
                     wake = min(wake, sequencer.backoff_until)
-                else:
+                elif self._may_linger_out:
                     wake = min(wake, self.accumulator.linger_ends_at(queue))
             elif queue.open is not None:
                 wake = min(wake, queue.open.deadline)

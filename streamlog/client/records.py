@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from streamlog.codec.batch import BatchHeader
@@ -89,8 +90,8 @@ class FetchedBatch:
     def records(self) -> list[ConsumerRecord]:
         """Errors: CorruptMessage, InvalidRecord."""
         place = (self.topic, self.partition)
-        make = ConsumerRecord._make
-        return [make(place + record) for record in self._decoded()]
+        new: Callable[..., ConsumerRecord] = tuple.__new__
+        return [new(ConsumerRecord, place + record) for record in self._decoded()]
 
     def __len__(self) -> int:
         return self.record_count
