@@ -10,8 +10,20 @@ from typing import Any, Literal
 from prometheus_client import CollectorRegistry
 
 import streamlog
+from streamlog.compaction.collector import CollectorConfig
+from streamlog.engine.config import (
+    MIB,
+    AppendConfig,
+    FlushConfig,
+    ObjectConfig,
+    ReadConfig,
+    StreamEngineConfig,
+    UploadConfig,
+)
 from streamlog.errors import Fenced, StreamlogError
 from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.log.config import LogConfig
+from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.faults import FaultRates, FaultSource
@@ -24,10 +36,37 @@ from streamlog.testing.simulation.world import (
     Trace,
 )
 from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.wal.config import WalConfig
 from streamlog.wiring import Components, OpenEngine
 
 WalMode = Literal["disk", "object"]
 CLOCK_SKEW_MS_MAX = 120_000
+KIB = 1 << 10
+
+TIGHT = StreamEngineConfig(
+    append=AppendConfig(append_bytes_max=MIB),
+    flush=FlushConfig(flush_bytes_target=64 * KIB),
+    upload=UploadConfig(upload_bytes_target=64 * KIB, upload_interval_ms=300),
+    object=ObjectConfig(block_target_bytes=4 * KIB),
+    read=ReadConfig(
+        tail_cache_bytes=32 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
+    ),
+    collector=CollectorConfig(deletion_delay_ms=500, collect_interval_ms=300),
+    wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=64 * KIB),
+    metadata=MetadataConfig(
+        checkpoint_interval_ms=1_500,
+        checkpoint_records=12,
+        delta_bytes_min=512,
+        block_cache_bytes=64 * KIB,
+        orphan_resweep_ms=2_000,
+        file_sweep_interval_ms=1_000,
+    ),
+)
+"""Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
+the seconds of one history."""
+TIGHT_LOGS = LogConfig(
+    checkpoint_interval_batches=7, meta_compaction_bytes=2 * KIB, retention_check_interval_ms=1_000
+)
 
 
 class World:
@@ -127,6 +166,8 @@ class Node:
         return streamlog.open(
             "memory://",
             wal=world.wal,
+            config=TIGHT,
+            logs=TIGHT_LOGS,
             components=Components(
                 clock=self.clock,
                 random=node.random,
