@@ -18,10 +18,12 @@ from streamlog.model.batch import CreateStreamOptions
 from streamlog.testing.simulation import users
 from streamlog.testing.simulation.log_users import LogUsers
 from streamlog.testing.simulation.loop import run
-from streamlog.testing.simulation.model import StreamModel
+from streamlog.testing.simulation.model import StreamModel, Violation
 from streamlog.testing.simulation.node import Node, World
 
 WalMode = Literal["disk", "object"]
+PATIENCE_S = 300
+"""Virtual seconds within which everything dead is deleted."""
 
 
 @dataclass
@@ -155,7 +157,24 @@ class _History:
             node = self._world.start_node(name)
             await node.incarnation.start(self._check(node), name="check")
             await node.close()
+        node = self._world.start_node("empty")
+        await node.incarnation.start(self._delete_everything(node), name="empty")
+        await node.close()
         self._world.raise_failures()
+
+    async def _delete_everything(self, node: Node) -> None:
+        """Where nothing is left to read, no data object stays: neither dead ones nor orphans."""
+        engine = await node.open_until_up()
+        await self._logs.delete(node)
+        for stream_id in sorted(self._models):
+            await engine.streams.delete_stream(stream_id)
+        left: list[str] = []
+        for _ in range(PATIENCE_S):
+            await asyncio.sleep(1)
+            left = [info.key for info in (await self._world.store.list("data/")).objects]
+            if not left:
+                return
+        raise Violation(f"everything was deleted, and {left} stays")
 
     async def _check(self, node: Node) -> None:
         engine = await node.open_until_up()

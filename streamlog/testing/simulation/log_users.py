@@ -138,6 +138,11 @@ class LogUsers:
     def connected(self, task: asyncio.Task[None]) -> None:
         self._connected.append(task)
 
+    async def delete(self, node: Node) -> None:
+        """Deletes the topic."""
+        await self._log(node, self._partitions[0])
+        await node.engine.logs.delete_topic(TOPIC)
+
     async def check(self, node: Node) -> None:
         """All is calm: what is unanswered is sent again; then everything is read."""
         for model in self._partitions:
