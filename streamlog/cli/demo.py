@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ import click
 
 from streamlog.cli.output import emit, note
 from streamlog.cli.state import State, json_option, pass_state
+from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
+    from streamlog.demo.corpus import Source
     from streamlog.demo.scenario import Outcome
 
 WALS = ("disk", "object")
@@ -55,7 +58,7 @@ def demo(
     compares it line by line; once in each WAL mode. Exit code 1 if anything is lost, doubled or
     changed.
     """
-    from streamlog.demo import corpus, generator, scenario
+    from streamlog.demo import corpus, generator
 
     folder = data or Path(tempfile.mkdtemp(prefix="streamlog-demo-"))
     if logs is None:
@@ -67,19 +70,12 @@ def demo(
         part = "" if source.is_whole else f", its first {source.size_bytes >> 20} MiB"
         note(f"  {source.path.name} → {source.topic}: {len(source.lines)} lines{part}")
     outcomes = []
-    for mode in WALS if wal == "both" else (wal,):
-        place = folder / f"wal-{mode}"
-        if place.exists():
-            raise click.UsageError(f"{place} exists; the demonstration needs an empty folder")
-        outcomes.append(
-            scenario.run(
-                sources,
-                place,
-                wal=mode,
-                size_bytes=int(mib * (1 << 20)),
-                progress=_Progress(mode),
-            )
-        )
+    try:
+        for mode in WALS if wal == "both" else (wal,):
+            outcomes.append(_one(sources, folder / f"wal-{mode}", mode, mib))
+    except StreamlogError:
+        note(f"data and node logs stay in {folder}")
+        raise
     good = all(outcome.is_good for outcome in outcomes)
     if state.json:
         emit({"good": good, "runs": [_facts(outcome) for outcome in outcomes]})
@@ -93,6 +89,15 @@ def demo(
         sys.exit(1)
     if not state.json:
         _next(folder if data else None)
+
+
+def _one(sources: Sequence[Source], place: Path, wal: str, mib: float) -> Outcome:
+    from streamlog.demo import scenario
+
+    if place.exists():
+        raise click.UsageError(f"{place} exists; the demonstration needs an empty folder")
+    size_bytes = int(mib * (1 << 20))
+    return scenario.run(sources, place, wal=wal, size_bytes=size_bytes, progress=_Progress(wal))
 
 
 class _Progress:

@@ -49,7 +49,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         ctx.exit()
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["--help", "-h"]})
+@click.group(cls=Commands)
 @click.option(
     "--version",
     is_flag=True,
