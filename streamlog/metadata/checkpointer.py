@@ -65,6 +65,8 @@ class _Attempt:
     snapshot: Snapshot
     built: Built
     checkpoint: Checkpoint
+    deletes: list[Operation]
+    """Of every tenure that has something to delete: its covered records, its covered moves."""
 
 
 class Checkpointer:
@@ -213,7 +215,7 @@ class Checkpointer:
             base = await self._put(built.base)
         delta = await self._put(built.delta)
         named = Checkpoint(snapshot.revision, snapshot.marks, delta, base)
-        return _Attempt(state, snapshot, built, named)
+        return _Attempt(state, snapshot, built, named, self._deletes(state, named))
 
     async def _put(self, file: BuiltFile) -> FileRef:
         self._number += 1
@@ -235,7 +237,7 @@ class Checkpointer:
         key, own_key = checkpoint.key(self._prefix), fence.key(self._prefix, tenure)
         own = replace(self._own_fence, gen=self._follower.gen)
         then: list[Operation] = [Put(key, checkpoint.encode(attempt.checkpoint))]
-        then += self._deletes(attempt)[: OPERATIONS_MAX - 1]
+        then += attempt.deletes[: OPERATIONS_MAX - 1]
         compares: list[Compare] = [
             RevisionIs(key, attempt.state.checkpoint_revision),
             ValueIs(own_key, fence.encode(own)),
@@ -265,13 +267,12 @@ class Checkpointer:
             await self._follower.adopted(attempt.state.checkpoint_revision)
         return None
 
-    def _deletes(self, attempt: _Attempt) -> list[Operation]:
-        """Of every tenure that has something to delete: its covered records, its covered moves."""
-        before = attempt.state.checkpoint.tenures if attempt.state.checkpoint else {}
+    def _deletes(self, state: State, named: Checkpoint) -> list[Operation]:
+        before = state.checkpoint.tenures if state.checkpoint else {}
         deletes: list[Operation] = []
-        for tenure, mark in sorted(attempt.checkpoint.tenures.items()):
+        for tenure, mark in sorted(named.tenures.items()):
             old = before.get(tenure, NEW_MARK)
-            is_left = tenure in attempt.state.leftover
+            is_left = tenure in state.leftover
             if mark.seq > old.seq or is_left:
                 first, end = (record.key(self._prefix, tenure, n) for n in (0, mark.seq + 1))
                 deletes.append(Delete(first, end))
@@ -314,7 +315,7 @@ class Checkpointer:
 
     async def _delete_covered(self, attempt: _Attempt) -> None:
         """What did not fit into the transaction. Cut short, the next opening finds it."""
-        deletes = self._deletes(attempt)[OPERATIONS_MAX - 1 :]
+        deletes = attempt.deletes[OPERATIONS_MAX - 1 :]
         for low in range(0, len(deletes), OPERATIONS_MAX):
             await self._kv.txn([], deletes[low : low + OPERATIONS_MAX])
         attempt.state.leftover.clear()

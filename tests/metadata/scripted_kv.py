@@ -1,0 +1,75 @@
+"""A KV store whose transactions go as the test says, and that counts what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streamlog.errors import MetadataUnavailable, OutcomeUnknown
+from streamlog.kvstore.interface import Compare, KVStore, Operation, Put, TxnResult
+from streamlog.metadata.keys.space import prefix_of
+
+PREFIX = prefix_of("test")
+
+Sent = tuple[Sequence[Compare], Sequence[Operation]]
+
+
+def writes(letter: str) -> Callable[[Sent], bool]:
+    """Transactions that put a key of that letter."""
+    start = PREFIX + letter.encode()
+    return lambda sent: any(isinstance(w, Put) and w.key.startswith(start) for w in sent[1])
+
+
+commits, moves, checkpoints = writes("c"), writes("m"), writes("k")
+
+
+class ScriptedKV:
+    """`plan` tells the next transactions that `matches` what happens to them:
+
+    "lost" applied, the answer lost; "dropped" never arrives, and nobody knows; "away" refused by
+    the network; "hold" waits for `released`; "late" nobody knows, it is applied by `land`.
+    """
+
+    def __init__(self, kv: KVStore) -> None:
+        self._kv = kv
+        self.plan: list[str] = []
+        self.matches: Callable[[Sent], bool] = commits
+        self.sent: list[Sent] = []
+        self.released = asyncio.Event()
+        self.held = asyncio.Event()
+        self._late: list[tuple[Any, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kv, name)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        sent = (compares, then)
+        if not self.matches(sent):
+            return await self._kv.txn(compares, then, otherwise)
+        self.sent.append(sent)
+        step = self.plan.pop(0) if self.plan else "ok"
+        if step == "away":
+            raise MetadataUnavailable("away")
+        if step == "dropped":
+            raise OutcomeUnknown("dropped")
+        if step == "late":
+            self._late.append((compares, then, otherwise))
+            raise OutcomeUnknown("late")
+        if step == "hold":
+            self.held.set()
+            await self.released.wait()
+        result = await self._kv.txn(compares, then, otherwise)
+        if step == "lost":
+            raise OutcomeUnknown("lost")
+        return result
+
+    async def land(self) -> list[bool]:
+        """The late copies arrive; whether each was applied."""
+        late, self._late = self._late, []
+        return [(await self._kv.txn(*one)).succeeded for one in late]

@@ -1,0 +1,572 @@
+"""Checkpoints: what they keep, what they free, who wins, what damage does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamlog.errors import Corrupt, MetadataUnavailable, StoreUnavailable
+from streamlog.kvstore.interface import Put, prefix_end
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
+from streamlog.metadata.keys import checkpoint, fence
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.testing.metadata_filler import fill_metadata
+from tests.metadata.scripted_kv import ScriptedKV, checkpoints
+from tests.metadata.world import World, append, create, new_object, ranges_of
+
+PREFIX = prefix_of("test")
+
+
+class CountingStore:
+    """Counts what is read and written; fails puts on demand."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.gets: list[tuple[str, int]] = []
+        self.puts: list[str] = []
+        self.fail_puts = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        data = await self._store.get(key, start, length)
+        self.gets.append((key, len(data)))
+        return data
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> Any:
+        if self.fail_puts:
+            raise StoreUnavailable("the store is away", operation="put")
+        self.puts.append(key)
+        return await self._store.put(key, parts, if_absent=if_absent)
+
+
+async def keys(world: World, letter: str) -> list[bytes]:
+    start = PREFIX + letter.encode() + b"/"
+    return [kv.key for kv in (await world.kv.range(start, prefix_end(start))).kvs]
+
+
+async def files(world: World) -> list[str]:
+    return [info.key for info in (await world.store.list("checkpoint/")).objects]
+
+
+async def end_of(metadata: TenureMetadata, stream_id: int) -> int:
+    row = metadata.stream(stream_id)
+    assert row is not None
+    return row.end
+
+
+async def trim(metadata: TenureMetadata, stream_id: int, start: int) -> None:
+    row = metadata.stream(stream_id)
+    assert row is not None
+    await metadata.commit(CommitEntry(trims=[TrimEntry(stream_id, row.epoch, start)]))
+
+
+def test_a_checkpoint_replaces_records_and_moves() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure() as metadata:
+            a, b = await create(metadata, 2, topic="x")
+            expected = {}
+            for i in range(20):
+                await append(metadata, (a, b)[i % 2], i + 1)
+            await metadata.open_streams([(b, None)])
+            expected = {s: await ranges_of(metadata, s) for s in (a, b)}
+            assert await keys(world, "c")
+            assert await keys(world, "m")
+            await metadata.checkpoint()
+            assert not await keys(world, "c")
+            assert not await keys(world, "m")
+            assert {s: await ranges_of(metadata, s) for s in (a, b)} == expected
+            assert metadata.object_count == 20
+            await append(metadata, a, 1)
+            expected[a] = await ranges_of(metadata, a)
+            rows = metadata.streams()
+        again = await world.open()
+        assert [replace(r, tags=r.tags) for r in again.streams()] == rows
+        assert {s: await ranges_of(again, s) for s in (a, b)} == expected
+        assert again.object_count == 21
+        await again.close(drained=True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_survive_merges_and_restarts(seed: int) -> None:
+    """Against a plain list of every append: ranges, trims, deaths, over many checkpoints."""
+
+    async def main() -> None:
+        rng, world = random.Random(seed), World()
+        settings = {"delta_bytes_min": rng.choice([0, 500, 20_000])}
+        metadata = await world.open(**settings)
+        truth: dict[int, list[tuple[int, int, int]]] = {}
+        starts: dict[int, int] = {}
+        ever: set[int] = set()
+        for _ in range(150):
+            draw = rng.random()
+            if draw < 0.1 or not truth:
+                (stream,) = await create(metadata)
+                truth[stream], starts[stream] = [], 0
+            elif draw < 0.7:
+                rows = []
+                for stream in sorted(rng.sample(sorted(truth), min(3, len(truth)))):
+                    at, row = await end_of(metadata, stream), metadata.stream(stream)
+                    assert row is not None
+                    rows.append((stream, row.epoch, at, at + rng.randint(1, 9)))
+                new = await new_object(metadata, rows)
+                await metadata.commit(CommitEntry(objects=[new]))
+                ever.add(new.row.object_id)
+                for stream, _, at, end in rows:
+                    truth[stream].append((at, end, new.row.object_id))
+            elif draw < 0.8:
+                stream = rng.choice(sorted(truth))
+                starts[stream] = rng.randint(starts[stream], await end_of(metadata, stream))
+                await trim(metadata, stream, starts[stream])
+            elif draw < 0.83:
+                stream = rng.choice(sorted(truth))
+                row = metadata.stream(stream)
+                assert row is not None
+                await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, row.epoch)]))
+                del truth[stream], starts[stream]
+            elif draw < 0.95:
+                await metadata.checkpoint()
+            else:
+                await metadata.kill()
+                metadata = await world.open(**settings)
+                await metadata.take_over_previous(frozenset())
+        await metadata.checkpoint()
+        live = set()
+        for stream, ranges in truth.items():
+            start = starts[stream]
+            expected = [(max(a, start), b, o) for a, b, o in ranges if b > start]
+            assert await ranges_of(metadata, stream) == expected
+            live |= {o for _, _, o in expected}
+        assert {one.object_id for one in metadata.dead_objects(9999)} == ever - live
+        assert metadata.object_count == len(live)
+        for object_id in ever:
+            assert (await metadata.object(object_id) is not None) == (object_id in live)
+        await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_deaths_are_found_when_everything_was_destroyed() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure() as metadata:
+            streams = await create(metadata, 3)
+            ids = [await append(metadata, s, 5) for s in streams for _ in range(4)]
+            await metadata.checkpoint()
+            ids.append(await append(metadata, streams[0], 1))
+            await metadata.commit(CommitEntry(destroys=[StreamEpoch(s, 1) for s in streams]))
+            assert metadata.dead_objects() == []
+            await metadata.checkpoint()
+            assert {one.object_id for one in metadata.dead_objects()} == set(ids)
+            assert metadata.object_count == 0
+            assert metadata.stream_count == 0
+            (one,) = metadata.dead_objects(1)
+            assert one.revision <= metadata.revision
+            assert one.died_ms <= world.clock.now_ms()
+        async with world.tenure() as again:
+            assert {one.object_id for one in again.dead_objects()} == set(ids)
+            await again.forget_objects(ids[:5])
+            assert {one.object_id for one in again.dead_objects()} == set(ids[5:])
+            await create(again)
+            await again.checkpoint()
+        async with world.tenure() as last:
+            assert {one.object_id for one in last.dead_objects()} == set(ids[5:])
+
+    asyncio.run(main())
+
+
+def test_an_object_lives_as_long_as_one_range_does() -> None:
+    async def main() -> None:
+        async with World().tenure(delta_bytes_min=0) as metadata:
+            a, b = await create(metadata, 2)
+            new = await new_object(metadata, [(a, 1, 0, 5), (b, 1, 0, 5)])
+            await metadata.commit(CommitEntry(objects=[new]))
+            await metadata.checkpoint()
+            await trim(metadata, a, 5)
+            await metadata.checkpoint()
+            assert metadata.dead_objects() == []
+            await trim(metadata, b, 4)  # one offset of it is left
+            await metadata.checkpoint()
+            assert metadata.dead_objects() == []
+            await trim(metadata, b, 5)
+            await metadata.checkpoint()
+            assert [one.object_id for one in metadata.dead_objects()] == [new.row.object_id]
+
+    asyncio.run(main())
+
+
+def test_checkpoints_come_by_themselves() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(checkpoint_records=5) as metadata:
+            (stream,) = await create(metadata)
+            while metadata._follower.state.levels.revision == 0:
+                await append(metadata, stream, 1)
+        async with world.tenure(checkpoint_interval_ms=20) as metadata:
+            before = metadata._follower.state.checkpoint_revision
+            async with asyncio.timeout(10):
+                await metadata._follower.adopted(before)
+
+    asyncio.run(main())
+
+
+def test_racing_checkpoints_leave_one_whole_state() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b, world.tenure(3) as c:
+            streams = {m: (await create(m))[0] for m in (a, b, c)}
+            for turn in range(8):
+                for metadata, stream in streams.items():
+                    await append(metadata, stream, turn + 1)
+                await asyncio.gather(*(metadata.checkpoint() for metadata in streams))
+            expected = {s: await ranges_of(m, s) for m, s in streams.items()}
+            observer = await world.open(4)
+            for stream, ranges in expected.items():
+                assert len(ranges) == 8
+                assert await ranges_of(observer, stream) == ranges
+            # Followers gave up what the newest checkpoint holds, and read it from there.
+            for metadata in streams:
+                for stream, ranges in expected.items():
+                    assert await ranges_of(metadata, stream) == ranges
+            await observer.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_a_follower_adopts_another_nodes_checkpoint() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b:
+            (stream,) = await create(a)
+            for _ in range(10):
+                await append(a, stream, 1)
+            await a.checkpoint()
+            await b._follower.adopted(0)
+            assert b._follower.state.fold.newest.ranges == {}
+            assert len(await ranges_of(b, stream)) == 10
+            assert b.object_count == 10
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("plan", [["lost"], ["dropped"], ["late"], ["lost", "away"]])
+def test_an_unknown_outcome_of_a_checkpoint_is_settled(plan: list[str]) -> None:
+    async def main() -> None:
+        world = World()
+        kv = ScriptedKV(world.kv)
+        kv.matches = checkpoints
+        metadata = await world.open(kv=kv)
+        (stream,) = await create(metadata)
+        object_id = await append(metadata, stream, 3)
+        kv.plan = list(plan)
+        await metadata.checkpoint()
+        assert not any(await kv.land())
+        assert await ranges_of(metadata, stream) == [(0, 3, object_id)]
+        assert len(await files(world)) == 1
+        await append(metadata, stream, 3)
+        await metadata.checkpoint()
+        assert len(await ranges_of(metadata, stream)) == 2
+        await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_a_failed_checkpoint_leaves_the_old_one() -> None:
+    async def main() -> None:
+        world = World()
+        store = CountingStore(world.store)
+        metadata = await world.open(store=store)
+        (stream,) = await create(metadata)
+        for turn in range(4):
+            await append(metadata, stream, 1)
+            store.fail_puts = turn % 2 == 0
+            if store.fail_puts:
+                with pytest.raises(StoreUnavailable):
+                    await metadata.checkpoint()
+                assert len(metadata._follower.state.fold.generations) == 1
+            else:
+                await metadata.checkpoint()
+            assert len(await ranges_of(metadata, stream)) == turn + 1
+        await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_nothing_new_writes_nothing() -> None:
+    async def main() -> None:
+        world = World()
+        store = CountingStore(world.store)
+        metadata = await world.open(store=store)
+        await metadata.checkpoint()
+        await create(metadata)
+        await metadata.checkpoint()
+        puts = len(store.puts)
+        await metadata.checkpoint()
+        assert len(store.puts) == puts == 1
+        await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_more_tenures_than_one_transaction_can_delete() -> None:
+    async def main() -> None:
+        world = World()
+        kv = ScriptedKV(world.kv)
+        kv.matches = checkpoints
+        opened = [await world.open(node) for node in range(10, 80)]
+        for metadata in opened:
+            await metadata.open_streams([((await create(metadata))[0], None)])
+        metadata = await world.open(1, kv=kv)
+        await metadata.checkpoint()
+        ((compares, then),) = kv.sent
+        assert len(compares) == 2
+        assert len(then) == 128
+        assert not await keys(world, "c")
+        assert not await keys(world, "m")
+        for one in (*opened, metadata):
+            await one.kill()
+        again = await world.open(1)
+        assert again.stream_count == 70
+        await again.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_covered_records_that_were_left_behind_are_deleted_later() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            left = [kv for k in await keys(world, "c") if (kv := await world.kv.get(k))]
+            await metadata.checkpoint()
+        await world.kv.txn([], [Put(kv.key, kv.value) for kv in left])
+        async with world.tenure() as again:
+            assert len(await keys(world, "c")) == 1
+            await append(again, stream, 1)
+            await again.checkpoint()
+            assert not await keys(world, "c")
+
+    asyncio.run(main())
+
+
+def test_files_that_nothing_names_are_swept() -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open()
+        (stream,) = await create(first)
+        await first.checkpoint()
+        assert await files(world) == ["checkpoint/1.1/1"]
+        await append(first, stream, 1)
+        await first.checkpoint()
+        assert await files(world) == ["checkpoint/1.1/2"]  # its own old file is gone
+        await world.store.put("checkpoint/1.1/9", [b"an attempt that was cut short"])
+        await world.store.put("checkpoint/2.1/1", [b"of a tenure that is no more"])
+        second = await world.open()
+        await second.take_over_previous(frozenset())
+        live = await world.open(3)
+        await world.store.put("checkpoint/3.1/7", [b"an attempt under way"])
+        gone = await second._checkpointer.sweep_files()
+        assert sorted(gone) == ["checkpoint/1.1/9", "checkpoint/2.1/1"]
+        assert await files(world) == ["checkpoint/1.1/2", "checkpoint/3.1/7"]
+        for metadata in (first, second, live):
+            await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("part", ["tail", "range block", "object block", "missing"])
+def test_a_damaged_checkpoint_file_is_corrupt_and_named(part: str) -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(delta_bytes_min=0) as metadata:
+            (stream,) = await create(metadata)
+            await append(metadata, stream, 3)
+            await metadata.checkpoint()
+            ref = metadata._follower.state.levels.base
+            assert ref is not None
+            name = ref.ref.name
+        data = bytearray(await world.store.get(name))
+        at = {
+            "tail": ref.ref.tail_position + 3,
+            "range block": ref.range_bytes(0, 1)[0] + 3,
+            "object block": ref.object_bytes(0, 1)[0] + 3,
+            "missing": 0,
+        }[part]
+        data[at] ^= 4
+        await world.store.put(name, [bytes(data)])
+        if part == "missing":
+            await world.store.delete([name])
+
+        async def open_and_look() -> None:
+            again = await world.open()
+            try:
+                await ranges_of(again, stream)
+            finally:
+                await again.kill()
+
+        with pytest.raises(Corrupt) as caught:
+            await open_and_look()
+        assert caught.value.fields["object_key"] == name
+
+    asyncio.run(main())
+
+
+def test_a_lookup_goes_on_where_a_new_checkpoint_took_the_file() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b:
+            (stream,) = await create(a)
+            await append(a, stream, 3)
+            await a.checkpoint()
+            await b._follower.adopted(0)
+            async with b._follower.lock:  # b cannot adopt for now
+                await append(a, stream, 3)
+                await a.checkpoint()
+                looking = asyncio.ensure_future(ranges_of(b, stream))
+                await asyncio.sleep(0.01)
+            # What it had folded when it was asked, or more.
+            found = [r[:2] for r in await looking]
+            assert found in ([(0, 3)], [(0, 3), (3, 6)])
+
+    asyncio.run(main())
+
+
+def test_a_watch_that_fell_behind_starts_over() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b:
+            (stream,) = await create(a)
+            async with b._follower.lock:
+                for _ in range(30):
+                    await append(a, stream, 1)
+                await world.kv.compact(await world.kv.revision())
+            await b._follower.reach(a.revision)
+            assert len(await ranges_of(b, stream)) == 30
+
+    asyncio.run(main())
+
+
+def test_opening_reads_no_more_with_many_objects() -> None:
+    async def main() -> list[tuple[int, int]]:
+        costs = []
+        for objects in (10, 1000, 60_000):
+            world = World()
+            store = CountingStore(world.store)
+            filled = await fill_metadata(
+                world.kv, world.store, cluster_id="test", node_id=1, objects=objects, streams=40
+            )
+            metadata = await world.open(store=store)
+            await metadata.take_over_previous(frozenset())
+            assert metadata.object_count == objects
+            opening = list(store.gets)
+            stream = filled.streams[0]
+            at = filled.end_offset - 1
+            (found,) = await metadata.locate(stream, at, at + 1)
+            assert (found.start, found.end) == (filled.end_offset - 10, filled.end_offset)
+            assert len(store.gets) - len(opening) <= 2  # one range block, one object block
+            assert all(size <= 16 << 10 for _, size in store.gets[len(opening) :])
+            (again,) = await metadata.locate(stream, at, at + 1)
+            assert len(store.gets) - len(opening) <= 2
+            assert again == found
+            object_id = await append(metadata, stream, 5)
+            await metadata.checkpoint()
+            tail = await metadata.locate(stream, filled.end_offset, filled.end_offset + 1)
+            assert tail[0].object.object_id == object_id
+            costs.append((len(opening), sum(size for _, size in opening)))
+            await metadata.close(drained=True)
+        return costs
+
+    costs = asyncio.run(main())
+    assert [gets for gets, _ in costs] == [2, 2, 2]
+    # 240,000 ranges and 60,000 objects: 24 and 16 bytes of index per block of them.
+    assert costs[-1][1] < 16_000
+
+
+def test_a_base_merge_reads_and_parses_only_what_changed() -> None:
+    async def main() -> None:
+        world = World()
+        filled = await fill_metadata(
+            world.kv, world.store, cluster_id="test", node_id=1, objects=20_000, streams=40
+        )
+        metadata = await world.open(delta_bytes_min=0, delta_percent=1)
+        await metadata.take_over_previous(frozenset())
+        old = metadata._follower.state.levels.base
+        assert old is not None
+        before = bytes(await world.store.get(old.ref.name))
+        stream = filled.streams[20]
+        for _ in range(700):
+            await append(metadata, stream, 1)
+        await trim(metadata, filled.streams[3], 1000)
+        await metadata.checkpoint()
+        new = metadata._follower.state.levels.base
+        assert new is not None
+        assert new is not old
+        after = bytes(await world.store.get(new.ref.name))
+        copied = 0
+        for block in range(len(old.tail.ranges)):
+            start, end = old.range_bytes(block, block + 1)
+            copied += before[start:end] in after
+        assert copied >= len(old.tail.ranges) - 4
+        assert len(await ranges_of(metadata, stream)) == 2000 + 700
+        assert (await ranges_of(metadata, filled.streams[3]))[0][0] == 1000
+        await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_memory_is_given_up_with_the_fences_seen() -> None:
+    """A store without a checkpoint opens; a fence that another tenure sealed is known."""
+
+    async def main() -> None:
+        world = World()
+        a = await world.open(1)
+        b = await world.open(2)
+        await b.seal(a.tenure, even_if_alive=True)
+        assert not b._follower.state.fences[a.tenure].is_live
+        assert fence.decode((await world.kv.get(fence.key(PREFIX, a.tenure))).value).sealed_ms  # type: ignore[union-attr]
+        assert await world.kv.get(checkpoint.key(PREFIX)) is None
+        await a.kill()
+        await b.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_the_metadata_store_going_away_during_a_checkpoint() -> None:
+    async def main() -> None:
+        world = World()
+        kv = ScriptedKV(world.kv)
+        metadata = await world.open(kv=kv)
+        (stream,) = await create(metadata)
+        await append(metadata, stream, 1)
+        original = MemoryKVStore.get
+
+        async def away(self: MemoryKVStore, key: bytes, **more: Any) -> Any:
+            if key == checkpoint.key(PREFIX):
+                raise MetadataUnavailable("away")
+            return await original(self, key, **more)
+
+        MemoryKVStore.get = away  # type: ignore[assignment, method-assign]
+        try:
+            with pytest.raises(MetadataUnavailable):
+                await metadata.checkpoint()
+        finally:
+            MemoryKVStore.get = original  # type: ignore[method-assign]
+        await append(metadata, stream, 1)
+        await metadata.checkpoint()
+        assert len(await ranges_of(metadata, stream)) == 2
+        await metadata.close(drained=True)
+
+    asyncio.run(main())

@@ -1,0 +1,198 @@
+"""Object ids and garbage: windows, orphans of the living and the dead, pins, settled tenures."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog.kvstore.interface import Put, prefix_end
+from streamlog.metadata.interface import CommitEntry, StreamEpoch
+from streamlog.metadata.keys import fence, head, id_block, pin
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.object_ids import BITS, BLOCK_IDS, ObjectIds, window_ids
+from tests.metadata.world import World, append, create, new_object
+
+PREFIX = prefix_of("test")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["take", "commit", "release", "sweep", "crash"]), max_size=60))
+def test_whatever_is_left_behind_lies_in_the_window(steps: list[str]) -> None:
+    window = 4
+    ids = ObjectIds(3, window)
+    taken: list[int] = []
+    settled: set[int] = set()
+    durable = 0
+    for step in steps:
+        if step == "take" and ids.has_room:
+            taken.append(ids.take())
+        elif step == "commit" and ids.uncommitted:
+            one = min(ids.uncommitted) if len(taken) % 2 else max(ids.uncommitted)
+            durable = ids.floor([one])
+            ids.committed([one], durable)
+            settled.add(one)
+        elif step == "release" and ids.uncommitted:
+            ids.give_up([max(ids.uncommitted)])
+        elif step == "sweep":
+            settled.update(ids.orphans)
+            ids.swept(ids.orphans)
+        left = set(taken) - settled
+        assert left <= set(window_ids([3], durable, window))
+    assert taken == list(range(3 << BITS, (3 << BITS) + len(taken)))
+
+
+def test_a_window_passes_the_end_of_a_block() -> None:
+    ids = ObjectIds(3, 4)
+    ids._next = ids._durable = BLOCK_IDS - 2
+    assert [ids.take(), ids.take()] == [(4 << BITS) - 2, (4 << BITS) - 1]
+    assert ids.needs_block
+    assert ids.floor([(4 << BITS) - 2, (4 << BITS) - 1]) == 4 << BITS
+    ids.add_block(9)
+    assert ids.take() == 9 << BITS
+    expected = [(4 << BITS) - 2, (4 << BITS) - 1, 9 << BITS, (9 << BITS) + 1]
+    assert window_ids([3, 9], (4 << BITS) - 2, 4) == expected
+    # A floor at the end of a block is the beginning of the tenure's next one.
+    assert window_ids([3, 9], 4 << BITS, 2) == [9 << BITS, (9 << BITS) + 1]
+    assert window_ids([3], 4 << BITS, 2) == []
+    assert window_ids([3], 0, 2) == [3 << BITS, (3 << BITS) + 1]
+    assert window_ids([], 0, 2) == []
+
+
+def test_ids_go_on_in_the_next_block() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b:
+            (stream,) = await create(a)
+            a._object_ids._next = a._object_ids._durable = BLOCK_IDS - 1
+            found = [await append(a, stream, 1) for _ in range(3)]
+            assert found == [(2 << BITS) - 1, 3 << BITS, (3 << BITS) + 1]
+            assert await b.allocate_object_id() == 2 << BITS
+
+    asyncio.run(main())
+
+
+def test_a_dead_tenures_uncommitted_window_is_orphaned() -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open(put_window=8)
+        (stream,) = await create(first)
+        lost = await new_object(first, [(stream, 1, 0, 1)])
+        done = [await append(first, stream, 1) for _ in range(3)]
+        released = await first.allocate_object_id()
+        first.release_object_id(released)
+        await first.kill()
+        async with world.tenure() as second:
+            (orphans,) = await second.orphan_candidates()
+            assert orphans.tenure == first.tenure
+            assert not orphans.is_final
+            assert {lost.row.object_id, released} <= set(orphans.object_ids)
+            assert not set(done) & set(orphans.object_ids)
+            assert len(orphans.object_ids) == 8 - len(done)
+            await second.orphans_deleted(orphans)
+            assert await second.orphan_candidates() == []
+        # Another process does it again: deleting is harmless, forgetting is not.
+        async with world.tenure() as third:
+            found = {o.tenure: o for o in await third.orphan_candidates()}
+            assert found[first.tenure].object_ids == orphans.object_ids
+
+    asyncio.run(main())
+
+
+def test_a_dead_object_is_nobodys_orphan() -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open(put_window=8)
+        (stream,) = await create(first)
+        lost = await new_object(first, [(stream, 1, 0, 1)])
+        died = await append(first, stream, 1)
+        await first.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
+        await first.kill()
+        async with world.tenure() as second:
+            await create(second)
+            for _ in range(2):
+                (orphans,) = await second.orphan_candidates()
+                assert lost.row.object_id in orphans.object_ids
+                assert died not in orphans.object_ids
+                await second.checkpoint()
+            assert [one.object_id for one in second.dead_objects()] == [died]
+
+    asyncio.run(main())
+
+
+def test_a_living_tenures_window_is_left_alone() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b:
+            (stream,) = await create(a)
+            await new_object(a, [(stream, 1, 0, 1)])
+            assert await b.orphan_candidates() == []
+            assert await a.orphan_candidates() == []
+
+    asyncio.run(main())
+
+
+def test_a_settled_tenure_is_forgotten_after_the_late_sweep() -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open()
+        await create(first)
+        await first.close(drained=True)
+        settled = (fence.key(PREFIX, first.tenure), head.key(PREFIX, first.tenure))
+        second = await world.open(orphan_resweep_ms=0)
+        # It still holds a stream: swept, not settled.
+        (orphans,) = await second.orphan_candidates()
+        assert not orphans.is_final
+        await second.orphans_deleted(orphans)
+        await second.take_over_previous(frozenset())
+        assert await second.orphan_candidates() == []  # not yet checkpointed
+        await second.checkpoint()
+        (orphans,) = await second.orphan_candidates()
+        assert orphans.is_final
+        await second.orphans_deleted(orphans)
+        for key in settled:
+            assert await world.kv.get(key) is None
+        start = id_block.block_prefix(PREFIX, id_block.OBJECTS)
+        blocks = (await world.kv.range(start, prefix_end(start))).kvs
+        assert {id_block.decode_owner(kv.value) for kv in blocks} == {second.tenure}
+        await second._follower.reach(await world.kv.revision())
+        assert first.tenure not in second._follower.state.fold.marks
+        await create(second)
+        await second.checkpoint()
+        assert second._follower.state.checkpoint is not None
+        assert set(second._follower.state.checkpoint.tenures) == {second.tenure}
+        await second.close(drained=True)
+        third = await world.open()
+        assert third.stream_count == 2
+        await third.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_the_oldest_pin_counts() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure() as metadata:
+            assert await metadata.oldest_pin() is None
+            for name, revision in ((b"a", 70), (b"b", 50)):
+                value = pin.encode(pin.Pin(revision, "a reader"))
+                await world.kv.txn([], [Put(pin.key(PREFIX, name), value)])
+            assert await metadata.oldest_pin() == 50
+
+    asyncio.run(main())
+
+
+def test_a_lost_lease_is_replaced_while_the_tenure_lives() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure() as metadata:
+            (found,) = (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
+            await world.kv.revoke_lease(found.lease_id)
+            assert not (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
+            await metadata._liveness.tick()
+            (again,) = (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
+            assert again.lease_id != found.lease_id
+        assert not (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
+
+    asyncio.run(main())
