@@ -24,7 +24,7 @@ from streamlog.errors import (
     Unavailable,
     UnknownTopicOrPartition,
 )
-from streamlog.log.abstract import AbstractLog, ProduceContext, TopicPartition
+from streamlog.log.abstract import AbstractLog, Isolation, ProduceContext, TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.model import Violation
 from streamlog.testing.simulation.users import Tally
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from streamlog.testing.simulation.node import Node, World
 
 TOPIC = "simulated"
+SETTINGS = {"segment.bytes": "1500", "index.interval.bytes": "300"}
+"""Segments roll, and the time index grows, within the seconds of one history."""
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
 IN_FLIGHT_MAX = 5
 RETRIED = (Unavailable, OutcomeUnknown, Fenced)
 """A client tries these again: at this node, or at the one that leads next."""
@@ -62,7 +65,7 @@ class ProducerModel:
         values = [b"%d" % (self.next_sequence + i) for i in range(count)]
         encoded = encode_values(
             values,
-            timestamp_ms=1_700_000_000_000 + self.next_sequence,
+            timestamp_ms=FIRST_TIMESTAMP_MS + self.next_sequence,
             producer=Producer(self.producer_id, 0, self.next_sequence),
         )
         batch = SentBatch(self.next_sequence, count, bytes(encoded.data))
@@ -159,11 +162,12 @@ class LogUsers:
                     found.append(batch.header)
                     offset = batch.header.next_offset
             model.finish(found)
+            await _check_timestamps(log, found)
 
     async def _log(self, node: Node, model: PartitionModel) -> AbstractLog:
         while True:
             try:
-                await node.engine.logs.create_topic(TOPIC, len(self._partitions), {})
+                await node.engine.logs.create_topic(TOPIC, len(self._partitions), SETTINGS)
             except AlreadyExists:
                 break
             except RETRIED:
@@ -243,3 +247,11 @@ class LogUsers:
                 continue
             for batch in scan(b"".join(fetched.parts)):
                 model.see(batch.header)
+
+
+async def _check_timestamps(log: AbstractLog, found: list[BatchHeader]) -> None:
+    """Every batch has a timestamp of its own, and is found by it."""
+    for header in found[:: max(1, len(found) // 10)]:
+        at = await log.offset_for_timestamp(header.base_timestamp_ms, Isolation.READ_UNCOMMITTED)
+        if at.offset != header.base_offset:
+            raise Violation(f"{log.topic_partition}: {header} was looked up, {at} was found")
