@@ -113,6 +113,8 @@ class Checkpointer:
             while not self._has_news:
                 news.clear()
                 await news.wait()
+                if self._follower.is_sealed:
+                    return
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._left_s()):
                     while not self._is_full:

@@ -96,6 +96,7 @@ class Committer:
         self._wants_floor = False
         self._failure: StreamlogError | None = None
         self.allocator: ObjectIdAllocator | None = None
+        follower.on_sealed(self._work.set)
 
     # callers
 
@@ -156,6 +157,9 @@ class Committer:
             self._work.clear()
             while (self._queue or self._wants_floor) and self._failure is None:
                 await self._commit(self._take())
+            if self._follower.is_sealed:
+                # Nothing is under way here, so everything that waits can be told.
+                self.fail(self._fenced())
             if not self._queue:
                 self._idle.set()
 

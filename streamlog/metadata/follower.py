@@ -68,6 +68,7 @@ class Follower:
         self._checkpoint_seen = state.checkpoint_revision
         self._adopted = asyncio.Condition()
         self._on_moved: list[Callable[[Moved], None]] = []
+        self._on_sealed: list[Callable[[], None]] = []
         self._own_moves: dict[tuple[Tenure, int], bytes] = {}
         self.tenure = tenure
         self.state = state
@@ -99,6 +100,11 @@ class Follower:
             self.state.fences.pop(self.tenure, None)
         else:
             self.state.fences[self.tenure] = seen
+        self._tell_sealed()
+
+    def on_sealed(self, callback: Callable[[], None]) -> None:
+        """Called when this tenure's fence is seen sealed; maybe more than once."""
+        self._on_sealed.append(callback)
 
     def on_moved(self, callback: Callable[[Moved], None]) -> None:
         """Called for every stream that this tenure loses, when that is folded."""
@@ -253,6 +259,8 @@ class Follower:
         tenure, fold = tenure_in(change.key, self._prefix), self.state.fold
         if change.kv is not None:
             self.state.fences[tenure] = fence.decode(change.kv.value)
+            if tenure == self.tenure:
+                self._tell_sealed()
             return
         self.state.fences.pop(tenure, None)
         if tenure not in fold.held:
@@ -266,6 +274,12 @@ class Follower:
                 del self._own_moves[next(iter(self._own_moves))]
         elif holder == self.tenure:
             self._tell_moved(moved)
+
+    def _tell_sealed(self) -> None:
+        if self.is_sealed:
+            self.news.set()
+            for callback in self._on_sealed:
+                callback()
 
     def _tell_moved(self, moved: list[Moved]) -> None:
         for one in moved:
@@ -308,4 +322,5 @@ class Follower:
             if info is not None and info.holder != self.tenure:
                 lost.append(Moved(stream_id, info.holder, info.epoch))
         self._advance(state.fold.revision)
+        self._tell_sealed()
         self._tell_moved(lost)

@@ -207,7 +207,10 @@ class Metadata(Protocol):
         ...
 
     async def wait_failed(self) -> StreamlogError:
-        """Returns when following or committing has ended for good, with the reason."""
+        """Returns when this tenure has ended for good (TenureFenced, Corrupt, Internal), with why.
+
+        A clean `close` does not end it.
+        """
         ...
 
     # garbage

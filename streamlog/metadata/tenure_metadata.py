@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from streamlog.errors import Closed, Internal, StreamlogError
+from streamlog.errors import Closed, Internal, StreamlogError, TenureFenced
 from streamlog.kvstore.interface import Get, KVStore, Put, ValueIs
 from streamlog.metadata.backoff import Retry, is_transient
 from streamlog.metadata.checkpointer import Checkpointer
@@ -77,7 +77,8 @@ class TenureMetadata:
         self._clock = clock
         self._retry = retry
         self._background = Background("metadata", self._on_failure)
-        self._failed = asyncio.Event()
+        self._ended = asyncio.Event()
+        follower.on_sealed(self._on_sealed)
         self._failure: StreamlogError | None = None
         self._is_closed = False
 
@@ -212,9 +213,10 @@ class TenureMetadata:
     # the end
 
     async def wait_failed(self) -> StreamlogError:
-        await self._failed.wait()
-        assert self._failure is not None
-        return self._failure
+        await self._ended.wait()
+        return self._failure or TenureFenced(
+            f"tenure {self.tenure} was sealed: another process took over; start this one again"
+        )
 
     async def close(self, *, drained: bool) -> None:
         if self._is_closed:
@@ -265,6 +267,10 @@ class TenureMetadata:
         self._committer.fail(closed)
         self._follower.fail(closed)
 
+    def _on_sealed(self) -> None:
+        if not self._is_closed:
+            self._ended.set()
+
     def _on_failure(self, error: BaseException) -> None:
         if not isinstance(error, StreamlogError):
             cause = error
@@ -273,7 +279,7 @@ class TenureMetadata:
         self._failure = error
         self._committer.fail(error)
         self._follower.fail(error)
-        self._failed.set()
+        self._ended.set()
 
     def _check_open(self) -> None:
         if self._failure is not None:

@@ -296,7 +296,7 @@ class Actor:
 
 
 def race(seed: int, mutate: Mutation | None = None) -> Race:
-    """One run of two or three nodes. Errors: Violation, or any error that the code under test should not raise."""
+    """One run of two or three nodes. Errors: Violation, or what no tenure should ever raise."""
     loop = SimulationLoop()
     asyncio.set_event_loop(None)
     try:

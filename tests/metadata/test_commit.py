@@ -240,6 +240,27 @@ def test_a_sealed_tenure_commits_nothing() -> None:
     asyncio.run(main())
 
 
+def test_a_seal_is_told_to_whoever_waits() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.open(put_window=1)
+        await old.allocate_object_id()
+        waiting = [
+            asyncio.ensure_future(old.allocate_object_id()),
+            asyncio.ensure_future(old.wait_failed()),
+        ]
+        await asyncio.sleep(0)
+        new = await world.open()
+        async with asyncio.timeout(10):
+            with pytest.raises(TenureFenced):
+                await waiting[0]
+            assert isinstance(await waiting[1], TenureFenced)
+        await old.close(drained=True)
+        await new.close(drained=True)
+
+    asyncio.run(main())
+
+
 def test_a_record_applied_before_the_seal_is_acknowledged_after_it() -> None:
     async def main() -> None:
         world, kv, old = await scripted()
