@@ -24,6 +24,8 @@ from streamlog.errors import (
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
+from streamlog.log.topic_record import TopicRecord
+from streamlog.log.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
@@ -475,5 +477,29 @@ def test_the_topic_cache_survives_a_compacted_watch():
             await asyncio.sleep(0)
         assert logs.list_topics() == other.list_topics()
         assert len(logs.list_topics()) == 11
+
+    run(test)
+
+
+def test_late_events_of_a_deleted_topic_do_not_bring_it_back():
+    """The watch may tell of a record after this node has removed it."""
+
+    async def test(made, logs):
+        events = []
+        topics = Topics(made.medium.kv, lambda name, record: events.append((name, record)))
+        await topics.load()
+        record = TopicRecord(made.random.uuid(), 1, {})
+        assert await topics.create("u", record)
+        await topics.remove("u")
+        follow = asyncio.ensure_future(topics.follow())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert topics.get("u") is None
+        assert [record is None for _, record in events] == [False, True]
+        assert await topics.create("u", record)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert topics.usable("u") is not None
+        follow.cancel()
 
     run(test)

@@ -11,6 +11,7 @@ from streamlog.errors import Corrupt, Fenced, Overloaded, StreamFenced, Streamlo
 from streamlog.log.abstract import MAX_TIMESTAMP, Isolation, ProduceContext
 from streamlog.log.config import LogConfig
 from streamlog.log.log_factory import TopicIdentity
+from streamlog.log.meta_log import MetaLog
 from streamlog.log.shared_logs import SharedLogFactory
 from streamlog.log.topic_config import TopicConfig, parse
 from streamlog.model.batch import OpenStreamOptions
@@ -127,6 +128,21 @@ def test_meta_records_wait_for_the_data_they_tell_of():
                 await task
         assert t.log.log_end_offset == 1
         assert len(t.log.segments) == 1
+
+    run(test)
+
+
+def test_deletions_are_in_the_meta_stream_before_data_goes():
+    async def test(t):
+        for i in range(6):
+            await append(t.log, encoded([b"%d" % i]))
+            await t.log.roll()
+        await t.log.delete_records(2)
+        await t.log.delete_oldest_segments(4, "test")
+        state = (await MetaLog.replay(t.log._streams.meta.stream, t.clock, 1)).state
+        assert state.log_start_offset == 4
+        assert [one.base_offset for one in state.sealed] == [4, 5]
+        assert row(t, "data").start == 4
 
     run(test)
 

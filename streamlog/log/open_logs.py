@@ -1,0 +1,185 @@
+"""The partitions that are open on this node: opened when first used, dropped when they fail.
+
+One open per partition at a time, shared by all who ask; a caller that gives up leaves it running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from streamlog.errors import Closed, StreamlogError, UnknownTopicOrPartition
+from streamlog.log import topic_config
+from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.log.config import LogConfig
+from streamlog.log.log_factory import LogFactory
+from streamlog.log.metrics import LogMetrics
+from streamlog.log.names import check_topic_name
+from streamlog.log.together import each
+from streamlog.log.topic_config import TopicConfig
+from streamlog.log.topic_record import TopicRecord, TopicState, decode_partition, partition_key
+from streamlog.log.topics import CachedTopic, Topics
+from streamlog.model.kv import KVClient
+from streamlog.runtime.background import Background
+
+log = logging.getLogger(__name__)
+
+
+class OpenLogs:
+    def __init__(
+        self,
+        factory: LogFactory,
+        kv: KVClient,
+        topics: Topics,
+        background: Background,
+        metrics: LogMetrics,
+        config: LogConfig,
+    ) -> None:
+        self._factory = factory
+        self._kv = kv
+        self._topics = topics
+        self._background = background
+        self._metrics = metrics
+        self._config = config
+        self._logs: dict[TopicPartition, AbstractLog] = {}
+        self._opening: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(config.opens_at_once_max)
+        self._is_closed = False
+        metrics.open_logs.set_function(lambda: len(self._logs))
+
+    def get(self, partition: TopicPartition) -> AbstractLog | None:
+        return self._logs.get(partition)
+
+    async def log(self, partition: TopicPartition) -> AbstractLog:
+        """As LogManager.log."""
+        while True:
+            if self._is_closed:
+                raise Closed("the log manager was closed")
+            found = self._logs.get(partition)
+            if found is not None:
+                return found
+            opening = self._opening.get(partition)
+            if opening is not None:
+                await asyncio.wait({opening})
+                continue
+            outcome: list[StreamlogError] = []
+            await asyncio.shield(self._spawn_open(partition, outcome))
+            if outcome:
+                raise outcome[0]
+
+    def _spawn_open(
+        self, partition: TopicPartition, outcome: list[StreamlogError]
+    ) -> asyncio.Task[None]:
+        async def work() -> None:
+            try:
+                async with self._slots:
+                    self._logs[partition] = await self._open(partition)
+            except StreamlogError as error:
+                outcome.append(error)
+
+        task = self._background.spawn(work(), name=f"open {partition}")
+        self._opening[partition] = task
+        task.add_done_callback(lambda _: self._opening.pop(partition, None))
+        return task
+
+    async def _open(self, partition: TopicPartition) -> AbstractLog:
+        topic = await self._topic_of(partition)
+        key = partition_key(partition)
+        value = await self._kv.get_kv(key)
+        if value is None:
+            raise unknown_topic(partition.topic)
+        handle = decode_partition(key.name, value.data)
+        settings = self.settings(topic.record)
+        opened = await self._factory.open(partition, handle, settings, self._failed)
+        current = self._topics.get(partition.topic)
+        if current is not None and current.record.configs != topic.record.configs:
+            await opened.configure(self.settings(current.record))
+        return opened
+
+    async def _topic_of(self, partition: TopicPartition) -> CachedTopic:
+        """Asks the KV store where the cache does not know the partition."""
+        topic = await usable_topic(self._topics, partition.topic)
+        if not 0 <= partition.partition < topic.record.partitions:
+            topic = await self._topics.fresh(partition.topic) or topic
+        if not 0 <= partition.partition < topic.record.partitions:
+            raise UnknownTopicOrPartition(
+                f"{partition.topic} has partitions 0 to {topic.record.partitions - 1}, not "
+                f"{partition.partition}",
+                topic=partition.topic,
+                partition=partition.partition,
+            )
+        return topic
+
+    def settings(self, record: TopicRecord) -> TopicConfig:
+        return topic_config.parse(record.configs, self._config.topic_defaults, is_stored=True)
+
+    def follow(self, name: str, record: TopicRecord | None) -> None:
+        """The topic's settings changed, or it is gone: with None its logs are given up."""
+        for partition in [one for one in self._logs if one.topic == name]:
+            if record is None:
+                work = self._close_one(self._logs.pop(partition))
+            elif record.state is TopicState.LIVE:
+                work = self._logs[partition].configure(self.settings(record))
+            else:
+                continue
+            self._background.spawn(work, name=f"follow {partition}")
+
+    async def take_out(self, partition: TopicPartition) -> AbstractLog | None:
+        """The log, no longer among the open ones; waits for an open under way."""
+        opening = self._opening.get(partition)
+        if opening is not None:
+            await asyncio.wait({opening})
+        return self._logs.pop(partition, None)
+
+    def _failed(self, failed: AbstractLog, error: StreamlogError) -> None:
+        partition = failed.topic_partition
+        if self._logs.get(partition) is failed:
+            del self._logs[partition]
+        self._metrics.failed_logs.inc()
+        log.warning("%s was given up: %s", partition, error, extra={"partition": str(partition)})
+        if not self._is_closed:
+            self._background.spawn(self._close_one(failed), name=f"close {partition}")
+
+    async def _close_one(self, opened: AbstractLog) -> None:
+        try:
+            await opened.close()
+        except StreamlogError as error:
+            log.warning("%s did not close cleanly: %s", opened.topic_partition, error)
+
+    async def stop_opening(self) -> None:
+        """Nothing is opened any more; returns when no open is under way."""
+        self._is_closed = True
+        if self._opening:
+            await asyncio.wait(self._opening.values())
+
+    async def close(self) -> None:
+        """Call it when the background is closed."""
+        await self._all(self._close_one)
+
+    async def kill(self) -> None:
+        """Call it when the background is closed."""
+        self._is_closed = True
+        await self._all(lambda opened: opened.kill())
+
+    async def _all(self, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
+        logs, self._logs = list(self._logs.values()), {}
+        await each(self._slots, (end(one) for one in logs))
+
+
+async def usable_topic(topics: Topics, name: str) -> CachedTopic:
+    """As the KV store has it where the cache does not know it.
+
+    Errors: UnknownTopicOrPartition, InvalidName.
+    """
+    topic = topics.get(name)
+    if topic is None or not topic.record.is_usable:
+        check_topic_name(name)
+        topic = await topics.fresh(name)
+    if topic is None or not topic.record.is_usable:
+        raise unknown_topic(name)
+    return topic
+
+
+def unknown_topic(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"there is no topic {name}; create it first", topic=name)
