@@ -38,7 +38,8 @@ class _Bare(log_pb2_grpc.LogServiceServicer):
     ) -> AsyncIterator[log_pb2.ProduceStreamResponse]:
         async for request in request_iterator:
             data = request.request.topics[0].partitions[0].record_batches
-            yield log_pb2.ProduceStreamResponse(correlation_id=len(data))
+            answer = log_pb2.ProduceStreamAnswer(correlation_id=len(data))
+            yield log_pb2.ProduceStreamResponse(answers=[answer])
 
     async def Produce(
         self, request: log_pb2.ProduceRequest, context: object

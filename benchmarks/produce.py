@@ -96,7 +96,7 @@ def _values(total_bytes: int) -> list[bytes]:
 
 def _encoded(node: RunningNode, size: int, total: int) -> tuple[float, dict[str, Any]]:
     """Batches encoded beforehand, sent as ordinary generated messages over one stream."""
-    topic = f"encoded-{size}"
+    topic = f"encoded-{size}-{time.monotonic_ns()}"
     with Admin(node.server) as admin:
         admin.create_topic(topic, PARTITIONS)
     channel = grpc.insecure_channel(node.server, options=UNLIMITED)
@@ -126,12 +126,14 @@ def _encoded(node: RunningNode, size: int, total: int) -> tuple[float, dict[str,
 
     cpu_before, own_before = node.cpu_s(), sum(psutil.Process().cpu_times()[:2])
     began = time.perf_counter()
-    for answer in stub.ProduceStream(requests()):
-        room.release()
-        latencies.append((time.perf_counter() - sent_at.pop(answer.correlation_id)) * 1e3)
-        result = answer.response.topics[0].partitions[0]
-        if result.HasField("error") or answer.HasField("error"):
-            raise RuntimeError(f"refused: {answer}")
+    for message in stub.ProduceStream(requests()):
+        now = time.perf_counter()
+        for answer in message.answers:
+            room.release()
+            latencies.append((now - sent_at.pop(answer.correlation_id)) * 1e3)
+            result = answer.response.topics[0].partitions[0]
+            if result.HasField("error") or answer.HasField("error"):
+                raise RuntimeError(f"refused: {answer}")
     elapsed = time.perf_counter() - began
     stored = sum(len(batch) for batch in batches)
     gib = stored / (1 << 30)

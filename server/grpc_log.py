@@ -44,9 +44,10 @@ class _ProduceAnswer:
 
     async def message(self) -> bytes:
         response = produce_response(await self._sequenced.results())
-        return log_pb2.ProduceStreamResponse(
-            correlation_id=self._correlation_id, response=response
-        ).SerializeToString()
+        return _response(correlation_id=self._correlation_id, response=response)
+
+    def is_ready(self) -> bool:
+        return self._sequenced.is_done()
 
     def abandon(self) -> None:
         self._sequenced.abandon()
@@ -62,6 +63,9 @@ class Refusal:
 
     async def message(self) -> bytes:
         return self._message
+
+    def is_ready(self) -> bool:
+        return True
 
     def abandon(self) -> None:
         """Nothing is under way."""
@@ -156,14 +160,12 @@ class GrpcLog:
                 correlation_id, call = found
                 return _ProduceAnswer(correlation_id, await self._produce.sequence(known, call))
             except StreamlogError as error:
-                return Refusal(
-                    log_pb2.ProduceStreamResponse(
-                        correlation_id=correlation_id, error=to_proto(error)
-                    ).SerializeToString()
-                )
+                return Refusal(_response(correlation_id=correlation_id, error=to_proto(error)))
 
         with self._budgets.of(known.peer) as budget:
-            await Pipeline(reader(context), context.write, start, budget, self._drain).run()
+            await Pipeline(
+                reader(context), context.write, start, budget, self._drain, is_joined=True
+            ).run()
 
     async def _on_fetch(
         self, known: RequestContext, request: log_pb2.FetchRequest, _: Context
@@ -254,6 +256,13 @@ class GrpcLog:
                 else:
                     out.log_start_offset = answer
         return response
+
+
+def _response(**answer: Any) -> bytes:
+    """A ProduceStreamResponse with one answer; several joined are one with all of them."""
+    return log_pb2.ProduceStreamResponse(
+        answers=[log_pb2.ProduceStreamAnswer(**answer)]
+    ).SerializeToString()
 
 
 def reader(context: Context) -> Callable[[], Awaitable[bytes | None]]:

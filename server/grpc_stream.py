@@ -48,6 +48,9 @@ class _AppendAnswer:
             response.end_offset = result.end_offset
         return response.SerializeToString()
 
+    def is_ready(self) -> bool:
+        return False
+
     def abandon(self) -> None:
         self._sequenced.abandon()
 

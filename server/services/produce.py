@@ -74,6 +74,15 @@ class SequencedProduce:
             if self._wait_durable:
                 self.abandon()
 
+    def is_done(self) -> bool:
+        """`results` would not wait."""
+        return not self._wait_durable or all(
+            isinstance(part.outcome, StreamlogError)
+            or (isinstance(part.outcome, asyncio.Future) and part.outcome.done())
+            for _, parts in self._topics
+            for part in parts
+        )
+
     async def _result(self, topic: str, part: _Sequenced) -> ProducePartitionResult:
         outcome = part.outcome
         if isinstance(outcome, StreamlogError):

@@ -466,7 +466,7 @@ class Producer:
                 with self._lock:
                     if connection.is_over:
                         continue
-                    self._core.answered(response, now_s())
+                    self._core.answered(response.answers, now_s())
                     done = self._take_done()
                     self._work.notify_all()
                 _deliver(done)

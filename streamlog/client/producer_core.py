@@ -12,7 +12,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -275,8 +275,12 @@ class ProducerCore:
 
     # -- answers
 
-    def answered(self, response: Any, now: float) -> None:
-        """Takes a ProduceStreamResponse. Errors: Internal for an answer that nobody asked for."""
+    def answered(self, answers: Iterable[Any], now: float) -> None:
+        """Takes ProduceStreamAnswers. Errors: Internal for an answer that nobody asked for."""
+        for answer in answers:
+            self._answered(answer, now)
+
+    def _answered(self, response: Any, now: float) -> None:
         message = self._messages.pop(response.correlation_id, None)
         if message is None:
             raise Internal(f"the server answered the unknown request {response.correlation_id}")

@@ -21,8 +21,8 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 
-from streamlog.codec.crc import crc32c
 from streamlog.errors import InvalidName, OutcomeUnknown, StoreUnavailable
+from streamlog.objectstore.direct_write import FileWriter
 from streamlog.objectstore.errors import already_exists, changed, check_range, not_found
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import RESERVED
@@ -31,7 +31,6 @@ from streamlog.runtime.folders import fsync_folder, make_folder, typed_os_error
 
 TEMPORARY = ".tmp"
 REPLACE_LOCK = ".replace"
-WRITEV_PARTS_MAX = 1024
 READ_BYTES_MAX = 1 << 30
 
 
@@ -45,6 +44,7 @@ class LocalFiles:
         host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:64]
         self._name_prefix = f"{host}-{os.getpid()}-"
         self._known_folders: set[str] = set()
+        self._writer = FileWriter()
 
     def open(self) -> int:
         """Makes the folders and sweeps leftovers; how many there were."""
@@ -117,10 +117,7 @@ class LocalFiles:
 
     def _fill(self, descriptor: int, parts: Sequence[Buffer], now_ms: int) -> None:
         """Durable on return, but for the name."""
-        checksum = 0
-        for part in parts:
-            checksum = crc32c(part, checksum)
-        _write_all(descriptor, parts)
+        checksum = self._writer.write(descriptor, parts)
         modified_ns = now_ms * 1_000_000 + checksum % 1_000_000
         os.utime(descriptor, ns=(modified_ns, modified_ns))
         os.fsync(descriptor)
@@ -302,20 +299,6 @@ def _is_file(status: os.stat_result) -> bool:
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
     etag = f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
     return ObjectInfo(key, status.st_size, etag, status.st_mtime_ns // 1_000_000)
-
-
-def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
-    views = [memoryview(part).cast("B") for part in parts if len(part)]
-    first = 0
-    while first < len(views):
-        written = os.writev(descriptor, views[first : first + WRITEV_PARTS_MAX])
-        while written:
-            if written >= len(views[first]):
-                written -= len(views[first])
-                first += 1
-            else:
-                views[first] = views[first][written:]
-                written = 0
 
 
 def _read_all(descriptor: int, start: int, count: int) -> bytes:

@@ -134,6 +134,12 @@ class ProduceStreamRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., request: _Optional[_Union[ProduceRequest, _Mapping]] = ...) -> None: ...
 
 class ProduceStreamResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[ProduceStreamAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[ProduceStreamAnswer, _Mapping]]] = ...) -> None: ...
+
+class ProduceStreamAnswer(_message.Message):
     __slots__ = ("correlation_id", "response", "error")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]

@@ -223,10 +223,11 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
             if fault is Fault.BREAK:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "broken on command")
             if fault is Fault.REFUSE_WHOLE:
-                yield log_pb2.ProduceStreamResponse(
+                refused = log_pb2.ProduceStreamAnswer(
                     correlation_id=request.correlation_id,
                     error=to_proto(StoreUnavailable("refused on command")),
                 )
+                yield log_pb2.ProduceStreamResponse(answers=[refused])
                 continue
             if fault is Fault.HANG:
                 self._hang(context)
@@ -238,9 +239,10 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                 self._hang(context)
                 return
             self.hold.wait(30)
-            yield log_pb2.ProduceStreamResponse(
+            answer = log_pb2.ProduceStreamAnswer(
                 correlation_id=request.correlation_id, response=response
             )
+            yield log_pb2.ProduceStreamResponse(answers=[answer])
 
     def _hang(self, context: Any) -> None:
         while context.is_active() and not self._stopping.wait(0.02):

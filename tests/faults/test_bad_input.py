@@ -167,8 +167,10 @@ def test_a_truncated_message_in_a_stream_is_answered_and_the_stream_goes_on(kept
     request = log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic=TOPIC, partitions=[part])])
     whole = log_pb2.ProduceStreamRequest(correlation_id=7, request=request).SerializeToString()
     call = kept.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")
-    first, second = map(
-        log_pb2.ProduceStreamResponse.FromString, call(iter([whole[:-3], whole]), timeout=30)
+    first, second = (
+        answer
+        for message in call(iter([whole[:-3], whole]), timeout=30)
+        for answer in log_pb2.ProduceStreamResponse.FromString(message).answers
     )
     assert type(from_proto(first.error)) is errors.Invalid
     assert second.response.topics[0].partitions[0].base_offset == len(kept.values)

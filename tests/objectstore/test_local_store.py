@@ -21,6 +21,7 @@ from streamlog.errors import (
     ValueConflict,
 )
 from streamlog.objectstore import local_files
+from streamlog.objectstore.direct_write import FileWriter
 from streamlog.objectstore.local import LocalObjectStore
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock
@@ -120,17 +121,18 @@ def test_leftovers_are_swept_but_not_what_is_being_written(
     async def main() -> None:
         async with opened(root) as store:
             (root / ".tmp" / "host-1-7").write_bytes(b"left over")
-            inner = local_files._write_all
+            inner = FileWriter.write
             seen: list[list[str]] = []
 
-            def write_all(descriptor: int, parts: list[bytes]) -> None:
-                inner(descriptor, parts)
+            def write(writer: FileWriter, descriptor: int, parts: list[bytes]) -> int:
+                checksum = inner(writer, descriptor, parts)
                 seen.append(temporary_files(root))
                 swept = local_files.LocalFiles(str(root)).open()
                 assert swept == 1
                 seen.append(temporary_files(root))
+                return checksum
 
-            monkeypatch.setattr(local_files, "_write_all", write_all)
+            monkeypatch.setattr(FileWriter, "write", write)
             await store.put("a", (b"x",))
             assert [len(names) for names in seen] == [2, 1]
             assert await read(store, "a") == b"x"

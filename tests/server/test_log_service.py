@@ -14,7 +14,7 @@ from streamlog.codec.records import decode
 from streamlog.log.abstract import TopicPartition
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
-from tests.support.server_harness import Running, batch, new_channel, running, with_limits
+from tests.support.server_harness import Answers, Running, batch, new_channel, running, with_limits
 
 
 def produce_request(data: bytes, topic: str = "t", partition: int = 0) -> log_pb2.ProduceRequest:
@@ -102,8 +102,9 @@ def test_pipelined_answers_come_in_order_with_their_ids() -> None:
                 )
             await eventually(lambda: log.log_end_offset == 5)
             log.let_go()
+            answers = Answers(call)
             for number in range(5):
-                answer = await call.read()
+                answer = await answers.read()
                 assert answer.correlation_id == number + 10
                 assert only(answer.response).base_offset == number
             await call.done_writing()
@@ -128,12 +129,13 @@ def test_a_bad_request_in_a_stream_is_answered_and_the_stream_goes_on() -> None:
                 ).SerializeToString()
             )
             await call.write(good.SerializeToString())
-            cut = log_pb2.ProduceStreamResponse.FromString(await call.read())
+            answers = Answers(call)
+            cut = await answers.read()
             assert "cut short" in from_proto(cut.error).message
-            refused = log_pb2.ProduceStreamResponse.FromString(await call.read())
+            refused = await answers.read()
             assert refused.correlation_id == 8
             assert type(from_proto(refused.error)) is errors.Invalid
-            fine = log_pb2.ProduceStreamResponse.FromString(await call.read())
+            fine = await answers.read()
             assert (fine.correlation_id, only(fine.response).base_offset) == (9, 0)
             await call.done_writing()
 
@@ -316,7 +318,7 @@ def test_long_polls_are_answered_when_the_node_drains() -> None:
             answers = await asyncio.gather(*polls)
             assert all(not only(answer).HasField("error") for answer in answers)
             log.let_go()
-            answer = await held.read()
+            answer = await Answers(held).read()
             assert only(answer.response).base_offset == 0
             assert isinstance(await refusal(held.read()), errors.Closed)
             await stop
@@ -346,8 +348,9 @@ def test_a_connection_over_its_bytes_is_not_read_from() -> None:
             assert log.log_end_offset == 3
             assert node.metric("streamlog_in_flight_bytes") <= 200_000
             log.let_go()
+            answers = Answers(call)
             for number in range(60):
-                assert (await call.read()).correlation_id == number
+                assert (await answers.read()).correlation_id == number
             await sending
             await eventually(lambda: node.metric("streamlog_in_flight_bytes") == 0)
 

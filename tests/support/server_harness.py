@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.service import Backend, Service
 from streamlog.settings import Settings, load
+from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
 from tests.support.server_fakes import FakeLogs
 
@@ -92,3 +94,22 @@ def new_channel(service: Service) -> grpc.aio.Channel:
 
 def batch(*values: bytes) -> bytes:
     return bytes(encode_values(values, timestamp_ms=1000).data)
+
+
+class Answers:
+    """The answers of a ProduceStream call one by one, however they are put into messages."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._ahead: deque[Any] = deque()
+
+    async def read(self) -> Any:
+        """A ProduceStreamAnswer, or grpc.aio.EOF."""
+        while not self._ahead:
+            message = await self._call.read()
+            if message is grpc.aio.EOF:
+                return message
+            if isinstance(message, bytes):
+                message = log_pb2.ProduceStreamResponse.FromString(message)
+            self._ahead += message.answers
+        return self._ahead.popleft()

@@ -316,7 +316,7 @@ class Producer:
         try:
             while (response := await call.read()) is not END_OF_CALL:
                 answered = True
-                self._core.answered(response, now_s())
+                self._core.answered(response.answers, now_s())
                 self._deliver()
                 self._writable.set()
             code = await call.code()
