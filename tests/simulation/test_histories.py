@@ -13,9 +13,9 @@ CHUNK = 10
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_promise_holds(first: int) -> None:
-    for seed in range(first, first + CHUNK):
-        report = run_history(seed, mode_of(seed))
-        assert report.operations > 0
+    reports = [run_history(seed, mode_of(seed)) for seed in range(first, first + CHUNK)]
+    # One history may be all outage; not ten.
+    assert sum(report.operations for report in reports) > 100 * CHUNK
 
 
 @pytest.mark.parametrize("seed", [1, 2])
