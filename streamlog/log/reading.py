@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streamlog.errors import Internal
+from streamlog.errors import Internal, StreamlogError
 from streamlog.log.segment import SharedLogSegment
 from streamlog.model.batch import FetchContext
 from streamlog.model.stream import Stream
@@ -47,9 +47,15 @@ async def fetch_batches(
         segment, run_end = _run(segments, position, end_offset, room)
         shift = segment.data_shift
         context = FetchContext(deadline=deadline, lagging=not segment.is_active)
-        result = await streams[segment.data.stream_id].fetch(
-            position + shift, run_end + shift, max(room, 1), context
-        )
+        try:
+            result = await streams[segment.data.stream_id].fetch(
+                position + shift, run_end + shift, max(room, 1), context
+            )
+        except StreamlogError:
+            # What came before the failure is handed out; the next fetch meets it.
+            if not read.batches:
+                raise
+            return read
         for batch in result.batches:
             size = parts_size(batch.parts)
             if read.size_bytes + size > max_bytes and (read.batches or not min_one_batch):

@@ -20,6 +20,7 @@ from streamlog.log.leader_epochs import LeaderEpochs
 from streamlog.log.meta_log import MetaLog
 from streamlog.log.producers import ProducerStates
 from streamlog.log.tail import LogTail
+from streamlog.log.together import all_of
 from streamlog.log.topic_config import TopicConfig
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.stream import Stream, StreamClient
@@ -54,15 +55,18 @@ async def open_streams(
 
     meta = await MetaLog.replay(await opened(meta_stream_id), clock, config.meta_compaction_bytes)
     described = meta.description
-    data = await opened(described.data_stream_id)
-    time = await opened(described.time_stream_id)
-    txn = await opened(described.txn_stream_id)
-    by_id = {stream.stream_id: stream for stream in (data, time, txn)}
+    ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
     for segment in meta.state.sealed:
-        for part in (segment.data, segment.time, segment.txn):
-            if part.stream_id not in by_id:
-                by_id[part.stream_id] = await opened(part.stream_id)
-    return OpenStreams(meta, data, time, txn, by_id)
+        ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
+    streams = await all_of(opened(stream_id) for stream_id in sorted(ids))
+    by_id = {stream.stream_id: stream for stream in streams}
+    return OpenStreams(
+        meta,
+        by_id[described.data_stream_id],
+        by_id[described.time_stream_id],
+        by_id[described.txn_stream_id],
+        by_id,
+    )
 
 
 async def recover_tail(

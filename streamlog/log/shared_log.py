@@ -44,6 +44,7 @@ from streamlog.log.recovery import OpenStreams, open_streams, recover_tail
 from streamlog.log.segment import SharedLogSegment
 from streamlog.log.tail import LogTail
 from streamlog.log.timestamp_lookup import lookup
+from streamlog.log.together import all_of
 from streamlog.log.topic_config import TopicConfig, overrides
 from streamlog.log.waiters import OffsetWaiters
 from streamlog.log.writer import LogWriter
@@ -390,8 +391,7 @@ class SharedLog(AbstractLog):
         finally:
             await self._end_work()
         if is_orderly:
-            for stream in self._streams.by_id.values():
-                await stream.close()
+            await all_of(stream.close() for stream in self._streams.by_id.values())
             await self._streams.meta.stream.close()
 
     async def _finish(self) -> None:
@@ -413,8 +413,7 @@ class SharedLog(AbstractLog):
 
     async def delete(self) -> None:
         await self.kill()
-        for stream in self._streams.by_id.values():
-            await stream.destroy()
+        await all_of(stream.destroy() for stream in self._streams.by_id.values())
         await self._streams.meta.stream.destroy()
 
 

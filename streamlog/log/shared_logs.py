@@ -20,6 +20,7 @@ from streamlog.log.log_factory import LogFailed, TopicIdentity
 from streamlog.log.meta_codec import OPEN_END, Description, SegmentOpened, encode_entry
 from streamlog.log.meta_log import MetaLog
 from streamlog.log.shared_log import SharedLog
+from streamlog.log.together import all_of
 from streamlog.log.topic_config import TopicConfig, overrides
 from streamlog.model.batch import (
     CreateStreamOptions,
@@ -120,8 +121,7 @@ class SharedLogFactory:
         ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
         for segment in replayed.state.sealed:
             ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
-        for stream_id in sorted(ids):
-            await self._delete_stream(stream_id)
+        await all_of(self._delete_stream(stream_id) for stream_id in sorted(ids))
         await meta.destroy()
 
     async def _open(self, stream_id: int, epochs: dict[int, int]) -> Stream:
@@ -174,9 +174,8 @@ class SharedLogFactory:
                 return 0
             if found.meta_stream_id in await registered():
                 return 0
-        for stream_id in sorted(found.stream_ids, reverse=True):
-            if stream_id != found.meta_stream_id:
-                await self._delete_stream(stream_id)
+        others = [one for one in found.stream_ids if one != found.meta_stream_id]
+        await all_of(self._delete_stream(stream_id) for stream_id in others)
         if found.meta_stream_id:
             await self._delete_stream(found.meta_stream_id)
         log.info(
