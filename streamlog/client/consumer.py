@@ -254,13 +254,16 @@ class Consumer:
             self._thread.start()
         ends_at = now_s() + timeout_s
         while True:
-            if self._state.errors:
-                raise self._state.errors.pop(0)
+            # What was answered before an error is handed out before it.
             if self._answers:
                 self._pending.add(self._answers.popleft())
                 self._changed.notify_all()
                 if self._pending:
                     return
+                continue
+            if self._state.errors:
+                self._changed.notify_all()
+                raise self._state.errors.pop(0)
             left = ends_at - now_s()
             if left <= 0:
                 return
@@ -294,7 +297,8 @@ class Consumer:
                 if not topics and not lookups:
                     if self._state.errors:
                         self._changed.notify_all()
-                    plan = None if self._answers else self._state.plan(now)
+                    is_full = self._answers or self._state.errors
+                    plan = None if is_full else self._state.plan(now)
                     if plan is None:
                         self._changed.wait(self._idle_s(now))
                         continue

@@ -95,6 +95,11 @@ class Fetcher:
                         f"stream {core.stream_id} could not be read before the deadline; retry",
                         operation="get",
                     ) from None
+                except StreamlogError:
+                    # What came before the failure is handed out; the next fetch meets it.
+                    if not batches:
+                        raise
+                    break
                 _check(core, position, end)
             batches += found
             size += sum(_size(batch) for batch in found)
@@ -217,7 +222,12 @@ class Fetcher:
             if number:
                 # Ranges are small, then: the next ones' indexes will be needed too.
                 self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
-            blocks = await self._blocks_of(core.stream_id, live, position, end)
+            try:
+                blocks = await self._blocks_of(core.stream_id, live, position, end)
+            except StreamlogError:
+                if not wanted:
+                    raise
+                break
             for index, block in enumerate(blocks):
                 size += block.length
                 if size >= max_bytes:
@@ -231,7 +241,12 @@ class Fetcher:
         batches: list[StoredBatch] = []
         position, size = start, 0
         for live, block in wanted:
-            loaded = await self._blocks.block(live.object, block, is_lagging=context.lagging)
+            try:
+                loaded = await self._blocks.block(live.object, block, is_lagging=context.lagging)
+            except StreamlogError:
+                if not batches:
+                    raise
+                break
             first = max(0, bisect_right(loaded, position, key=_base_offset) - 1)
             stop = min(end, live.end)
             for batch in loaded[first:]:

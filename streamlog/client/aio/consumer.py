@@ -190,9 +190,11 @@ class Consumer:
                     self._check_open()
 
     def _take_answer(self) -> bool:
-        if self._state.errors:
-            raise self._state.errors.pop(0)
+        # What was answered before an error is handed out before it.
         if not self._answers:
+            if self._state.errors:
+                self._changed.set()
+                raise self._state.errors.pop(0)
             return False
         self._pending.add(self._answers.popleft())
         self._changed.set()
@@ -218,7 +220,8 @@ class Consumer:
             if lookups:
                 await self._look_up(lookups, self._state.generations(lookups))
                 continue
-            plan = None if self._answers else self._state.plan(now)
+            is_full = self._answers or self._state.errors
+            plan = None if is_full else self._state.plan(now)
             if plan is not None:
                 await self._one_fetch(plan)
                 continue
