@@ -42,6 +42,8 @@ class Lookup:
             return []
         fold_start = fold.starts[stream_id]
         low = max(start, fold_start)
+        # A record that is being folded shows its ranges before its objects; the ends move last.
+        end = min(end, fold.ends[stream_id])
         if low >= end:
             return []
         newest: list[FoundRange] = []
