@@ -97,7 +97,7 @@ class GroupCommit:
             # A stream that was lost has told its appends; they need no place in the WAL.
             entries = [item.entry for item in group.items if item.core.stop is None]
             if not entries:
-                return
+                break
             try:
                 group.wal_sequence = await self._wal.append(entries)
             except Closed:
@@ -114,10 +114,12 @@ class GroupCommit:
                 self._set_door(_door(error))
                 await backoff.sleep()
             else:
-                if backoff is not None:
-                    log.info("the WAL is written again", extra={"tries": backoff.tries})
-                    self._set_door(None)
-                return
+                break
+        if backoff is not None:
+            # Also when the group was lost with its streams: only a later append can tell whether
+            # the WAL works again.
+            log.info("appends are let in again", extra={"tries": backoff.tries})
+            self._set_door(None)
 
     def _answer(self, group: Group) -> None:
         confirm(group)

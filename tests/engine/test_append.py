@@ -228,6 +228,25 @@ def test_a_failing_wal_keeps_what_was_sequenced_and_turns_others_away() -> None:
     run(scenario)
 
 
+def test_the_door_opens_again_when_the_failing_group_is_lost_with_its_streams() -> None:
+    async def scenario() -> None:
+        world = World("disk")
+        assert world.wal is not None
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            other = await streams.create_and_open_stream()
+            world.wal.failures = 1 << 30
+            lost = sent(stream.append(batch(b"a")))
+            await until(lambda: engine.sequencer.door is not None)
+            world.metadata.steal(stream.stream_id)
+            assert isinstance(await error_of(lost), StreamFenced)
+            world.wal.failures = 0
+            await until(lambda: engine.sequencer.door is None)
+            assert (await other.append(batch(b"b"))).base_offset == 0
+
+    run(scenario)
+
+
 @both
 def test_failing_puts_are_repeated_until_they_work(mode: WalMode) -> None:
     async def scenario() -> None:
