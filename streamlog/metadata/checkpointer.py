@@ -182,16 +182,16 @@ class Checkpointer:
             attempt = await self._write(state, snapshot)
             put_at = await self._name(attempt)
         except ObjectNotFound as error:
-            _unfreeze(state)
+            await self._unfreeze(state)
             await self._follower.replaced(state.checkpoint_revision, error)
             return False
         except BaseException:
             self._metrics.checkpoints.labels("failed").inc()
-            _unfreeze(state)
+            await self._unfreeze(state)
             raise
         if put_at is None:
             self._metrics.checkpoints.labels("refused").inc()
-            _unfreeze(state)
+            await self._unfreeze(state)
         else:
             self._metrics.checkpoints.labels("installed").inc()
             await self._install(attempt, put_at)
@@ -268,6 +268,17 @@ class Checkpointer:
         if keys and keys[0].mod_revision != attempt.state.checkpoint_revision:
             await self._follower.adopted(attempt.state.checkpoint_revision)
         return None
+
+    async def _unfreeze(self, state: State) -> None:
+        """Makes one generation of all again, so that failed attempts do not pile them up.
+
+        Under the lock: a record that is being folded holds on to the newest one.
+        """
+        async with self._follower.lock:
+            first, *others = state.fold.generations
+            for newer in others:
+                first.absorb(newer)
+            del state.fold.generations[1:]
 
     def _deletes(self, state: State, named: Checkpoint) -> list[Operation]:
         before = state.checkpoint.tenures if state.checkpoint else {}
@@ -369,12 +380,3 @@ class Checkpointer:
 
 def _names(kv: KeyValue | None) -> set[str]:
     return {file.name for file in checkpoint.decode(kv.value).files} if kv is not None else set()
-
-
-def _unfreeze(state: State) -> None:
-    """Makes one generation of all again, so that failed attempts do not pile them up."""
-    generations = state.fold.generations
-    first = generations[0]
-    for newer in generations[1:]:
-        first.absorb(newer)
-    del generations[1:]

@@ -1,11 +1,18 @@
-"""Look-ups while a record is being folded, which takes several turns of the loop."""
+"""Look-ups and checkpoints while a record is being folded, which takes several turns."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+import pytest
+
+from streamlog.errors import StoreUnavailable
 from streamlog.metadata.interface import CommitEntry
-from tests.metadata.world import World, create, new_object
+from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
+from tests.metadata.world import World, create, new_object, ranges_of
 
 
 def test_a_look_up_meets_a_record_whole_or_not_at_all() -> None:
@@ -34,5 +41,45 @@ def test_a_look_up_meets_a_record_whole_or_not_at_all() -> None:
             await committing
             assert looks > 30
             assert len(await metadata.locate(ids[0], 0, 1 << 40)) == 5
+
+    asyncio.run(main())
+
+
+class _FailingStore(MemoryObjectStore):
+    """A PUT waits until `fail` is set, and fails."""
+
+    fail: asyncio.Event | None = None
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        if self.fail is not None:
+            await self.fail.wait()
+            raise StoreUnavailable("away", operation="put")
+        return await super().put(key, parts, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("turns", range(1, 60, 3))
+def test_a_checkpoint_that_fails_while_a_record_is_folded_loses_none_of_it(turns: int) -> None:
+    async def main() -> None:
+        world = World()
+        world.store = store = _FailingStore(world.clock)
+        async with world.tenure(checkpoint_interval_ms=1 << 30) as metadata:
+            ids = await create(metadata, 4000)
+            store.fail = asyncio.Event()
+            checkpoint = asyncio.create_task(metadata.checkpoint())
+            new = await new_object(metadata, [(s, 1, 0, 3) for s in ids])
+            commit = asyncio.create_task(metadata.commit(CommitEntry(objects=[new])))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            store.fail.set()
+            with pytest.raises(StoreUnavailable):
+                await checkpoint
+            await commit
+            store.fail = None
+            for _ in range(2):
+                for stream_id in (ids[0], ids[2000], ids[-1]):
+                    assert await ranges_of(metadata, stream_id) == [(0, 3, new.row.object_id)]
+                await metadata.checkpoint()
 
     asyncio.run(main())
