@@ -8,6 +8,7 @@ handed in through `Components` is left open.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -174,11 +175,22 @@ class OpenEngine:
             await self.metadata.kill()
 
     async def close(self) -> None:
-        """Drains, seals the tenure, stops. Called when the context ends."""
+        """Drains for as long as is allowed, seals the tenure, stops. Called when the context ends.
+
+        Partitions are closed within the same time as the engine: with the store away they, too,
+        would wait without end.
+        """
         if not self._is_ended:
             self._is_ended = True
-            await self.logs.close()
-            await self.engine.close()
+            began = self.clock.monotonic()
+            drain_s = self.engine.config.append.drain_timeout_ms / 1000
+            try:
+                async with asyncio.timeout(drain_s):
+                    await self.logs.close()
+            except TimeoutError:
+                log.warning("closed before all partitions were given up; the next start takes them")
+                await self.logs.kill()
+            await self.engine.close(began + drain_s - self.clock.monotonic())
             await self.metadata.close(drained=self.engine.is_drained)
 
 

@@ -214,12 +214,14 @@ class Engine:
         assert self.failure is not None
         return self.failure
 
-    async def close(self) -> None:
-        """Takes nothing more, drains for as long as is allowed, and stops."""
+    async def close(self, drain_s: float | None = None) -> None:
+        """Takes nothing more, drains for `drain_s` (drain_timeout_ms) at most, and stops."""
         self.sequencer.closing = _closed
+        if drain_s is None:
+            drain_s = self.config.append.drain_timeout_ms / 1000
         if self.failure is None:
             try:
-                async with asyncio.timeout(self.config.append.drain_timeout_ms / 1000):
+                async with asyncio.timeout(drain_s):
                     await self.drain()
                     await self._all_settled()
             except TimeoutError:
