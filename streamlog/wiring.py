@@ -315,6 +315,7 @@ async def _open(
             config=log_config,
             offload=offload,
         )
+        engine.background.spawn(_watch(logs), name="watch_logs")
     except BaseException:
         if engine is not None:
             await engine.kill()
@@ -331,6 +332,11 @@ async def _open(
         },
     )
     return OpenEngine(plan, engine, streams, kv, kv_store, logs, started_ms)
+
+
+async def _watch(logs: LogManager) -> None:
+    """Without topics that are followed, and without retention, a node must not go on unnoticed."""
+    raise await logs.wait_failed()
 
 
 async def _open_kv(url: MetaUrl, clock: Clock, offload: Offload) -> KVStore:

@@ -6,6 +6,7 @@ topics come and go, `open_logs` how partitions are opened, `retention` what leav
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class LogManager:
         self._producer_ids = ProducerIds(kv, config.producer_id_block)
         self.failure: BaseException | None = None
         """Why background work (watch, retention) stopped; None while it runs."""
+        self._failed = asyncio.Event()
 
     @classmethod
     async def open(
@@ -275,6 +277,13 @@ class LogManager:
 
     def _background_failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
+        self._failed.set()
+
+    async def wait_failed(self) -> BaseException:
+        """Returns when background work has stopped for good, with the reason."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
 
     async def close(self) -> None:
         """What was sequenced becomes durable; partitions are given up for others to open."""

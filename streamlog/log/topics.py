@@ -112,16 +112,19 @@ class Topics:
 
     async def follow(self) -> None:
         """Applies what other nodes change, without end."""
+        oldest: int | None = None
         while True:
             try:
+                if oldest is not None:
+                    await self.load()
+                    self._watch_from, oldest = oldest, None
                 async for change in self._kv.watch_kv(
                     TOPIC_NAMESPACE, from_revision=self._watch_from
                 ):
                     self._apply(change)
                     self._watch_from = change.revision + 1
             except RevisionCompacted as error:
-                await self.load()
-                self._watch_from = int(error.fields["oldest"])
+                oldest = int(error.fields["oldest"])
             except Unavailable:
                 await asyncio.sleep(RETRY_S)
 

@@ -11,7 +11,7 @@ import pytest
 
 import streamlog
 from streamlog.engine.engine import WalMode
-from streamlog.errors import OutcomeUnknown
+from streamlog.errors import Internal, OutcomeUnknown
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.log.abstract import Isolation, TopicPartition
 from streamlog.metadata.config import MetadataConfig
@@ -58,5 +58,23 @@ def test_partitions_are_given_up_in_time_with_the_store_away(mode: WalMode, tmp_
             assert log.high_watermark == (2 if mode == "disk" else 1)
             found = await log.fetch(0, 1 << 20)
             assert found.next_offset == log.high_watermark
+
+    run(scenario)
+
+
+def test_a_log_manager_whose_background_work_fails_stops_the_engine_with_the_reason() -> None:
+    async def scenario() -> None:
+        async with streamlog.open("memory://", config=CONFIG) as engine:
+            await engine.logs.create_topic("t", 1)
+            log = await engine.logs.log(PARTITION)
+
+            async def broken() -> None:
+                raise ValueError("a bug")
+
+            engine.logs._background.spawn(broken(), name="retention")
+            reason = await engine.wait_stopped()
+            assert isinstance(reason, Internal)
+            assert "a bug" in str(reason)
+            assert isinstance(await error_of(log.append(encoded([b"x"]))), Internal)
 
     run(scenario)

@@ -21,6 +21,7 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from streamlog.log import topics as topics_module
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
@@ -477,6 +478,45 @@ def test_the_topic_cache_survives_a_compacted_watch():
             await asyncio.sleep(0)
         assert logs.list_topics() == other.list_topics()
         assert len(logs.list_topics()) == 11
+
+    run(test)
+
+
+def test_the_topic_cache_survives_a_kv_store_that_is_away_when_it_must_be_read_again():
+    async def test(made, logs):
+        kv = made.medium.kv
+        topics = Topics(kv, lambda name, record: None)
+        await topics.load()
+        kv._changes_held_max = 4
+        for i in range(12):
+            await logs.create_topic(f"t{i:02}")
+        listing, looks = kv.list_kv, []
+
+        async def away(*args, **kwargs):
+            looks.append(args)
+            if len(looks) == 1:
+                raise MetadataUnavailable("away")
+            return await listing(*args, **kwargs)
+
+        kv.list_kv = away
+        topics_module.RETRY_S, before = 0.0, topics_module.RETRY_S
+        follow = asyncio.ensure_future(topics.follow())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        topics_module.RETRY_S = before
+        assert not follow.done()
+        assert len(looks) > 1
+        assert topics.names() == [f"t{i:02}" for i in range(12)]
+        follow.cancel()
+
+    run(test)
+
+
+def test_background_work_that_stops_is_told():
+    async def test(made, logs):
+        made.medium.kv.list_kv = None
+        logs._background.spawn(logs._topics.load(), name="broken")
+        assert isinstance(await logs.wait_failed(), TypeError)
 
     run(test)
 
