@@ -32,7 +32,8 @@ class Banner:
     def as_json(self) -> str:
         return json.dumps({**asdict(self), "lost_disk": WAL_TEXTS.get(self.wal, "")})
 
-    def as_text(self) -> str:
+    def as_text(self, command: str = "streamlog") -> str:
+        """`command` is how our name is typed here."""
         where = f" in {self.wal_dir}" if self.wal_dir else ""
         server = "" if self.grpc == "127.0.0.1:9644" else f" --server {self.grpc}"
         lines = [
@@ -51,8 +52,8 @@ class Banner:
             )
         lines += [
             "Try, in another terminal:",
-            f"  streamlog topic create{server} hello",
-            f"  echo 'hello, log' | streamlog produce{server} hello",
-            f"  streamlog consume{server} hello --from earliest --until-end",
+            f"  {command} topic create{server} hello",
+            f"  echo 'hello, log' | {command} produce{server} hello",
+            f"  {command} consume{server} hello --from earliest --until-end",
         ]
         return "\n".join(lines)

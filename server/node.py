@@ -184,13 +184,15 @@ def _backend(engine: OpenEngine) -> Backend:
     )
 
 
-def run(settings: Settings, *, mode: str = "serve", json: bool = False) -> int:
-    """Runs a node until it is stopped; the exit code."""
+def run(
+    settings: Settings, *, mode: str = "serve", json: bool = False, command: str = "streamlog"
+) -> int:
+    """Runs a node until it is stopped; the exit code. `command` stands in the banner's hints."""
     keep_large_blocks()
     logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)
 
     def announce(banner: Banner) -> None:
-        print(banner.as_json() if json else banner.as_text(), flush=True)
+        print(banner.as_json() if json else banner.as_text(command), flush=True)
 
     try:
         asyncio.run(Node(settings, mode=mode).serve(announce))

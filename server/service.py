@@ -191,14 +191,15 @@ class Service:
         node = self._settings.node
         host, _ = split_address(node.listen)
         http_host, _ = split_address(node.http_listen)
-        is_open = not is_loopback(host) or not is_loopback(http_host)
-        if is_open and not node.insecure:
+        places = ((node.listen, host), (node.http_listen, http_host))
+        open_places = [address for address, name in places if not is_loopback(name)]
+        if open_places and not node.insecure:
             raise Invalid(
-                f"{node.listen} and {node.http_listen} reach beyond this machine, and the node has "
-                "no TLS; listen on 127.0.0.1, or say --insecure if the network is trusted"
+                f"listening on {' and '.join(open_places)} reaches beyond this machine, and the "
+                "node has no TLS; listen on 127.0.0.1, or say --insecure if the network is trusted"
             )
-        self.is_insecure = is_open
-        self.metrics.is_insecure.set(int(is_open))
+        self.is_insecure = bool(open_places)
+        self.metrics.is_insecure.set(int(self.is_insecure))
         self.http_address = await self._http.start(node.http_listen)
         try:
             self.grpc_address = await self._grpc.start(node.listen)

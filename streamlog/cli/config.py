@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from streamlog.cli.output import emit, table
 from streamlog.cli.remote import admin
 from streamlog.cli.state import Function, State, pass_state, remote_options
+from streamlog.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,11 @@ def show(state: State, **resource: Any) -> None:
 @_resource_options
 def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
     """Explain all settings, or those whose names contain a NAME: value, default, what it does."""
-    found = [
-        one
-        for one in _entries(state, **resource)
-        if not names or any(name in one.name for name in names)
-    ]
+    entries = _entries(state, **resource)
+    for name in names:
+        if not any(name in one.name for one in entries):
+            raise _unknown(name, entries)
+    found = [one for one in entries if not names or any(name in one.name for name in names)]
     if state.json:
         emit(
             [
@@ -96,6 +98,15 @@ def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
         fixed = ", fixed while the node runs" if one.read_only else ""
         click.echo(f"{one.name} = {one.value or 'none'}  ({one.source}{default}{fixed})")
         click.echo(click.wrap_text(one.documentation, 100, "    ", "    ") + "\n")
+
+
+def _unknown(name: str, entries: list[_Shown]) -> InvalidConfig:
+    """Names the nearest setting, by its whole path or by the last part of it."""
+    paths = {path: one.name for one in entries for path in (one.name.split(".", 1)[-1], one.name)}
+    paths |= {one.name.rsplit(".", 1)[-1]: one.name for one in entries}
+    near = difflib.get_close_matches(name, paths, n=1, cutoff=0.6)
+    hint = f"did you mean {paths[near[0]]}?" if near else "`streamlog config show` lists all"
+    return InvalidConfig(f"no setting's name contains {name[:80]!r}; {hint}", name=name[:80])
 
 
 def _entries(

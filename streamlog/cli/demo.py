@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from streamlog.cli.invocation import command_name
 from streamlog.cli.output import emit, note
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.errors import StreamlogError
@@ -75,6 +76,10 @@ def demo(
             outcomes.append(_one(sources, folder / f"wal-{mode}", mode, mib))
     except StreamlogError:
         note(f"data and node logs stay in {folder}")
+        raise
+    except KeyboardInterrupt:
+        if data is None:
+            shutil.rmtree(folder)
         raise
     good = all(outcome.is_good for outcome in outcomes)
     if state.json:
@@ -146,9 +151,16 @@ def _report(outcomes: list[Outcome]) -> None:
 
 
 def _next(data: Path | None) -> None:
-    click.echo("\nWhere to look next:")
+    command = command_name()
+    places = [
+        (f"{command} dev", "a node of your own; it says what to type"),
+        (f"{command} --help", "all commands; docs/cli.md has them on one page"),
+        ("README.md", "the three ways to use it, and what is promised"),
+        ("ARCHITECTURE.md", "how an append and a fetch go through the files"),
+    ]
     if data is not None:
-        click.echo(f"  streamlog dev --data {data}/wal-disk/data   the data of this run")
-    click.echo("  streamlog dev                       a node of your own; it says what to type")
-    click.echo("  streamlog --help, docs/cli.md       all commands")
-    click.echo("  ARCHITECTURE.md                     how an append and a fetch go through it")
+        places.insert(0, (f"{command} dev --data {data}/wal-disk/data", "the data of this run"))
+    width = max(len(place) for place, _ in places)
+    click.echo("\nWhere to look next:")
+    for place, what in places:
+        click.echo(f"  {place.ljust(width)}   {what}")

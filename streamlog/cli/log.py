@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from streamlog.cli.output import emit, text_or_base64
+from streamlog.cli.remote import await_listener
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.codec.batch import (
     CRC_START,
@@ -45,6 +46,7 @@ def dump(state: State, topic: str, partition: int, start: int | None, records: b
 
     at = (topic, partition)
     position = 0
+    await_listener(state)
     with Consumer(state.server) as consumer:
         consumer.assign([at])
         first = consumer.beginning_offsets([at])[at] if start is None else start

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.invocation import command_name
 from streamlog.cli.state import Function, State, json_option, pass_state
 
 _data = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
@@ -119,6 +120,6 @@ def serve(state: State, file: str | None, more: dict[str, str], **flags: Any) ->
 def _run(loaded: Any, mode: str, state: State) -> None:
     from streamlog.server import node
 
-    code = node.run(loaded, mode=mode, json=state.json)
+    code = node.run(loaded, mode=mode, json=state.json, command=command_name())
     if code != 0:
         sys.exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 
 from streamlog.cli.output import emit, facts, size
@@ -40,7 +42,8 @@ def status(state: State) -> None:
     if state.json:
         emit({"server": state.server} | values)
         return
+    started = datetime.fromtimestamp(values.pop("started_ms") / 1000, UTC)
     readable = {
         name: size(value) if name.endswith("_bytes") else value for name, value in values.items()
-    }
+    } | {"started": started.isoformat(timespec="seconds")}
     facts({"server": state.server} | readable)

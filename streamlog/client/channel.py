@@ -144,6 +144,11 @@ def never_connected(error: grpc.RpcError) -> bool:
 
 
 def typed_error(error: grpc.RpcError, *, writes: bool) -> StreamlogError:
+    if "http1.x server" in (error.details() or ""):
+        return Invalid(
+            "what answers there speaks HTTP/1, not gRPC; a node's gRPC port is 9644 by default, "
+            "9645 is its HTTP port"
+        )
     typed: StreamlogError = from_rpc_error(
         error, may_have_happened=writes and not never_connected(error)
     )

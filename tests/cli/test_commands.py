@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamlog.cli import main
+from streamlog.demo.node import NodeProcess
 from tests.cli.conftest import COMMAND, Command
 
 Done = Callable[..., bytes]
@@ -311,3 +313,26 @@ def test_ctrl_c_while_reading_stdin(done: Done, environment: dict[str, str]) -> 
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     process.stdin.close()
+
+
+def test_no_node_is_told_soon_and_says_what_to_do(run: Command) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{free.getsockname()[1]}"
+        ended = run("status", "--server", server, "--timeout", "0.3")
+    assert ended.returncode == 1
+    assert ended.stderr.count(b"\n") == 1
+    assert f"no node answers at {server}".encode() in ended.stderr
+    assert b"streamlog dev" in ended.stderr
+
+
+def test_the_http_port_is_told_from_the_grpc_port(run: Command, node: NodeProcess) -> None:
+    ended = run("status", "--server", str(node.banner["http"]))
+    assert ended.returncode == 1
+    assert b"speaks HTTP/1, not gRPC" in ended.stderr
+
+
+def test_a_setting_that_is_not_there_is_an_error_with_the_nearest_name(run: Command) -> None:
+    ended = run("config", "describe", "engine.wal.wal_byte_max")
+    assert ended.returncode == 1
+    assert b"did you mean engine.wal.wal_bytes_max?" in ended.stderr
