@@ -79,7 +79,12 @@ class ProducerStates:
         if facts.producer_id <= NO_PRODUCER_ID:
             return
         producer = self._producers.get(facts.producer_id)
-        if producer is None or producer.epoch != facts.producer_epoch:
+        # What an expired entry remembers must not pass for originals of what follows.
+        if (
+            producer is None
+            or producer.epoch != facts.producer_epoch
+            or self._is_expired(producer, facts.append_time_ms)
+        ):
             producer = self._producers[facts.producer_id] = _Producer(
                 facts.producer_epoch, facts.append_time_ms, deque(maxlen=self._remembered)
             )

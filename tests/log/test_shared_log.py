@@ -353,6 +353,22 @@ def test_producers_expire():
     run(test, producer_id_expiration_ms=1000)
 
 
+def test_an_expired_producer_that_begins_anew_has_no_duplicates_among_its_old_batches():
+    async def test(t):
+        for i in range(4):
+            await append(t.log, encoded([b"old"], producer=(1, 0, i)))
+        t.clock.advance(1000)
+        for i in range(3):
+            info = await append(t.log, encoded([b"new"], producer=(1, 0, i)))
+            assert (info.is_duplicate, info.base_offset) == (False, 4 + i)
+        assert (await append(t.log, encoded([b"new"], producer=(1, 0, 1)))).base_offset == 5
+        await t.crashed()
+        assert (await append(t.log, encoded([b"new"], producer=(1, 0, 1)))).base_offset == 5
+        assert t.log.log_end_offset == 7
+
+    run(test, producer_id_expiration_ms=1000)
+
+
 def test_what_is_not_a_meta_stream_is_corrupt():
     async def test(t):
         await t.log.close()
