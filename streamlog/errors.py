@@ -406,11 +406,12 @@ class Internal(StreamlogError):
 
 
 def by_name() -> dict[str, type[StreamlogError]]:
-    """Class name → class, for every error in the tree."""
+    """Class name → class, for every error in this module."""
     found: dict[str, type[StreamlogError]] = {}
     todo: list[type[StreamlogError]] = [StreamlogError]
     while todo:
         cls = todo.pop()
-        found[cls.__name__] = cls
+        if cls.__module__ == __name__:
+            found[cls.__name__] = cls
         todo.extend(cls.__subclasses__())
     return found

@@ -58,7 +58,7 @@ TIGHT = StreamEngineConfig(
         checkpoint_records=12,
         delta_bytes_min=512,
         block_cache_bytes=64 * KIB,
-        orphan_resweep_ms=10_000,
+        orphan_resweep_ms=60_000,
         file_sweep_interval_ms=1_000,
     ),
 )
