@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def pieces(total: int) -> list[bytes]:
     cuts = [0]
     while cuts[-1] < total:
         cuts.append(min(total, cuts[-1] + 1 + int(200_000 * random.random())))
-    return [data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def stored(writer: FileWriter, path: Path, parts: Sequence[bytes]) -> bytes:
