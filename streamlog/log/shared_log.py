@@ -273,15 +273,42 @@ class SharedLog(AbstractLog):
         target = self._high_watermark if before_offset == LATEST else before_offset
         if target < 0 or target > self._high_watermark:
             raise self._out_of_range(before_offset)
-        async with self._removing:
-            if target > self._log_start:
-                # Producer state must not hang on what is trimmed: it is written down first.
-                self._writer.checkpoint()
-                await self._raise_start(target, ())
-        return self._log_start
+
+        async def remove() -> int:
+            async with self._removing:
+                if target > self._log_start:
+                    # Producer state must not hang on what is trimmed: it is written down first.
+                    self._writer.checkpoint()
+                    await self._raise_start(target, ())
+            return self._log_start
+
+        return await self._unbroken(remove)
 
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         self._check_open()
+        return await self._unbroken(
+            lambda: self._delete_oldest_segments(predicate_end_offset, reason)
+        )
+
+    async def _unbroken(self, work: Callable[[], Awaitable[int]]) -> int:
+        """Goes on when the caller no longer waits: what the meta stream says must be done here."""
+        outcome: list[int | StreamlogError] = []
+
+        async def carry_out() -> None:
+            try:
+                outcome.append(await work())
+            except StreamlogError as error:
+                outcome.append(error)
+
+        await asyncio.wait({self._background.spawn(carry_out(), name="remove")})
+        if not outcome:
+            self._check_open()
+            raise self._closed()
+        if isinstance(outcome[0], StreamlogError):
+            raise outcome[0]
+        return outcome[0]
+
+    async def _delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         async with self._removing:
             bound = min(predicate_end_offset, self._high_watermark)
             if self._tail.active.size and self.log_end_offset <= bound:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamlog.errors import Corrupt, Fenced, Overloaded, StreamFenced, StreamlogError
+from streamlog.errors import Closed, Corrupt, Fenced, Overloaded, StreamFenced, StreamlogError
 from streamlog.log.abstract import MAX_TIMESTAMP, Isolation, ProduceContext
 from streamlog.log.config import LogConfig
 from streamlog.log.log_factory import TopicIdentity
@@ -143,6 +143,34 @@ def test_deletions_are_in_the_meta_stream_before_data_goes():
         assert state.log_start_offset == 4
         assert [one.base_offset for one in state.sealed] == [4, 5]
         assert row(t, "data").start == 4
+
+    run(test)
+
+
+def test_a_deletion_whose_caller_gives_up_is_carried_out_once():
+    async def test(t):
+        for i in range(6):
+            await append(t.log, encoded([b"%d" % i]))
+            await t.log.roll()
+        t.client.hold(t.log.stream_ids.meta)
+        for bound in (2, 3):
+            deletion = asyncio.ensure_future(t.log.delete_oldest_segments(bound, "test"))
+            await turns()
+            deletion.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await deletion
+        t.client.release()
+        assert await t.log.delete_oldest_segments(4, "test") == 1
+        assert t.log.log_start_offset == 4
+        await t.crashed()
+        assert t.log.log_start_offset == 4
+        deletion = asyncio.ensure_future(t.log.delete_records(5))
+        t.client.hold(t.log.stream_ids.meta)
+        await turns()
+        await t.log.kill()
+        with pytest.raises(Closed):
+            await deletion
+        t.client.release()
 
     run(test)
 
