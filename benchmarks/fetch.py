@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.floors import BareServer
 from benchmarks.node import RunningNode, running_node
-from benchmarks.produce import PARTITIONS, RECORD_BYTES, _values
+from benchmarks.produce import PARTITIONS, RECORD_BYTES, example_values
 from benchmarks.report import Report, Row
 from streamlog.client import Admin, Consumer, Producer
 
@@ -44,7 +44,7 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
 def _fill(node: RunningNode, topic: str, total: int) -> None:
     with Admin(node.server) as admin:
         admin.create_topic(topic, PARTITIONS)
-    values = _values(1 << 20)
+    values = example_values(1 << 20)
     with Producer(node.server) as producer:
         for _ in range(total // (len(values) * RECORD_BYTES)):
             producer.send_many(topic, values)

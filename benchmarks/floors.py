@@ -10,15 +10,17 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import grpc
 import grpc.aio
+import psutil
 
+from benchmarks.node import cpu_s_of, own_cpu_s
 from benchmarks.report import percentile
+from benchmarks.streaming import stream_batches
 from streamlog.v1 import log_pb2, log_pb2_grpc
 
 UNLIMITED = [
@@ -37,8 +39,13 @@ class _Bare(log_pb2_grpc.LogServiceServicer):
         self, request_iterator: AsyncIterator[log_pb2.ProduceStreamRequest], context: object
     ) -> AsyncIterator[log_pb2.ProduceStreamResponse]:
         async for request in request_iterator:
-            data = request.request.topics[0].partitions[0].record_batches
-            answer = log_pb2.ProduceStreamAnswer(correlation_id=len(data))
+            answer = log_pb2.ProduceStreamAnswer(correlation_id=request.correlation_id)
+            for topic in request.request.topics:
+                out = answer.response.topics.add(topic=topic.topic)
+                for part in topic.partitions:
+                    out.partitions.add(
+                        partition=part.partition, base_offset=len(part.record_batches)
+                    )
             yield log_pb2.ProduceStreamResponse(answers=[answer])
 
     async def Produce(
@@ -72,6 +79,7 @@ class BareServer:
             [sys.executable, "-m", "benchmarks.floors"], stdout=subprocess.PIPE, text=True
         )
         assert self._child.stdout is not None
+        self._process = psutil.Process(self._child.pid)
         self.address = f"127.0.0.1:{int(self._child.stdout.readline())}"
         self.channel = grpc.insecure_channel(self.address, options=UNLIMITED)
         self.stub = log_pb2_grpc.LogServiceStub(self.channel)
@@ -82,25 +90,19 @@ class BareServer:
         self._child.terminate()
         self._child.wait(30)
 
-    def produce_mb_s(self, message_bytes: int, total_bytes: int, window: int = 16) -> float:
-        """A bidirectional stream of `message_bytes` messages, `window` unanswered at most."""
-        payload = os.urandom(message_bytes)
-        count = max(1, total_bytes // message_bytes)
-        room = threading.Semaphore(window)
-
-        def requests() -> Iterator[log_pb2.ProduceStreamRequest]:
-            for number in range(count):
-                room.acquire()
-                partition = log_pb2.ProducePartition(partition=0, record_batches=payload)
-                topic = log_pb2.ProduceTopic(topic="bench", partitions=[partition])
-                yield log_pb2.ProduceStreamRequest(
-                    correlation_id=number, request=log_pb2.ProduceRequest(topics=[topic])
-                )
-
+    def produce(
+        self, batches: Sequence[tuple[str, int, bytes]], unanswered_max: int
+    ) -> tuple[float, dict[str, float]]:
+        """MB/s of the batches in ordinary messages, and what it cost."""
+        cpu_before, own_before = cpu_s_of(self._process), own_cpu_s()
         began = time.perf_counter()
-        for _ in self.stub.ProduceStream(requests()):
-            room.release()
-        return count * message_bytes / (time.perf_counter() - began) / 1e6
+        stream_batches(self.stub, batches, unanswered_max)
+        elapsed = time.perf_counter() - began
+        sent = sum(len(data) for _, _, data in batches)
+        return sent / elapsed / 1e6, {
+            "server_cpu_s_per_gib": (cpu_s_of(self._process) - cpu_before) / sent * (1 << 30),
+            "client_cpu_s_per_gib": (own_cpu_s() - own_before) / sent * (1 << 30),
+        }
 
     def fetch_mb_s(self, message_bytes: int, total_bytes: int) -> float:
         """Unary answers of `message_bytes`, the next asked for while the last is read."""

@@ -78,7 +78,7 @@ async def _throughput(engine: OpenEngine, total: int) -> tuple[float, int]:
 
 
 def _groups(engine: OpenEngine) -> float:
-    value = engine.registry.get_sample_value("streamlog_wal_sync_seconds_count")
+    value = engine.registry.get_sample_value("streamlog_wal_write_seconds_count")
     return value or 0.0
 
 

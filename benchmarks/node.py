@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,12 +24,50 @@ class RunningNode:
 
     def cpu_s(self) -> float:
         """User and system seconds of the node and its children so far."""
-        times = [self.process, *self.process.children(recursive=True)]
-        return sum(sum(p.cpu_times()[:2]) for p in times)
+        return cpu_s_of(self.process)
+
+    def settle(self) -> None:
+        """Returns when the node has nothing left to do: 0.2 s with less than 10 ms of CPU."""
+        before = self.cpu_s()
+        while True:
+            time.sleep(0.2)
+            now = self.cpu_s()
+            if now - before <= 0.01:
+                return
+            before = now
+
+    def metric(self, name: str) -> float:
+        """A sample without labels; 0 where there is none."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=30) as page:
+            for line in page.read().decode().splitlines():
+                found, _, value = line.partition(" ")
+                if found == name:
+                    return float(value)
+        return 0.0
+
+    def written_groups(self, wal: str) -> list[int]:
+        """Mean bytes of a synced write, for each time that the mode writes a byte."""
+        names = ["streamlog_engine_object_bytes"]
+        if wal == "disk":
+            names.append("streamlog_wal_group_bytes")
+        return [
+            max(4096, int(self.metric(f"{name}_sum") / max(1.0, self.metric(f"{name}_count"))))
+            for name in reversed(names)
+        ]
 
     def rss_bytes(self) -> int:
         processes = [self.process, *self.process.children(recursive=True)]
         return sum(p.memory_info().rss for p in processes)
+
+
+def cpu_s_of(process: psutil.Process) -> float:
+    """User and system seconds of a process and its children so far."""
+    return sum(sum(p.cpu_times()[:2]) for p in (process, *process.children(recursive=True)))
+
+
+def own_cpu_s() -> float:
+    """User and system seconds of this process so far."""
+    return sum(psutil.Process().cpu_times()[:2])
 
 
 @contextmanager

@@ -1,89 +1,127 @@
 """1: produce through gRPC, 1 KiB records, 4 partitions, idempotent, durable acks, both modes.
 
-The floor is the lower of two measured in the same run: a bare gRPC stream of the same messages,
-and a plain file synced at the same group size, divided by what the mode writes per byte appended.
+Each round measures the bare gRPC stream, encoded batches, send_many() and send() one after another,
+so that the machine's moods meet all of them; the ratio is the median of the rounds' ratios. Floor
+and measured run send the same bytes with the same window, and each starts when the node is idle.
+
+The floor is the lower of two, both shown: the bare stream (nothing stored), and a plain file that
+is written and synced in groups of the size that the node made, for each time that this mode writes
+a byte: WAL and object with wal=disk, the object with wal=object.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import grpc
-import psutil
 
 from benchmarks.floors import UNLIMITED, BareServer, SyncedFile
-from benchmarks.node import RunningNode, running_node
+from benchmarks.node import RunningNode, own_cpu_s, running_node
 from benchmarks.report import Report, Row, percentile
+from benchmarks.streaming import stream_batches, window
 from streamlog.client import Admin, Producer
 from streamlog.codec.batch import Producer as ProducerState
 from streamlog.codec.batch import with_producer
 from streamlog.codec.records import encode_values
 from streamlog.v1 import log_pb2, log_pb2_grpc
 
+GIB = 1 << 30
 RECORD_BYTES = 1024
 PARTITIONS = 4
-WINDOW = 8
 WAL_BYTES_MAX = 64 << 20
-WRITTEN_PER_BYTE = {"disk": 2.0, "object": 1.0}
 SETTINGS = {"engine.wal.wal_bytes_max": str(WAL_BYTES_MAX)}
+ROUNDS = 5
+AIMS = {"encoded, 1024 KiB": 0.9, "encoded, 128 KiB": 0.65, "send_many()": 0.5, "send()": 0.35}
+
+
+@dataclass
+class Measured:
+    """One case over all rounds."""
+
+    mb_s: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    facts: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, mb_s: float, floor_mb_s: float, facts: dict[str, float]) -> None:
+        self.mb_s.append(mb_s)
+        self.ratios.append(mb_s / floor_mb_s)
+        for name, value in facts.items():
+            self.facts.setdefault(name, []).append(value)
 
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
-    """`scale` 1 writes ten times the WAL bound per case."""
-    total = int(10 * WAL_BYTES_MAX * scale)
-    values = _values(1 << 20)
-    with BareServer() as bare:
-        file = SyncedFile(folder)
-        floors = {}
-        for size in (1 << 20, 128 << 10):
-            floors[size] = bare.produce_mb_s(size, total), file.mb_s(4 << 20, total)
-        file.close()
+    """`scale` 1 writes ten times the WAL bound in each round of encoded batches."""
     for wal in ("disk", "object"):
         for size in (1 << 20, 128 << 10):
-            floor, name = _lower(floors[size], wal)
-            label = f"{size >> 10} KiB"
-            with running_node(folder / f"{wal}{size}", wal=wal, settings=SETTINGS) as node:
-                aim = 0.9 if size == 1 << 20 else 0.65
-                figure, facts = _encoded(node, size, total)
-                report.add(
-                    Row("produce", f"{wal}, encoded, {label}", figure, "MB/s", floor, name, aim)
+            _case(report, folder / f"{wal}{size}", wal, size, scale)
+
+
+def _case(report: Report, folder: Path, wal: str, size: int, scale: float) -> None:
+    total = int(10 * WAL_BYTES_MAX * scale)
+    label = f"{size >> 10} KiB"
+    values = example_values(1 << 20)
+    encoded, many, single = Measured(), Measured(), Measured()
+    bare_mb_s: list[float] = []
+    disk_mb_s: list[float] = []
+    floor_facts: dict[str, list[float]] = {}
+    with BareServer() as bare, running_node(folder, wal=wal, settings=SETTINGS) as node:
+        load = EncodedLoad(node)
+        load.send(load.batches(f"warm-{size}", size, 32 << 20), size)
+        bare.produce(load.batches(f"warm-bare-{size}", size, 32 << 20), window(size))
+        file = SyncedFile(folder / "floor")
+        for number in range(ROUNDS):
+            batches = load.batches(f"encoded-{size}-{number}", size, total)
+            node.settle()
+            grpc_floor, cpu_facts = bare.produce(batches, window(size))
+            bare_mb_s.append(grpc_floor)
+            for name, value in cpu_facts.items():
+                floor_facts.setdefault(name, []).append(value)
+            mb_s, facts = load.send(batches, size)
+            node.settle()
+            written = node.written_groups(wal)
+            # What each byte costs in seconds adds up over the times it is written.
+            disk_floor = 1 / sum(1 / file.mb_s(group, 64 << 20) for group in written)
+            disk_mb_s.append(disk_floor)
+            floor = min(grpc_floor, disk_floor)
+            facts["group_kib"] = written[0] / 1024
+            encoded.add(mb_s, floor, facts)
+            for method, measured in (("send_many", many), ("send", single)):
+                mb_s, facts = with_client(node, method, values, size, total // 2)
+                measured.add(mb_s, floor, facts)
+                node.settle()
+        file.close()
+        floors = {"gRPC": median(bare_mb_s), "disk": median(disk_mb_s)}
+        name = min(floors, key=lambda one: floors[one])
+        for floor_name, value in floors.items():
+            row = Row("produce", f"floor, {wal}, {floor_name}, {label}", value, "MB/s")
+            if floor_name == "gRPC":
+                row.facts = {fact: median(found) for fact, found in floor_facts.items()}
+            else:
+                row.facts = {"times_written": float(len(written))}
+            report.add(row)
+        for case, measured in (("encoded", encoded), ("send_many()", many), ("send()", single)):
+            aim = AIMS.get(case) or AIMS[f"{case}, {label}"]
+            report.add(
+                Row(
+                    "produce", f"{wal}, {case}, {label}", median(measured.mb_s), "MB/s",
+                    floors[name], name, aim, ratios=measured.ratios,
+                    facts={fact: median(found) for fact, found in measured.facts.items()},
                 )
-                report.rows[-1].facts = facts
-                for method, aim in (("send_many", 0.5), ("send", 0.35)):
-                    figure, facts = _with_client(node, method, values, size, total // 4)
-                    report.add(
-                        Row(
-                            "produce",
-                            f"{wal}, {method}(), {label}",
-                            figure,
-                            "MB/s",
-                            floor,
-                            name,
-                            aim,
-                        )
-                    )
-                    report.rows[-1].facts = facts
-                p50, p99, rate = _at_half_load(node, values, size)
-                report.add(
-                    Row(
-                        "produce", f"{wal}, ack at half load, {label}", p50, "ms p50",
-                        facts={"p99_ms": p99, "mb_s": rate},
-                    )
-                )  # fmt: skip
+            )  # fmt: skip
+        half = median(encoded.mb_s) / 2
+        p50, p99, rate = load.paced(f"half-{size}", size, half, 4.0)
+        report.add(
+            Row(
+                "produce", f"{wal}, ack at half load, {label}", p50, "ms p50",
+                facts={"p99_ms": p99, "mb_s": rate, "window": float(window(size))},
+            )
+        )  # fmt: skip
 
 
-def _lower(floors: tuple[float, float], wal: str) -> tuple[float, str]:
-    grpc_floor, disk_floor = floors[0], floors[1] / WRITTEN_PER_BYTE[wal]
-    if grpc_floor <= disk_floor:
-        return grpc_floor, "gRPC"
-    return disk_floor, "disk"
-
-
-def _values(total_bytes: int) -> list[bytes]:
+def example_values(total_bytes: int) -> list[bytes]:
     """Records of 1 KiB that differ and compress a little, as log lines do."""
     lines = []
     for number in range(total_bytes // RECORD_BYTES):
@@ -94,118 +132,92 @@ def _values(total_bytes: int) -> list[bytes]:
     return lines
 
 
-def _encoded(node: RunningNode, size: int, total: int) -> tuple[float, dict[str, Any]]:
+Batches = list[tuple[str, int, bytes]]
+"""(topic, partition, encoded batch) in the order of sending."""
+
+
+class EncodedLoad:
     """Batches encoded beforehand, sent as ordinary generated messages over one stream."""
-    topic = f"encoded-{size}-{time.monotonic_ns()}"
-    with Admin(node.server) as admin:
-        admin.create_topic(topic, PARTITIONS)
-    channel = grpc.insecure_channel(node.server, options=UNLIMITED)
-    stub = log_pb2_grpc.LogServiceStub(channel)
-    producer = stub.InitProducerId(log_pb2.InitProducerIdRequest())
-    count = (size - 2048) // (RECORD_BYTES + 16)
-    template = encode_values(_values(count * RECORD_BYTES), timestamp_ms=1_700_000_000_000)
-    messages = total // size
-    batches = []
-    for number in range(messages):
-        sequence = number // PARTITIONS * template.record_count
-        state = ProducerState(producer.producer_id, producer.producer_epoch, sequence)
-        batches.append(bytes(with_producer(template.data, state)))
-    room = threading.Semaphore(WINDOW)
-    sent_at: dict[int, float] = {}
-    latencies: list[float] = []
 
-    def requests() -> Iterator[log_pb2.ProduceStreamRequest]:
-        for number, data in enumerate(batches):
-            room.acquire()
-            partition = log_pb2.ProducePartition(partition=number % PARTITIONS, record_batches=data)
-            request = log_pb2.ProduceRequest(
-                topics=[log_pb2.ProduceTopic(topic=topic, partitions=[partition])]
-            )
-            sent_at[number] = time.perf_counter()
-            yield log_pb2.ProduceStreamRequest(correlation_id=number, request=request)
+    def __init__(self, node: RunningNode) -> None:
+        self._node = node
+        self._channel = grpc.insecure_channel(node.server, options=UNLIMITED)
+        self._stub = log_pb2_grpc.LogServiceStub(self._channel)
 
-    cpu_before, own_before = node.cpu_s(), sum(psutil.Process().cpu_times()[:2])
-    began = time.perf_counter()
-    for message in stub.ProduceStream(requests()):
-        now = time.perf_counter()
-        for answer in message.answers:
-            room.release()
-            latencies.append((now - sent_at.pop(answer.correlation_id)) * 1e3)
-            result = answer.response.topics[0].partitions[0]
-            if result.HasField("error") or answer.HasField("error"):
-                raise RuntimeError(f"refused: {answer}")
-    elapsed = time.perf_counter() - began
-    stored = sum(len(batch) for batch in batches)
-    gib = stored / (1 << 30)
-    facts = {
-        "p50_ms": percentile(latencies, 0.5),
-        "p99_ms": percentile(latencies, 0.99),
-        "server_cpu_s_per_gib": (node.cpu_s() - cpu_before) / gib,
-        "client_cpu_s_per_gib": (sum(psutil.Process().cpu_times()[:2]) - own_before) / gib,
-        "rss_mb": node.rss_bytes() / 1e6,
-    }
-    channel.close()
-    return stored / elapsed / 1e6, facts
+    def batches(self, topic: str, size: int, total: int) -> Batches:
+        """About `total` bytes for a new topic, from a new idempotent producer."""
+        with Admin(self._node.server) as admin:
+            admin.create_topic(topic, PARTITIONS)
+        producer = self._stub.InitProducerId(log_pb2.InitProducerIdRequest())
+        count = (size - 2048) // (RECORD_BYTES + 16)
+        template = encode_values(
+            example_values(count * RECORD_BYTES), timestamp_ms=1_700_000_000_000
+        )
+        found = []
+        for number in range(max(PARTITIONS, total // size)):
+            sequence = number // PARTITIONS * template.record_count
+            state = ProducerState(producer.producer_id, producer.producer_epoch, sequence)
+            data = bytes(with_producer(template.data, state))
+            found.append((topic, number % PARTITIONS, data))
+        return found
+
+    def send(self, batches: Batches, size: int) -> tuple[float, dict[str, float]]:
+        """MB/s, and what it cost."""
+        node = self._node
+        cpu_before, own_before = node.cpu_s(), own_cpu_s()
+        began = time.perf_counter()
+        latencies = stream_batches(self._stub, batches, window(size))
+        elapsed = time.perf_counter() - began
+        stored = sum(len(data) for _, _, data in batches)
+        return stored / elapsed / 1e6, {
+            "p50_ms": percentile(latencies, 0.5),
+            "p99_ms": percentile(latencies, 0.99),
+            "server_cpu_s_per_gib": (node.cpu_s() - cpu_before) / stored * GIB,
+            "client_cpu_s_per_gib": (own_cpu_s() - own_before) / stored * GIB,
+            "rss_mb": node.rss_bytes() / 1e6,
+        }
+
+    def paced(
+        self, topic: str, size: int, mb_s: float, seconds: float
+    ) -> tuple[float, float, float]:
+        """Ack p50 and p99 (ms) at a steady rate, and the rate that came of it."""
+        batches = self.batches(topic, size, int(mb_s * 1e6 * seconds))
+        self._node.settle()
+        began = time.perf_counter()
+        distance = len(batches[0][2]) / (mb_s * 1e6)
+        latencies = stream_batches(self._stub, batches, window(size), distance)
+        elapsed = time.perf_counter() - began
+        rate = sum(len(data) for _, _, data in batches) / elapsed / 1e6
+        return percentile(latencies, 0.5), percentile(latencies, 0.99), rate
 
 
-def _with_client(
+def with_client(
     node: RunningNode, method: str, values: list[bytes], size: int, total: int
-) -> tuple[float, dict[str, Any]]:
+) -> tuple[float, dict[str, float]]:
     """The client's own encoding, one producer, every result looked at."""
-    topic = f"{method.replace('_', '-')}-{size}"
+    topic = f"{method.replace('_', '-')}-{size}-{time.monotonic_ns()}"
     with Admin(node.server) as admin:
         admin.create_topic(topic, PARTITIONS)
     rounds = max(1, total // (len(values) * RECORD_BYTES))
-    cpu_before, own_before = node.cpu_s(), sum(psutil.Process().cpu_times()[:2])
     with Producer(node.server, batch_size_bytes=size, batch_size_max_bytes=size) as producer:
+        producer.send(topic, values[0]).result()
+        cpu_before, own_before = node.cpu_s(), own_cpu_s()
         began = time.perf_counter()
         if method == "send":
             views = []
             for _ in range(rounds):
                 views.extend([producer.send(topic, value) for value in values])
             producer.flush()
-            last = views[-1].result().offset
+            stored_all = all(view.exception() is None for view in views[:: len(values) // 16])
         else:
             sent = [producer.send_many(topic, values) for _ in range(rounds)]
             producer.flush()
-            last = sent[-1].result()
+            stored_all = all(view.exception() is None for view in sent)
         elapsed = time.perf_counter() - began
-    assert last is not None
+    if not stored_all:
+        raise RuntimeError(f"{method}() lost records")
     stored = rounds * len(values) * RECORD_BYTES
-    gib = stored / (1 << 30)
-    facts = {
-        "server_cpu_s_per_gib": (node.cpu_s() - cpu_before) / gib,
-        "client_cpu_s_per_gib": (sum(psutil.Process().cpu_times()[:2]) - own_before) / gib,
+    return stored / elapsed / 1e6, {
+        "server_cpu_s_per_gib": (node.cpu_s() - cpu_before) / stored * GIB,
+        "client_cpu_s_per_gib": (own_cpu_s() - own_before) / stored * GIB,
     }
-    return stored / elapsed / 1e6, facts
-
-
-def _at_half_load(
-    node: RunningNode, values: list[bytes], size: int, seconds: float = 4.0
-) -> tuple[float, float, float]:
-    """Ack p50 and p99 (ms) of send_many at about half of the full rate."""
-    topic = f"half-{size}"
-    with Admin(node.server) as admin:
-        admin.create_topic(topic, PARTITIONS)
-    piece = values[: max(1, size // (RECORD_BYTES + 16) - 2)]
-    latencies: list[float] = []
-    with Producer(node.server, batch_size_bytes=size, batch_size_max_bytes=size) as producer:
-        began = time.perf_counter()
-        for _ in range(20):
-            producer.send_many(topic, piece).result()
-        full_s = (time.perf_counter() - began) / 20
-        began = following = time.perf_counter()
-        sent = 0
-        while (now := time.perf_counter()) - began < seconds:
-            if now < following:
-                time.sleep(following - now)
-            following += 2 * full_s
-            at = time.perf_counter()
-            view = producer.send_many(topic, piece)
-            view.add_done_callback(
-                lambda _view, at=at: latencies.append((time.perf_counter() - at) * 1e3)
-            )
-            sent += len(piece) * RECORD_BYTES
-        producer.flush()
-        elapsed = time.perf_counter() - began
-    return percentile(latencies, 0.5), percentile(latencies, 0.99), sent / elapsed / 1e6

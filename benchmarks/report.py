@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 
 
 @dataclass
@@ -24,10 +25,14 @@ class Row:
     aim: float | None = None
     """What `ratio` (or, without a floor, `value`) should reach."""
     less_is_better: bool = False
-    facts: dict[str, float | str] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
+    ratios: list[float] = field(default_factory=list)
+    """Of the rounds, where each had a floor of its own; their median counts."""
 
     @property
     def ratio(self) -> float | None:
+        if self.ratios:
+            return median(self.ratios)
         if self.floor is None or not self.value:
             return None
         return self.floor / self.value if self.less_is_better else self.value / self.floor
@@ -69,10 +74,9 @@ def line(row: Row) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:6.2f}"
     floor = "" if row.floor is None else f"{row.floor:12,.2f}"
     aim = "" if row.aim is None else f"{row.aim:10,.2f}"
-    facts = "  ".join(
-        f"{name} {value:,.2f}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in row.facts.items()
-    )
+    facts = "  ".join(f"{name} {value:,.2f}" for name, value in row.facts.items())
+    if row.ratios:
+        facts += f"  ratios {min(row.ratios):.2f}-{max(row.ratios):.2f} {row.floor_name}"
     return (
         f"{row.benchmark:10s} {row.case:44s} {row.value:14,.2f} {row.unit:10s}"
         f"{floor:>13s} {ratio:>6s} {aim:>10s} {row.verdict:8s}{facts}"
