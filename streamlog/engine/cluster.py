@@ -31,8 +31,7 @@ async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
         if claimed is not None:
             raise ForeignCluster(
                 f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
-                "empty: give the metadata store that belongs to it, or rebuild it with "
-                "`streamlog recover`",
+                "empty: give the metadata store that belongs to it, or an empty store",
                 store_cluster=claimed.cluster_id,
                 meta_cluster="",
             )
