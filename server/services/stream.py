@@ -6,11 +6,20 @@ Streams whose tags say that a log lives in them can be read here, and written on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from streamlog.errors import Closed, Conflict, Fenced, Invalid, OutcomeUnknown, PolicyViolation
+from streamlog.errors import (
+    Closed,
+    Conflict,
+    Fenced,
+    Invalid,
+    OutcomeUnknown,
+    PolicyViolation,
+    StreamNotFound,
+)
 from streamlog.log.shared_logs import ROLES
 from streamlog.model.batch import (
     ATTRIBUTES_BYTES_MAX,
@@ -41,6 +50,9 @@ from streamlog.settings.limits import TAGS_BYTES_MAX, LimitsConfig
 
 READ_CHUNK_BYTES = 1024 * 1024
 """What a ReadStream call holds in memory at most, one batch more apart."""
+
+HANDLE_ENDED = (Fenced, Closed, StreamNotFound)
+"""After these a Stream is of no use any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,7 @@ class SequencedAppend:
                 return self._ack.result()
             async with asyncio.timeout(max(0.0, self._deadline - self._clock.monotonic())):
                 return await asyncio.shield(self._ack)
-        except (Fenced, Closed):
+        except HANDLE_ENDED:
             self._on_lost()
             raise
         except TimeoutError:
@@ -206,6 +218,14 @@ class StreamService:
         if self._open.get(stream_id) is stream:
             del self._open[stream_id]
 
+    @contextmanager
+    def _using(self, stream_id: int, stream: Stream) -> Iterator[None]:
+        try:
+            yield
+        except HANDLE_ENDED:
+            self._forget(stream_id, stream)
+            raise
+
     async def fetch(
         self,
         context: RequestContext,
@@ -223,12 +243,13 @@ class StreamService:
             await self._polls.wait([stream.wait_confirmed(start + 1)], wait_ms / 1000)
         limit = min(max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max)
         stop = stream.confirm_offset if end is None else end
-        found = await stream.fetch(
-            start,
-            min(stop, stream.confirm_offset) if start <= stream.confirm_offset else stop,
-            limit,
-            FetchContext(deadline=context.deadline, trace_id=context.trace_id),
-        )
+        with self._using(stream_id, stream):
+            found = await stream.fetch(
+                start,
+                min(stop, stream.confirm_offset) if start <= stream.confirm_offset else stop,
+                limit,
+                FetchContext(deadline=context.deadline, trace_id=context.trace_id),
+            )
         return found, stream.start_offset, stream.confirm_offset
 
     async def read(
@@ -243,14 +264,17 @@ class StreamService:
                 await self._polls.wait(
                     [stream.wait_confirmed(position + 1)], self._limits.fetch_wait_ms_max / 1000
                 )
-                continue
             stop = stream.confirm_offset if end is None else min(end, stream.confirm_offset)
-            found = await stream.fetch(
-                position,
-                max(stop, position),
-                READ_CHUNK_BYTES,
-                FetchContext(trace_id=context.trace_id),
-            )
+            with self._using(stream_id, stream):
+                # Also when nothing came: a stream that was lost ends the wait, and says so here.
+                found = await stream.fetch(
+                    position,
+                    max(stop, position),
+                    READ_CHUNK_BYTES,
+                    FetchContext(trace_id=context.trace_id),
+                )
+            if not found.batches:
+                continue
             position = found.batches[-1].end_offset
             yield found.batches, stream.confirm_offset
 
@@ -259,7 +283,8 @@ class StreamService:
         self._authorize(context, Operation.DELETE, _resource(stream_id))
         await self._check_writable(stream_id)
         stream = await self._stream(stream_id)
-        await stream.trim(new_start)
+        with self._using(stream_id, stream):
+            await stream.trim(new_start)
         return stream.start_offset
 
     async def _stream(self, stream_id: int) -> Stream:

@@ -229,3 +229,28 @@ def test_reserved_tags_are_refused() -> None:
             assert type(error) is errors.Invalid
 
     asyncio.run(main())
+
+
+def test_a_reader_of_a_stream_that_is_lost_hears_of_it_and_the_next_call_looks_again() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            assert node.node.engine is not None
+            streams = node.node.engine.streams
+            stream = await create(node)
+            (answer,) = await append(node, pb.AppendRequest(stream_id=stream, payload=b"a"))
+            reader = node.streams.ReadStream(pb.ReadStreamRequest(stream_id=stream))
+            assert [b.payload for b in (await reader.read()).batches] == [b"a"]
+            ending = asyncio.ensure_future(refusal(reader.read()))
+            await eventually(lambda: node.metric("streamlog_long_polls") == 1)
+            await streams.open_stream(stream)
+            async with asyncio.timeout(10):
+                assert isinstance(await ending, errors.StreamFenced)
+            found = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
+            assert [b.payload for b in found.batches] == [b"a"]
+            await streams.open_stream(stream)
+            fetch = _fetch(node, pb.FetchStreamRequest(stream_id=stream))
+            assert isinstance(await refusal(fetch), errors.StreamFenced)
+            found = await _fetch(node, pb.FetchStreamRequest(stream_id=stream))
+            assert found.confirm_offset == answer.end_offset == 1
+
+    asyncio.run(main())
