@@ -39,6 +39,9 @@ class Answer(Protocol):
 JOINED_BYTES_MAX = 64 * 1024
 """An answer of this size takes no further one."""
 
+REQUEST_OVERHEAD_BYTES = 1024
+"""Charged beside each message: a tiny one that is refused holds that much until it is answered."""
+
 _END = object()
 
 
@@ -145,7 +148,7 @@ class Pipeline:
     async def _read_requests(self) -> None:
         try:
             while (message := await self._read()) is not None:
-                size_bytes = len(message)
+                size_bytes = len(message) + REQUEST_OVERHEAD_BYTES
                 if not self._budget.try_take(size_bytes):
                     await self._budget.take(size_bytes)
                 try:

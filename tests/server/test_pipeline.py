@@ -1,0 +1,45 @@
+"""A pipeline whose client sends and does not read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.server.grpc_log import Refusal
+from streamlog.server.in_flight import ConnectionBudget
+from streamlog.server.metrics import ServerMetrics
+from streamlog.server.pipeline import Answer, Drain, Pipeline
+
+
+def test_tiny_requests_are_bounded_by_what_they_hold_not_by_their_bytes() -> None:
+    async def main() -> None:
+        taken = written = 0
+        budget = ConnectionBudget(1 << 20, ServerMetrics(CollectorRegistry()))
+        may_write = asyncio.Event()
+
+        async def read() -> bytes | None:
+            nonlocal taken
+            if taken == 10_000:
+                return None
+            taken += 1
+            await asyncio.sleep(0)
+            return b"tiny"
+
+        async def write(_: bytes) -> None:
+            nonlocal written
+            await may_write.wait()
+            written += 1
+
+        async def start(_: bytes) -> Answer:
+            return Refusal(b"a long reason")
+
+        pipeline = asyncio.create_task(Pipeline(read, write, start, budget, Drain()).run())
+        for _ in range(5000):
+            await asyncio.sleep(0)
+        assert 500 < taken < 1100
+        may_write.set()
+        await pipeline
+        assert (taken, written, budget.used) == (10_000, 10_000, 0)
+
+    asyncio.run(main())
