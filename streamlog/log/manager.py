@@ -245,6 +245,8 @@ class LogManager:
         return await self._producer_ids.init(producer_id, producer_epoch)
 
     def _topic_changed(self, name: str, record: TopicRecord | None) -> None:
+        if record is None:
+            self._metrics.forget(name)
         if record is not None or name not in self._admin.busy:
             self._logs.follow(name, record)
 

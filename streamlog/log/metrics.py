@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -15,6 +15,7 @@ class TopicMetrics:
         "_appended_records",
         "_appends",
         "_fetched_bytes",
+        "_reasons",
         "_removed_bytes",
         "_removed_segments",
         "_topic",
@@ -24,6 +25,7 @@ class TopicMetrics:
 
     def __init__(self, owner: LogMetrics, topic: str) -> None:
         self._topic = topic
+        self._reasons: set[str] = set()
         self._appends = owner.appends.labels(topic)
         self._appended_records = owner.appended_records.labels(topic)
         self._appended_bytes = owner.appended_bytes.labels(topic)
@@ -42,8 +44,14 @@ class TopicMetrics:
         self._fetched_bytes.inc(size_bytes)
 
     def removed(self, reason: str, segments: int, size_bytes: int) -> None:
+        self._reasons.add(reason)
         self._removed_segments.labels(self._topic, reason).inc(segments)
         self._removed_bytes.inc(size_bytes)
+
+    @property
+    def reasons(self) -> Iterable[str]:
+        """For which segments were removed."""
+        return self._reasons
 
 
 class LogMetrics:
@@ -72,7 +80,28 @@ class LogMetrics:
             "Partitions that a retention check could not finish.",
             registry=registry,
         )
-        self.of_topic = cache(self._of_topic)
+        self._topics: dict[str, TopicMetrics] = {}
 
-    def _of_topic(self, topic: str) -> TopicMetrics:
-        return TopicMetrics(self, topic)
+    def of_topic(self, topic: str) -> TopicMetrics:
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = TopicMetrics(self, topic)
+        return found
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone: its lines go, too."""
+        found = self._topics.pop(topic, None)
+        if found is None:
+            return
+        for counter in (
+            self.appends,
+            self.appended_records,
+            self.appended_bytes,
+            self.fetched_bytes,
+            self.duplicates,
+            self.rolls,
+            self.removed_bytes,
+        ):
+            counter.remove(topic)
+        for reason in found.reasons:
+            self.removed_segments.remove(topic, reason)

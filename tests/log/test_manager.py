@@ -47,12 +47,13 @@ class Cluster:
 
     async def node(self, config: LogConfig | None = None) -> LogManager:
         client = self.medium.client(self.clock)
+        self.registry = CollectorRegistry()
         manager = await LogManager.open(
             client,
             self.medium.kv,
             clock=self.clock,
             random=self.random,
-            registry=CollectorRegistry(),
+            registry=self.registry,
             config=config,
         )
         self.running.append((manager, client))
@@ -508,6 +509,26 @@ def test_the_topic_cache_survives_a_kv_store_that_is_away_when_it_must_be_read_a
         assert len(looks) > 1
         assert topics.names() == [f"t{i:02}" for i in range(12)]
         follow.cancel()
+
+    run(test)
+
+
+def test_the_lines_of_a_deleted_topic_go_with_it():
+    async def test(made, logs):
+        def lines():
+            found = made.registry.collect()
+            return [one for metric in found for one in metric.samples if "topic" in one.labels]
+
+        other = await made.node()
+        for number in range(20):
+            name = f"t{number}"
+            await other.create_topic(name, 1, {"retention.bytes": "0"})
+            opened = await other.log(TopicPartition(name, 0))
+            await append(opened, encoded([b"x"]))
+            await other.retention_tick()
+            assert any(one.labels == {"topic": name, "reason": "bytes"} for one in lines())
+            await other.delete_topic(name)
+        assert lines() == []
 
     run(test)
 
