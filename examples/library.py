@@ -1,6 +1,7 @@
 """An engine inside this process, without a server."""
 
 import asyncio
+
 import streamlog
 from streamlog.model.batch import single
 
