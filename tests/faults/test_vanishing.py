@@ -66,8 +66,7 @@ def eventually(condition: Callable[[], bool], seconds: float) -> None:
 def test_long_polls_of_a_client_that_died_leave_nothing(
     tmp_path: Path, how: signal.Signals
 ) -> None:
-    limits = ("--set", f"limits.requests_per_connection_max={POLLS + 10}")
-    with NodeProcess(tmp_path / "data", arguments=limits) as node:
+    with NodeProcess(tmp_path / "data") as node:
         with Producer(node.server) as producer:
             producer.send("t", b"x").result(30)
         idle = node.metric("streamlog_requests_active")
