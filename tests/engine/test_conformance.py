@@ -14,6 +14,7 @@ import pytest
 import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
@@ -53,8 +54,15 @@ class EngineUnderTest:
     room_bytes = ROOM
     client: StreamClient
 
-    def __init__(self, mode: WalMode, folder: Path, exit_stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        mode: WalMode,
+        folder: Path,
+        exit_stack: AsyncExitStack,
+        config: StreamEngineConfig = CONFIG,
+    ) -> None:
         self._mode: WalMode = mode
+        self._config = config
         self._folder = folder
         self._exit = exit_stack
         self._clock = SystemClock()
@@ -71,6 +79,10 @@ class EngineUnderTest:
         self._process = await self._exit.enter_async_context(AsyncExitStack())
         self._engine, self._offload = await self._open(self._process, 1)
         self.client = self._engine.streams
+
+    @property
+    def kv(self) -> KVClient:
+        return self._engine.kv
 
     async def restarted(self) -> None:
         await self._process.aclose()
@@ -105,7 +117,7 @@ class EngineUnderTest:
                 wal=self._mode,
                 wal_dir=self._folder / f"wal{node_id}",
                 node_id=node_id,
-                config=CONFIG,
+                config=self._config,
                 components=dataclasses.replace(self._parts, offload=offload),
             )
         )

@@ -28,7 +28,10 @@ ClientOf = Callable[[ManualClock], Awaitable[BasicStreamClient]]
 
 
 class SharedLogUnderTest:
-    """`client_of` makes the next process's client, after the last one is gone."""
+    """`client_of` makes the next process's client, after the last one is gone.
+
+    `handle` is the partition's meta stream.
+    """
 
     log: SharedLog
     client: BasicStreamClient
@@ -45,13 +48,13 @@ class SharedLogUnderTest:
         self.configs = dict(configs)
         self.failures: list[StreamlogError] = []
         self._client_of = client_of
-        self._handle = 0
+        self.handle = 0
 
     async def start(self) -> None:
         self.client = await self._client_of(self.clock)
         topic = TopicIdentity("t", self.random.uuid(), "attempt")
         factory = SharedLogFactory(self.client, self.environment())
-        (self._handle,) = await factory.create(topic, [0], parse(self.configs))
+        (self.handle,) = await factory.create(topic, [0], parse(self.configs))
         await self.open()
 
     def environment(self) -> LogEnvironment:
@@ -62,7 +65,7 @@ class SharedLogUnderTest:
         self.log = await SharedLog.open(
             self.client,
             PARTITION,
-            self._handle,
+            self.handle,
             parse(self.configs),
             self.environment(),
             on_failure=self._failed,

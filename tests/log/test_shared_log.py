@@ -400,7 +400,7 @@ def test_an_expired_producer_that_begins_anew_has_no_duplicates_among_its_old_ba
 def test_what_is_not_a_meta_stream_is_corrupt():
     async def test(t):
         await t.log.close()
-        meta = t.medium.rows[t._handle]
+        meta = t.medium.rows[t.handle]
         whole = meta.batches[0].parts[0]
         meta.batches[0] = type(meta.batches[0])(0, 1, 0, (whole[:-1] + b"\x55",))
         await refused(Corrupt, t.open())
@@ -422,7 +422,7 @@ def test_the_reaper_looks_again_after_fencing():
         async with factory_of(t) as factory:
             topic = TopicIdentity("u", t.random.uuid(), "try")
             (handle,) = await factory.create(topic, [0], TopicConfig())
-            answers = [{t._handle}, {t._handle, handle}]
+            answers = [{t.handle}, {t.handle, handle}]
 
             async def registered():
                 return answers.pop(0)
@@ -430,9 +430,9 @@ def test_the_reaper_looks_again_after_fencing():
             assert await factory.reap(set, registered) == 0
             assert answers == []
             assert len(t.medium.rows) == 8
-            answers = [{t._handle}]
+            answers = [{t.handle}]
             assert await factory.reap(lambda: {"try"}, registered) == 0
-            answers = [{t._handle}, {t._handle}]
+            answers = [{t.handle}, {t.handle}]
             assert await factory.reap(set, registered) == 1
             assert sorted(t.medium.rows) == [1, 2, 3, 4]
 
