@@ -31,6 +31,7 @@ from streamlog.metadata.interface import (
     StreamEpoch,
     StreamRow,
     TrimEntry,
+    check_epoch,
 )
 from streamlog.model.batch import (
     CloseStreamOptions,
@@ -95,6 +96,8 @@ class EngineStreamClient:
     async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> Stream:
         engine = self._engine
         engine.check_open()
+        # Before the old epoch is given up: the stream goes on under it.
+        check_epoch(stream_id, options.epoch)
         async with self._alone(stream_id):
             row = self._metadata.stream(stream_id)
             if row is not None and row.holder == self._metadata.tenure:

@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import RangeRow as RangeRow
 from streamlog.format.rows import Tenure as Tenure
 from streamlog.model.batch import StreamState
+
+EPOCH_MAX = (1 << 31) - 1
+"""The highest epoch that may be asked for: what a record batch holds, and a checkpoint with room
+for as many opens again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,14 @@ class CreateEntry:
 class StreamEpoch(NamedTuple):
     stream_id: int
     epoch: int
+
+
+def check_epoch(stream_id: int, epoch: int | None) -> None:
+    """Of a stream that is to be opened. Errors: Invalid."""
+    if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
+        raise Invalid(
+            f"epoch {epoch} for stream {stream_id}; an epoch to be opened is at most {EPOCH_MAX}"
+        )
 
 
 class TrimEntry(NamedTuple):

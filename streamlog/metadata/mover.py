@@ -40,7 +40,7 @@ from streamlog.kvstore.interface import (
 from streamlog.metadata.backoff import Backoff, Retry, is_transient
 from streamlog.metadata.fold import Fold
 from streamlog.metadata.follower import Follower
-from streamlog.metadata.interface import StreamEpoch, StreamRow, Tenure
+from streamlog.metadata.interface import StreamEpoch, StreamRow, Tenure, check_epoch
 from streamlog.metadata.keys import fence, lease, move
 from streamlog.metadata.keys.fence import Fence
 from streamlog.runtime.clock import Clock
@@ -151,6 +151,8 @@ class Mover:
         asked = dict(wanted)
         if len(asked) != len(wanted):
             raise Invalid("a stream is asked for twice in one call")
+        for stream_id, epoch in wanted:
+            check_epoch(stream_id, epoch)
         opened: dict[int, int] = {}
         backoff = self._retry.bounded()
         is_caught_up = False

@@ -73,6 +73,14 @@ def test_epochs() -> None:
             await metadata.open_streams([(stream, 10), (stream + 1, None)])
         with pytest.raises(Invalid):
             await metadata.open_streams([(stream, 10), (stream, 11)])
+        for epoch in (-1, 1 << 31, 1 << 32, 1 << 64):
+            with pytest.raises(Invalid):
+                await metadata.open_streams([(stream, epoch)])
+        (other,) = await create(metadata)
+        (row,) = await metadata.open_streams([(other, (1 << 31) - 1)])
+        (row,) = await metadata.open_streams([(other, None)])
+        await metadata.checkpoint()
+        assert row.epoch == 1 << 31
         row_now = metadata.stream(stream)
         assert row_now is not None
         assert row_now.epoch == 9  # nothing moved

@@ -218,6 +218,21 @@ def test_a_cancelled_append_is_stored_once_or_not_at_all() -> None:
     asyncio.run(main())
 
 
+def test_an_epoch_that_no_format_holds_is_refused_and_the_stream_goes_on() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            for epoch in (1 << 31, 1 << 32, (1 << 64) - 1):
+                call = node.streams.OpenStream(pb.OpenStreamRequest(stream_id=stream, epoch=epoch))
+                assert isinstance(await refusal(call), errors.Invalid)
+                (answer,) = await append(node, pb.AppendRequest(stream_id=stream, payload=b"x"))
+                assert not answer.HasField("error")
+            assert node.node.engine is not None
+            await node.node.engine.metadata.checkpoint()
+
+    asyncio.run(main())
+
+
 def test_reserved_tags_are_refused() -> None:
     async def main() -> None:
         async with running_node() as node:
