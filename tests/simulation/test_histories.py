@@ -11,7 +11,14 @@ SEEDS = 300
 CHUNK = 10
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+QUICK = 60
+CHUNKS = [
+    pytest.param(first, marks=[pytest.mark.slow] if first >= QUICK else [])
+    for first in range(0, SEEDS, CHUNK)
+]
+
+
+@pytest.mark.parametrize("first", CHUNKS)
 def test_every_promise_holds(first: int) -> None:
     reports = [run_history(seed, mode_of(seed)) for seed in range(first, first + CHUNK)]
     # One history may be all outage; not ten.

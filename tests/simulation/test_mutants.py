@@ -19,6 +19,8 @@ from streamlog.testing.simulation.kv import SimulationKV
 
 SEEDS = 200
 
+pytestmark = pytest.mark.slow
+
 
 def seed_that_finds(wal: WalMode) -> int:
     """The first seed whose history fails."""
