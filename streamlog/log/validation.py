@@ -6,8 +6,9 @@ record; whoever decodes them checks them.
 
 from __future__ import annotations
 
-from streamlog.codec.batch import DELETE_HORIZON, Compression, ScannedBatch, scan
-from streamlog.codec.records import iterate
+from streamlog.codec.batch import DELETE_HORIZON, HEADER_BYTES, Compression, ScannedBatch, scan
+from streamlog.codec.compression import DECOMPRESSED_BYTES_MAX
+from streamlog.codec.records import RECORD_BYTES_MIN, iterate
 from streamlog.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -58,6 +59,14 @@ def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
         raise InvalidRecord(
             f"the record batch says {header.record_count} records and last offset delta "
             f"{header.last_offset_delta}; a client's batch has delta + 1 records, at least one"
+        )
+    # Offsets must not be used up by records that are not there; the rest is left to who decodes.
+    is_plain = header.codec == Compression.NONE
+    most_bytes = size - HEADER_BYTES if is_plain else DECOMPRESSED_BYTES_MAX
+    if header.record_count * RECORD_BYTES_MIN > most_bytes:
+        raise InvalidRecord(
+            f"the record batch says {header.record_count} records, which {most_bytes} bytes cannot "
+            "hold"
         )
     if header.is_control:
         raise InvalidRecord("control batches are written by the server only")

@@ -7,7 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamlog.errors import Closed, Corrupt, Fenced, Overloaded, StreamFenced, StreamlogError
+from streamlog.codec.batch import HEADER_BYTES, pack_header, parse_header, resealed
+from streamlog.errors import (
+    Closed,
+    Corrupt,
+    Fenced,
+    InvalidRecord,
+    Overloaded,
+    StreamFenced,
+    StreamlogError,
+)
 from streamlog.log.abstract import MAX_TIMESTAMP, Isolation, ProduceContext
 from streamlog.log.config import LogConfig
 from streamlog.log.log_factory import TopicIdentity
@@ -363,6 +372,22 @@ def test_large_batches_are_decoded_off_the_loop():
             await test(t)
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_records_that_cannot_be_there_use_up_no_offsets(codec):
+    async def test(t):
+        batch = bytearray(encoded([b"x"] * 3))
+        header = parse_header(batch)._replace(
+            attributes=codec, record_count=(1 << 31) - 1, last_offset_delta=(1 << 31) - 2
+        )
+        batch[:HEADER_BYTES] = pack_header(header)
+        await refused(InvalidRecord, t.log.append(bytes(resealed(batch))))
+        assert t.log.log_end_offset == 0
+        await append(t.log, encoded([b""] * 1000))
+        assert t.log.log_end_offset == 1000
+
+    run(test)
 
 
 def test_producers_expire():
