@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from streamlog.errors import Unavailable
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.grpc_server import joined, split_address
+
+log = logging.getLogger(__name__)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Bytes that are no HTTP are their sender's fault: it gets a 400, the log no traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
 
 
 class HttpServer:
@@ -38,7 +48,8 @@ class HttpServer:
                 web.get("/", self._index),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=1.0)
+        log.addFilter(_is_ours)
 
     async def start(self, address: str) -> str:
         """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -80,3 +81,19 @@ def test_health_and_reflection_are_on() -> None:
             } <= names
 
     asyncio.run(main())
+
+
+def test_bytes_that_are_no_http_leave_no_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with running() as node:
+            host, _, port = node.service.http_address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert b" 400 " in await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if record.exc_info]
