@@ -71,7 +71,7 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", limits.message_bytes_max),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", limits.requests_per_connection_max),
-                # By default gRPC cancels, without a reason, what of a burst waits to be taken beyond
+                # By default gRPC cancels, without a reason, what of a burst waits beyond
                 # 1,000 requests; ours are refused beyond requests_max, with one.
                 ("grpc.server.max_pending_requests", 2 * limits.requests_max),
                 ("grpc.server.max_pending_requests_hard_limit", 4 * limits.requests_max),

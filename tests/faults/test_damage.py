@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -23,17 +24,24 @@ RECORDS = 8
 INDEX_MAGIC = b"SLIX"
 FRAME_ALIGNMENT = 4096
 HTTP = ("--http-listen", "127.0.0.1:0")
+SMALL_WAL = ("--set", "engine.wal.file_bytes=1048576")
 NEVER_UPLOAD = ("--set", "engine.upload.upload_interval_ms=1000000000")
 
 
-def fill(data: Path, wal: str) -> None:
-    """Eight records, each in an append of its own; with wal=disk they stay in the WAL."""
-    with NodeProcess(data, wal, NEVER_UPLOAD) as node:
-        with Producer(node.server) as producer:
-            for number in range(RECORDS):
-                assert producer.send("t", value(number)).result(30).offset == number
-        if wal == "disk":
-            node.kill()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Data of a node with eight records, each in an append of its own; with wal=disk they are in
+    the WAL alone."""
+    folders: dict[str, Path] = {}
+    for wal in ("disk", "object"):
+        folders[wal] = tmp_path_factory.mktemp("made") / "data"
+        with NodeProcess(folders[wal], wal, (*SMALL_WAL, *NEVER_UPLOAD)) as node:
+            with Producer(node.server) as producer:
+                for number in range(RECORDS):
+                    assert producer.send("t", value(number)).result(30).offset == number
+            if wal == "disk":
+                node.kill()
+    return folders
 
 
 def value(number: int) -> bytes:
@@ -93,10 +101,10 @@ def frame_of(position: int) -> int:
 
 @pytest.mark.parametrize("part", ["payload", "entry table", "header"])
 def test_a_flipped_bit_in_the_middle_of_the_wal_is_an_error_with_its_place(
-    tmp_path: Path, part: str
+    made: dict[str, Path], tmp_path: Path, part: str
 ) -> None:
     data = tmp_path / "data"
-    fill(data, "disk")
+    shutil.copytree(made["disk"], data)
     file, position = holder(data / "wal", value(3))
     frame = frame_of(position)
     at = {"payload": position + 5, "entry table": frame + 80, "header": frame + 33}[part]
@@ -111,21 +119,23 @@ def test_a_flipped_bit_in_the_middle_of_the_wal_is_an_error_with_its_place(
     assert file.name in said
     assert str(error.fields["start"]) in said
     flip(file, at)
-    with NodeProcess(data) as node:
+    with NodeProcess(data, arguments=SMALL_WAL) as node:
         assert values(node.server, RECORDS) == [value(number) for number in range(RECORDS)]
 
 
 @pytest.mark.parametrize("how", ["torn", "payload", "header"])
-def test_a_damaged_wal_tail_is_cut_and_reported(tmp_path: Path, how: str) -> None:
+def test_a_damaged_wal_tail_is_cut_and_reported(
+    made: dict[str, Path], tmp_path: Path, how: str
+) -> None:
     data = tmp_path / "data"
-    fill(data, "disk")
+    shutil.copytree(made["disk"], data)
     file, position = holder(data / "wal", value(RECORDS - 1))
     frame = frame_of(position)
     if how == "torn":
         overwrite(file, position, bytes(100))
     else:
         flip(file, position if how == "payload" else frame + 33)
-    with NodeProcess(data) as node:
+    with NodeProcess(data, arguments=SMALL_WAL) as node:
         (line,) = (one for one in node.log_path.read_text().splitlines() if "torn write" in one)
         assert " warning " in line
         assert f"file={file.name} start={frame} end=" in line
@@ -138,9 +148,11 @@ def test_a_damaged_wal_tail_is_cut_and_reported(tmp_path: Path, how: str) -> Non
 
 
 @pytest.mark.parametrize("part", ["data", "index", "missing"])
-def test_damage_in_an_object_is_an_error_with_key_and_range(tmp_path: Path, part: str) -> None:
+def test_damage_in_an_object_is_an_error_with_key_and_range(
+    made: dict[str, Path], tmp_path: Path, part: str
+) -> None:
     data = tmp_path / "data"
-    fill(data, "object")
+    shutil.copytree(made["object"], data)
     file, position = holder(data / "objects" / "data", value(3))
     size = file.stat().st_size
     whole = file.read_bytes()
@@ -149,7 +161,7 @@ def test_damage_in_an_object_is_an_error_with_key_and_range(tmp_path: Path, part
     else:
         flip(file, position + 5 if part == "data" else whole.index(INDEX_MAGIC) + 40)
     key = file.relative_to(data / "objects").as_posix()
-    with NodeProcess(data, "object") as node:
+    with NodeProcess(data, "object", SMALL_WAL) as node:
         with Consumer(node.server) as consumer:
             consumer.assign([("t", 0)])
             read: list[bytes | None] = []
@@ -235,10 +247,10 @@ def with_database(path: Path, change: Callable[[Rdict], None]) -> None:
     [_newer_cluster, _newer_wal_file, _newer_wal_frame, _newer_wal_identity, _newer_metadata],
 )
 def test_data_of_a_newer_version_is_left_alone(
-    tmp_path: Path, make_newer: Callable[[Path], Path]
+    made: dict[str, Path], tmp_path: Path, make_newer: Callable[[Path], Path]
 ) -> None:
     data = tmp_path / "data"
-    fill(data, "disk")
+    shutil.copytree(made["disk"], data)
     path = make_newer(data)
     before = path.read_bytes() if path.is_file() else b""
     error = open_error(data)
@@ -253,7 +265,7 @@ def test_data_of_a_newer_version_is_left_alone(
 
 def test_a_second_process_is_told_who_holds_the_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with NodeProcess(data) as node:
+    with NodeProcess(data, arguments=SMALL_WAL) as node:
         said = start_error("--data", data)
         assert said.startswith("DataInUse: ")
         assert f"process {node.pid} " in said
@@ -277,15 +289,15 @@ def test_a_port_in_use_is_named_and_its_owner_goes_on(tmp_path: Path) -> None:
         assert node.banner["grpc"] == node.server
 
 
-def test_an_object_of_a_newer_version_is_named(tmp_path: Path) -> None:
+def test_an_object_of_a_newer_version_is_named(made: dict[str, Path], tmp_path: Path) -> None:
     data = tmp_path / "data"
-    fill(data, "object")
+    shutil.copytree(made["object"], data)
     file, _ = holder(data / "objects" / "data", value(3))
     head = file.read_bytes()[:12]
     head = head[:8] + struct.pack("<H", 99) + head[10:]
     overwrite(file, 0, head + struct.pack("<I", crc32c(head)))
     key = file.relative_to(data / "objects").as_posix()
-    with NodeProcess(data, "object") as node:
+    with NodeProcess(data, "object", SMALL_WAL) as node:
         ended = run("object", "show", key, server=node.server)
         said = ended.stderr.decode()
         assert ended.returncode == 1
