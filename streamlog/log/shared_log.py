@@ -282,31 +282,14 @@ class SharedLog(AbstractLog):
                     await self._raise_start(target, ())
             return self._log_start
 
-        return await self._unbroken(remove)
+        return await self._background.unbroken(remove, name="remove")
 
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         self._check_open()
-        return await self._unbroken(
-            lambda: self._delete_oldest_segments(predicate_end_offset, reason)
+        # What the meta stream says must be done here, too, whether the caller still waits or not.
+        return await self._background.unbroken(
+            lambda: self._delete_oldest_segments(predicate_end_offset, reason), name="remove"
         )
-
-    async def _unbroken(self, work: Callable[[], Awaitable[int]]) -> int:
-        """Goes on when the caller no longer waits: what the meta stream says must be done here."""
-        outcome: list[int | StreamlogError] = []
-
-        async def carry_out() -> None:
-            try:
-                outcome.append(await work())
-            except StreamlogError as error:
-                outcome.append(error)
-
-        await asyncio.wait({self._background.spawn(carry_out(), name="remove")})
-        if not outcome:
-            self._check_open()
-            raise self._closed()
-        if isinstance(outcome[0], StreamlogError):
-            raise outcome[0]
-        return outcome[0]
 
     async def _delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         async with self._removing:

@@ -188,7 +188,8 @@ class TenureMetadata:
 
     async def checkpoint(self) -> None:
         self._check_open()
-        await self._checkpointer.checkpoint()
+        # Given up half-way, it would not know whether the metadata names its files.
+        await self._background.unbroken(self._checkpointer.checkpoint, name="checkpoint_now")
 
     # garbage
 

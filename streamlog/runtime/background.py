@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+from streamlog.errors import Closed, Internal, StreamlogError
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +45,31 @@ class Background:
                 await tick()
 
         return self.spawn(loop(), name=name)
+
+    async def unbroken(self, work: Callable[[], Awaitable[T]], *, name: str) -> T:
+        """What `work()` returns or raises; it goes on when the caller is cancelled.
+
+        For what must not stop half-way. A StreamlogError out of it is the caller's alone. Errors
+        beside those: Closed, when the owner ends first; Internal, when `work` fails by a bug.
+        """
+        results: list[T] = []
+        errors: list[StreamlogError] = []
+
+        async def carry_out() -> None:
+            try:
+                results.append(await work())
+            except StreamlogError as error:
+                errors.append(error)
+
+        task = self.spawn(carry_out(), name=name)
+        await asyncio.wait({task})
+        if errors:
+            raise errors[0]
+        if not results:
+            if task.cancelled():
+                raise Closed(f"{self._owner} was closed")
+            raise Internal(f"{self._owner}: {name} failed: {task.exception()!r}")
+        return results[0]
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamlog.errors import Corrupt, MetadataUnavailable, StoreUnavailable
-from streamlog.kvstore.interface import Put, prefix_end
+from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, prefix_end
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
 from streamlog.metadata.keys import checkpoint, fence
@@ -540,6 +540,50 @@ def test_memory_is_given_up_with_the_fences_seen() -> None:
         assert await world.kv.get(checkpoint.key(PREFIX)) is None
         await a.kill()
         await b.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_a_checkpoint_whose_caller_gives_up_is_finished() -> None:
+    class SlowKV(MemoryKVStore):
+        """Answers late once the checkpoint is named."""
+
+        is_named: asyncio.Event | None = None
+        may_answer = asyncio.Event()
+
+        async def txn(
+            self,
+            compares: Sequence[Compare],
+            then: Sequence[Operation],
+            otherwise: Sequence[Operation] = (),
+        ) -> TxnResult:
+            result = await super().txn(compares, then, otherwise)
+            if self.is_named and any(
+                isinstance(one, Put) and one.key == checkpoint.key(PREFIX) for one in then
+            ):
+                self.is_named.set()
+                await self.may_answer.wait()
+            return result
+
+    async def main() -> None:
+        world = World()
+        world.kv = kv = SlowKV(world.clock)
+        metadata = await world.open(checkpoint_interval_ms=1 << 30)
+        (stream,) = await create(metadata)
+        await append(metadata, stream, 1)
+        kv.is_named = asyncio.Event()
+        first = asyncio.create_task(metadata.checkpoint())
+        await kv.is_named.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await append(metadata, stream, 1)
+        second = asyncio.create_task(metadata.checkpoint())
+        kv.may_answer.set()
+        async with asyncio.timeout(10):
+            await second
+        assert len(await ranges_of(metadata, stream)) == 2
+        await metadata.close(drained=True)
 
     asyncio.run(main())
 
