@@ -21,7 +21,6 @@ from rocksdict import (
     Rdict,
     ReadOptions,
     WriteBatch,
-    WriteOptions,
 )
 
 from streamlog.errors import (
@@ -120,8 +119,6 @@ class RocksDatabase:
         self._path = path
         self._settings = settings
         self._cursors: weakref.WeakSet[RangeCursor] = weakref.WeakSet()
-        self._synced = WriteOptions()
-        self._synced.sync = True
         self._db: Rdict | None = None
 
     @property
@@ -204,7 +201,10 @@ class RocksDatabase:
         """
         db = self._handle()
         try:
-            db.write(batch, self._synced)
+            db.write(batch)
+            # rocksdict holds the GIL during a synced write, and lets it go here: a sync takes
+            # milliseconds when the disk is busy, and all of the process would stand still.
+            db.flush_wal(sync=True)
         except Exception as error:
             raise translate(error, self._path, "a write") from error
 

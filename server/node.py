@@ -23,7 +23,7 @@ from prometheus_client import disable_created_metrics
 import streamlog
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.runtime import logs
-from streamlog.runtime.allocator import keep_large_blocks
+from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 from streamlog.server.banner import Banner
 from streamlog.server.service import Backend, Service
 from streamlog.settings import Settings
@@ -191,6 +191,7 @@ def run(
 ) -> int:
     """Runs a node until it is stopped; the exit code. `command` stands in the banner's hints."""
     keep_large_blocks()
+    collect_rarely()
     # Each counter's time of birth, a third of the page: nobody asks for it.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)

@@ -26,6 +26,8 @@ class ClosePolicy:
     interval_s: float
     is_adaptive: bool
     put_distance_s: float = 0.0
+    overlap_bytes: int | None = None
+    """A batch of this size goes up beside those under way; None: it waits for them."""
 
     def decide(
         self,
@@ -43,4 +45,6 @@ class ClosePolicy:
         earliest = last_closed_at + self.put_distance_s
         if self.is_adaptive and uploads_in_flight == 0:
             return Closing(max(opened_at, earliest), "idle")
+        if self.overlap_bytes is not None and size_bytes >= self.overlap_bytes:
+            return Closing(max(opened_at, earliest), "overlap")
         return Closing(max(opened_at + self.interval_s, earliest), "time")

@@ -67,6 +67,12 @@ class FlushConfig:
         "at once. Lower is faster and costs more PUTs under load.",
         minimum=0,
     )
+    flush_bytes_overlap: int = setting(
+        2 * MIB,
+        "Local stores: while uploads are under way, a batch of this size goes up beside them. "
+        "Smaller ones keep the disk busier and make more objects.",
+        minimum=64 * 1024,
+    )
     put_rate_max_per_s: float = setting(
         10.0,
         "Remote stores: PUTs a second at most, full batches apart. At 10 a month costs at most "

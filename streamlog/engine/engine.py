@@ -286,6 +286,7 @@ class Engine:
             flush.flush_interval_ms / 1000,
             True,
             1 / flush.put_rate_max_per_s if self.parts.is_remote else 0.0,
+            None if self.parts.is_remote else flush.flush_bytes_overlap,
         )
 
     def _stored(self, group: Group, committed: Committed | None) -> None:

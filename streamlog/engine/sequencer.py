@@ -236,7 +236,7 @@ class Sequencer:
             batch.base_timestamp_ms,
             batch.parts,
             batch.attributes,
-            crc32c_parts(batch.parts),
+            crc32c_parts(batch.parts) if batch.payload_crc32c is None else batch.payload_crc32c,
         )
         core.next = base + batch.record_count
         core.tail.push(entry, size_bytes)

@@ -56,6 +56,8 @@ class Uploader:
         metrics: EngineMetrics,
     ) -> None:
         self._policy = policy
+        overlap_bytes = policy.overlap_bytes
+        self._overlap_bytes = policy.bytes_target if overlap_bytes is None else overlap_bytes
         self._in_flight_max = uploads_in_flight_max
         self._metadata = metadata
         self._writer = writer
@@ -84,8 +86,8 @@ class Uploader:
         group.size_bytes += pending.size_bytes
         if group.size_bytes >= self._policy.bytes_target or len(group.items) >= ITEMS_MAX:
             self._close("size")
-        # With a timer set only a full batch changes what is due.
-        elif self._timer is not None:
+        # With a timer set only a batch that has grown enough changes what is due.
+        elif self._timer is not None and group.size_bytes < self._overlap_bytes:
             return
         self._schedule()
 

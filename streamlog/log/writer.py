@@ -9,7 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from streamlog.codec.batch import ScannedBatch, placed, placed_at_append_time
+from streamlog.codec.batch import (
+    ScannedBatch,
+    placed,
+    placed_at_append_time,
+    placed_crc32c,
+)
 from streamlog.errors import Fenced, Internal, OutcomeUnknown, Overloaded, StreamlogError
 from streamlog.log.abstract import LogAppendInfo, ProduceContext, TopicPartition
 from streamlog.log.ack_queue import AckQueue, PendingAppend
@@ -156,7 +161,9 @@ class LogWriter:
             header, leader_epoch=epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
         )
         durable = self._data.append(
-            RecordBatch(span, header.base_timestamp_ms, parts, encode_facts(facts)),
+            RecordBatch(
+                span, header.base_timestamp_ms, parts, encode_facts(facts), placed_crc32c(parts)
+            ),
             AppendContext(trace_id=context.trace_id, reservation=reservation),
         )
         if tail.end_offset != base + span:

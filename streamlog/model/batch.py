@@ -17,13 +17,15 @@ class RecordBatch:
 
     `record_count` (≥ 1) is the batch's offset span. `parts` is the payload in pieces, kept without
     a copy until it is durable: the caller must not change it. `attributes` (≤ 64 bytes) are stored
-    beside the index and read without touching data.
+    beside the index and read without touching data. `payload_crc32c` covers the joined parts: for a
+    caller that has it without a pass over the bytes; readers find the batch Corrupt if it is wrong.
     """
 
     record_count: int
     base_timestamp_ms: int
     parts: Parts
     attributes: bytes = b""
+    payload_crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from streamlog.codec.batch import (
     parse_header,
     placed,
     placed_at_append_time,
+    placed_crc32c,
     resealed,
     scan,
     sequence_after,
@@ -65,6 +66,12 @@ def test_append_time_replaces_timestamps_and_keeps_a_valid_crc():
     (only,) = scan(whole)
     assert only.header.is_log_append_time
     assert {record[1] for record in decode(whole)} == {1_800_000_000_123}
+
+
+def test_the_crc_of_a_placed_batch_is_that_of_all_its_bytes():
+    data = memoryview(batch())
+    for parts in (placed(data, 77, 3), placed_at_append_time(data, 77, 3, 1_800_000_000_123)):
+        assert placed_crc32c(parts) == crc32c(b"".join(parts))
 
 
 def test_with_producer_keeps_records_and_a_valid_crc():

@@ -41,3 +41,9 @@ def test_an_idle_node_uploads_at_once_and_a_busy_one_after_the_interval() -> Non
 def test_the_put_rate_keeps_uploads_apart() -> None:
     assert decide(RATED, last=4.9) == (5.4, "idle")
     assert decide(RATED, last=4.0, in_flight=1) == (5.1, "time")
+
+
+def test_a_grown_batch_goes_up_beside_others_where_the_policy_says_so() -> None:
+    policy = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, overlap_bytes=40)
+    assert decide(policy, size=39, in_flight=1) == (5.1, "time")
+    assert decide(policy, size=40, in_flight=1) == (5.0, "overlap")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import pytest
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, WriteBatch
 
 from streamlog.errors import (
     Corrupt,
@@ -379,15 +379,19 @@ def test_queued_transactions_share_a_write(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_write_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill does not show it: the kernel keeps what was written."""
-    options: list[WriteOptions] = []
+    calls: list[str] = []
 
     class Recording:
         def __init__(self, path: str, how: Options) -> None:
             self._db = Rdict(path, how)
 
-        def write(self, batch: WriteBatch, option: WriteOptions) -> None:
-            options.append(option)
-            self._db.write(batch, option)
+        def write(self, batch: WriteBatch) -> None:
+            calls.append("write")
+            self._db.write(batch)
+
+        def flush_wal(self, sync: bool) -> None:
+            calls.append("sync" if sync else "flush")
+            self._db.flush_wal(sync)
 
         def __getattr__(self, name: str) -> object:
             return getattr(self._db, name)
@@ -400,7 +404,7 @@ def test_every_write_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             await put(kv, b"a", b"1", lease)
             await kv.revoke_lease(lease)
             await kv.raise_revision(100)
-        assert [option.sync for option in options] == [True] * 4
+        assert calls == ["write", "sync"] * 4
 
     asyncio.run(main())
 
