@@ -31,7 +31,8 @@ LINE_BYTES_MAX = (1 << 20) - 100
 @click.option(
     "--logs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of text files, one topic each. [default: generated sample logs]",
+    help="Folder of text files (its *.log and *.txt, or else all), one topic each. "
+    "[default: generated sample logs]",
 )
 @click.option(
     "--mib",
@@ -61,12 +62,12 @@ def demo(
     """
     from streamlog.demo import corpus, generator
 
+    given = None if logs is None else corpus.load(logs, line_bytes_max=LINE_BYTES_MAX)
     folder = data or Path(tempfile.mkdtemp(prefix="streamlog-demo-"))
-    if logs is None:
-        logs = folder / "logs"
-        generator.write_samples(logs, seed=seed)
+    if given is None:
+        generator.write_samples(folder / "logs", seed=seed)
         note(f"sample logs with seed {seed} (LOGS=DIR or --logs DIR takes your own)")
-    sources = corpus.load(logs, line_bytes_max=LINE_BYTES_MAX)
+    sources = given or corpus.load(folder / "logs", line_bytes_max=LINE_BYTES_MAX)
     for source in sources:
         part = "" if source.is_whole else f", its first {source.size_bytes >> 20} MiB"
         note(f"  {source.path.name} → {source.topic}: {len(source.lines)} lines{part}")
