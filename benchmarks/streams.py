@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable
 from pathlib import Path
+from statistics import median
 
 import streamlog
+from benchmarks.node import own_cpu_s
 from benchmarks.report import Report, Row
 from streamlog.model.batch import AppendResult, CreateStreamOptions, RecordBatch
 from streamlog.wiring import OpenEngine
 
 APPEND_BYTES = 16 << 10
 WINDOW = 512
+ROUNDS = 3
 COUNTERS = {
     "puts": "streamlog_engine_put_seconds_count",
     "put_bytes": "streamlog_engine_put_bytes_total",
@@ -25,23 +29,30 @@ COUNTERS = {
 
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
-    """`scale` 1 appends 1 GiB per case."""
-    total = int((1 << 30) * scale)
+    """`scale` 1 appends 512 MiB per case and round; rounds take turns."""
+    total = int((512 << 20) * scale)
     for wal in ("disk", "object"):
-        one: dict[str, float] | None = None
+        found: dict[int, list[dict[str, float]]] = {1: [], 1_000: [], 10_000: []}
+        for number in range(ROUNDS):
+            for count, rounds in found.items():
+                data = folder / f"{wal}-{count}-{number}"
+                rounds.append(asyncio.run(_case(f"local://{data}", wal, count, total)))
+                shutil.rmtree(data)
+        one = found[1]
         for count, aim in ((1, None), (1_000, 0.8), (10_000, 0.5)):
-            facts = asyncio.run(_case(f"local://{folder}/{wal}{count}", wal, count, total))
-            if one is None:
-                one = facts
-            row = Row("streams", f"{wal}, {count:,} streams", facts["mb_s"], "MB/s", aim=aim)
+            rounds = found[count]
+            facts = {name: median(case[name] for case in rounds) for name in rounds[0]}
+            mb_s = facts["mb_s"]
+            row = Row("streams", f"{wal}, {count:,} streams", mb_s, "MB/s", aim=aim)
             if count > 1:
-                row.floor, row.floor_name = one["mb_s"], "one stream"
-            puts, commits = max(1.0, facts["puts"]), max(1.0, facts["commits"])
+                row.floor, row.floor_name = median(case["mb_s"] for case in one), "one stream"
+                row.ratios = [a["mb_s"] / b["mb_s"] for a, b in zip(rounds, one, strict=True)]
             row.facts = {
                 "puts": facts["puts"],
-                "puts_ratio": puts / max(1.0, one["puts"]),
+                "puts_ratio": facts["puts"] / max(1.0, median(case["puts"] for case in one)),
                 "overhead_percent": 100 * (facts["put_bytes"] / total - 1),
-                "kv_per_commit": facts["kv_operations"] / commits,
+                "kv_per_commit": facts["kv_operations"] / max(1.0, facts["commits"]),
+                "cpu_s_per_gib": facts["cpu_s"] / total * (1 << 30),
             }
             report.add(row)
 
@@ -56,6 +67,7 @@ async def _case(store: str, wal: str, count: int, total: int) -> dict[str, float
         batch = RecordBatch(1, 0, (payload,))
         under_way: deque[Awaitable[AppendResult]] = deque()
         before = _counters(engine)
+        cpu_before = own_cpu_s()
         began = time.perf_counter()
         for number in range(total // APPEND_BYTES):
             if len(under_way) >= WINDOW:
@@ -66,8 +78,10 @@ async def _case(store: str, wal: str, count: int, total: int) -> dict[str, float
         elapsed = time.perf_counter() - began
         await engine.drain()
         after = _counters(engine)
+        cpu_s = own_cpu_s() - cpu_before
     facts = {name: after[name] - before[name] for name in COUNTERS}
     facts["mb_s"] = total / elapsed / 1e6
+    facts["cpu_s"] = cpu_s
     return facts
 
 
