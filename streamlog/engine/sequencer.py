@@ -40,6 +40,9 @@ from streamlog.model.batch import (
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 
+EXPIRY_INTERVAL_S = 0.05
+"""Deadlines are met this late at most: each look passes over everything that is not confirmed."""
+
 
 class Sequencer:
     """Sequences the appends of all streams of one engine into its sink."""
@@ -307,4 +310,4 @@ class Sequencer:
                 else:
                     following = min(following, deadline)
         if following < math.inf:
-            self._arm(following)
+            self._arm(max(following, now + EXPIRY_INTERVAL_S))

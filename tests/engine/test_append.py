@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Iterable
 
 import pytest
 
 from streamlog.engine.config import AppendConfig
 from streamlog.engine.engine import WalMode
+from streamlog.engine.group import Group
 from streamlog.errors import (
     Closed,
     DiskFull,
@@ -243,6 +245,30 @@ def test_the_door_opens_again_when_the_failing_group_is_lost_with_its_streams() 
             world.wal.failures = 0
             await until(lambda: engine.sequencer.door is None)
             assert (await other.append(batch(b"b"))).base_offset == 0
+
+    run(scenario)
+
+
+def test_deadlines_that_pass_one_after_another_cost_few_looks_at_all_appends() -> None:
+    async def scenario() -> None:
+        world = World("object")
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            world.metadata.gate.clear()
+            looks = 0
+            unconfirmed = engine.uploader.unconfirmed
+
+            def counted() -> Iterable[Group]:
+                nonlocal looks
+                looks += 1
+                return unconfirmed()
+
+            engine.uploader.unconfirmed = counted  # type: ignore[method-assign]
+            appends = [stream.append(batch(b"x"), within(0.02 + n / 2000)) for n in range(200)]
+            for append in appends:
+                assert isinstance(await error_of(append), OutcomeUnknown)
+            assert looks < 10
+            world.metadata.gate.set()
 
     run(scenario)
 
