@@ -33,7 +33,7 @@ class FileWriter:
     """Any number of threads; keeps as many buffers as were ever used at a time."""
 
     def __init__(self) -> None:
-        self._buffers: deque[memoryview] = deque()
+        self._buffers: deque[mmap.mmap] = deque()
         self._is_direct = bool(_O_DIRECT)
 
     def write(self, descriptor: int, parts: Sequence[Buffer]) -> int:
@@ -57,27 +57,30 @@ class FileWriter:
         try:
             buffer = self._buffers.pop()
         except IndexError:
-            buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES))
+            buffer = mmap.mmap(-1, BUFFER_BYTES)
         checksum = position = filled = 0
+        buffer.seek(0)
         try:
-            for view in views:
-                start = 0
-                while start < len(view):
-                    count = min(len(view) - start, BUFFER_BYTES - filled)
-                    buffer[filled : filled + count] = view[start : start + count]
-                    start += count
-                    filled += count
-                    if filled == BUFFER_BYTES:
-                        checksum = crc32c(buffer, checksum)
-                        _write_at(descriptor, buffer, position)
-                        position += filled
-                        filled = 0
-            if filled:
-                checksum = crc32c(buffer[:filled], checksum)
-                padded = -(-filled // ALIGNMENT) * ALIGNMENT
-                buffer[filled:padded] = bytes(padded - filled)
-                _write_at(descriptor, buffer[:padded], position)
-                os.ftruncate(descriptor, size)
+            with memoryview(buffer) as whole:
+                for view in views:
+                    left = len(view)
+                    while filled + left >= BUFFER_BYTES:
+                        count = BUFFER_BYTES - filled
+                        buffer.write(view[:count])
+                        checksum = crc32c(whole, checksum)
+                        _write_at(descriptor, whole, position)
+                        position += BUFFER_BYTES
+                        view, left, filled = view[count:], left - count, 0
+                        buffer.seek(0)
+                    if left:
+                        buffer.write(view)
+                        filled += left
+                if filled:
+                    checksum = crc32c(whole[:filled], checksum)
+                    padded = -(-filled // ALIGNMENT) * ALIGNMENT
+                    buffer.write(bytes(padded - filled))
+                    _write_at(descriptor, whole[:padded], position)
+                    os.ftruncate(descriptor, size)
         finally:
             self._buffers.append(buffer)
         return checksum
