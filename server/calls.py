@@ -98,7 +98,7 @@ class Calls:
 
     @asynccontextmanager
     async def _enter(self, name: str, context: Context) -> AsyncIterator[RequestContext]:
-        status = "OK"
+        status, token = "OK", None
         self._active += 1
         self._metrics.requests_active.set(self._active)
         try:
@@ -109,10 +109,7 @@ class Calls:
                 )
             known = self._request_context(context)
             token = current_trace_id.set(known.trace_id)
-            try:
-                yield known
-            finally:
-                current_trace_id.reset(token)
+            yield known
         except StreamlogError as error:
             status = self._refuse(name, error, context)
         except grpc.aio.AbortError:
@@ -130,6 +127,8 @@ class Calls:
             self._active -= 1
             self._metrics.requests_active.set(self._active)
             self._metrics.requests.labels(name, status).inc()
+            if token is not None:
+                current_trace_id.reset(token)
 
     def _refuse(self, name: str, error: StreamlogError, context: Context) -> str:
         """Sets status and details; the call ends with them."""
