@@ -186,11 +186,15 @@ class EngineStreamClient:
             except BaseException:
                 core.is_closing = False
                 raise
+
+            async def finish() -> None:
+                committed = await self._metadata.commit(entry)
+                self._check_kept(core, committed.stripped)
+                self._engine.cores.pop(core.stream_id, None)
+                core.halt(lambda: reason(core.stream_id))
+
             # From here on the entry may be applied whatever happens to this call: no append after.
-            committed = await self._metadata.commit(entry)
-            self._check_kept(core, committed.stripped)
-            self._engine.cores.pop(core.stream_id, None)
-            core.halt(lambda: reason(core.stream_id))
+            await self._engine.background.unbroken(finish, name="end_stream")
 
     def _check_newest(self, row: StreamRow) -> None:
         """A later tenure of this node has the stream: this one was sealed, and will hear of it."""

@@ -142,12 +142,15 @@ class LogManager:
     ) -> TopicInfo:
         """Durable on return. `partitions` None: `num.partitions`.
 
-        Cancelled or cut short, the topic is there or not; never in between for long. Errors:
+        Cut short, the topic is there or not; never in between for long; it goes on when the caller
+        is cancelled, or its streams would be left behind. Errors:
         InvalidName, InvalidPartitions, InvalidConfig, PolicyViolation (too many topics),
         TopicAlreadyExists, Unavailable, OutcomeUnknown.
         """
         self._check_open()
-        return await self._admin.create(name, partitions, configs, validate_only)
+        return await self._background.unbroken(
+            lambda: self._admin.create(name, partitions, configs, validate_only), name="create"
+        )
 
     async def create_partitions(self, name: str, count: int) -> TopicInfo:
         """Raises the number of partitions to `count`.
@@ -155,7 +158,9 @@ class LogManager:
         Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time).
         """
         self._check_open()
-        return await self._admin.create_partitions(name, count)
+        return await self._background.unbroken(
+            lambda: self._admin.create_partitions(name, count), name="create_partitions"
+        )
 
     async def alter_topic_configs(
         self,
@@ -187,7 +192,7 @@ class LogManager:
         Errors: UnknownTopicOrPartition.
         """
         self._check_open()
-        await self._admin.delete(name)
+        await self._background.unbroken(lambda: self._admin.delete(name), name="delete")
 
     async def repair(self) -> None:
         """Finishes creations and deletions that a crash cut short; done at open and each tick."""

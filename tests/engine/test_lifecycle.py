@@ -116,6 +116,25 @@ def test_closing_stores_everything_and_gives_the_stream_up(mode: WalMode) -> Non
 
 
 @both
+def test_a_stream_whose_destroyer_gives_up_is_gone_for_those_who_wait(mode: WalMode) -> None:
+    async def scenario() -> None:
+        world = World(mode)
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            waiter = asyncio.ensure_future(stream.wait_confirmed(1))
+            world.metadata.gate.clear()
+            destroying = asyncio.ensure_future(stream.destroy())
+            await asyncio.sleep(0.01)
+            destroying.cancel()
+            assert isinstance(await error_of(destroying), asyncio.CancelledError)
+            world.metadata.gate.set()
+            assert isinstance(await error_of(waiter), StreamNotFound)
+            assert engine.cores == {}
+
+    run(scenario)
+
+
+@both
 def test_a_destroyed_stream_is_gone(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)

@@ -513,6 +513,31 @@ def test_the_topic_cache_survives_a_kv_store_that_is_away_when_it_must_be_read_a
     run(test)
 
 
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+def test_callers_that_give_up_leave_no_streams_behind(turns):
+    async def test(made, logs):
+        async def given_up(call):
+            task = asyncio.ensure_future(call)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        await given_up(logs.create_topic("t", 3))
+        await given_up(logs.create_partitions("t", 5))
+        for _ in range(300):
+            await asyncio.sleep(0)
+        topic = logs.topic("t")
+        assert len(made.medium.rows) == 4 * (topic.partitions if topic else 0)
+        await given_up(logs.delete_topic("t"))
+        for _ in range(300):
+            await asyncio.sleep(0)
+        assert logs.topic("t") is None or turns == 0
+        assert logs.topic("t") is not None or made.medium.rows == {}
+
+    run(test)
+
+
 def test_the_lines_of_a_deleted_topic_go_with_it():
     async def test(made, logs):
         def lines():
