@@ -27,7 +27,8 @@ class ClosePolicy:
     is_adaptive: bool
     put_distance_s: float = 0.0
     overlap_bytes: int | None = None
-    """A batch of this size goes up beside those under way; None: it waits for them."""
+    """A batch of this size goes up beside those under way once it is as large as they are together,
+    so that objects grow with the load; None: it waits for them."""
 
     def decide(
         self,
@@ -35,6 +36,7 @@ class ClosePolicy:
         size_bytes: int,
         opened_at: float,
         uploads_in_flight: int,
+        bytes_in_flight: int,
         last_closed_at: float,
         is_pressed: bool,
     ) -> Closing:
@@ -45,6 +47,8 @@ class ClosePolicy:
         earliest = last_closed_at + self.put_distance_s
         if self.is_adaptive and uploads_in_flight == 0:
             return Closing(max(opened_at, earliest), "idle")
-        if self.overlap_bytes is not None and size_bytes >= self.overlap_bytes:
+        if self.overlap_bytes is not None and size_bytes >= max(
+            self.overlap_bytes, bytes_in_flight
+        ):
             return Closing(max(opened_at, earliest), "overlap")
         return Closing(max(opened_at + self.interval_s, earliest), "time")

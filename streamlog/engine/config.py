@@ -69,8 +69,8 @@ class FlushConfig:
     )
     flush_bytes_overlap: int = setting(
         2 * MIB,
-        "Local stores: while uploads are under way, a batch of this size goes up beside them. "
-        "Smaller ones keep the disk busier and make more objects.",
+        "Local stores: a batch of this size, and as large as the uploads under way, goes up beside "
+        "them. Smaller ones keep the disk busier and make more objects.",
         minimum=64 * 1024,
     )
     put_rate_max_per_s: float = setting(

@@ -70,6 +70,8 @@ class Uploader:
         self._open = Group()
         self._closed: deque[Group] = deque()
         self._uploads: deque[Upload] = deque()
+        self._bytes_in_flight = 0
+        """Of `_uploads`."""
         self._last_closed_at = -1e9
         self._is_pressed = False
         self._is_pump_due = False
@@ -87,7 +89,9 @@ class Uploader:
         if group.size_bytes >= self._policy.bytes_target or len(group.items) >= ITEMS_MAX:
             self._close("size")
         # With a timer set only a batch that has grown enough changes what is due.
-        elif self._timer is not None and group.size_bytes < self._overlap_bytes:
+        elif self._timer is not None and group.size_bytes < max(
+            self._overlap_bytes, self._bytes_in_flight
+        ):
             return
         self._schedule()
 
@@ -143,6 +147,7 @@ class Uploader:
                     size_bytes=self._open.size_bytes,
                     opened_at=self._open.opened_at,
                     uploads_in_flight=len(self._uploads),
+                    bytes_in_flight=self._bytes_in_flight,
                     last_closed_at=self._last_closed_at,
                     is_pressed=self._is_pressed,
                 )
@@ -153,6 +158,7 @@ class Uploader:
                 self._close(closing.reason)
             upload = Upload(self._closed.popleft())
             self._uploads.append(upload)
+            self._bytes_in_flight += upload.group.size_bytes
             self._background.spawn(self._upload(upload), name="upload")
 
     def _timer_fired(self) -> None:
@@ -194,4 +200,5 @@ class Uploader:
             self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
         for upload in ready:
             self._uploads.popleft()
+            self._bytes_in_flight -= upload.group.size_bytes
             self._stored(upload.group, committed)

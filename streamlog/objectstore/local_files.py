@@ -7,8 +7,8 @@
 1. A put writes a temporary file, syncs it, renames it (or links it, when the key must be free), and
    syncs the folder: the whole object is there or nothing is.
 2. A temporary file that nobody has locked is left over from a crash, and is swept at the next open.
-3. An etag is size, modification time and inode. The time's last six digits come from the content's
-   CRC, for the clocks of file systems are coarse and inodes come again.
+3. An etag is size, modification time and inode. The time's last six digits come from a checksum of
+   the content, for the clocks of file systems are coarse and inodes come again.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ def decide(
     *,
     size: int = 10,
     in_flight: int = 0,
+    under_way: int = 0,
     last: float = -100.0,
     pressed: bool = False,
 ) -> Closing:
@@ -21,6 +22,7 @@ def decide(
         size_bytes=size,
         opened_at=5.0,
         uploads_in_flight=in_flight,
+        bytes_in_flight=under_way,
         last_closed_at=last,
         is_pressed=pressed,
     )
@@ -46,4 +48,5 @@ def test_the_put_rate_keeps_uploads_apart() -> None:
 def test_a_grown_batch_goes_up_beside_others_where_the_policy_says_so() -> None:
     policy = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, overlap_bytes=40)
     assert decide(policy, size=39, in_flight=1) == (5.1, "time")
-    assert decide(policy, size=40, in_flight=1) == (5.0, "overlap")
+    assert decide(policy, size=40, in_flight=1, under_way=40) == (5.0, "overlap")
+    assert decide(policy, size=40, in_flight=1, under_way=41) == (5.1, "time")
