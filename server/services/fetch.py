@@ -12,7 +12,14 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from streamlog.errors import EpochFenced, Invalid, StreamlogError, UnknownLeaderEpoch
+from streamlog.errors import (
+    CorruptMessage,
+    EpochFenced,
+    Invalid,
+    InvalidRecord,
+    StreamlogError,
+    UnknownLeaderEpoch,
+)
 from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
@@ -26,7 +33,6 @@ from streamlog.server.services.requests import (
     FetchPartition,
     FetchPartitionResult,
     FetchTopicResult,
-    PlainRecord,
 )
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
 
@@ -257,22 +263,26 @@ class FetchService:
                 result = part.result
                 result.parts = part.parts
                 if call.as_records and part.parts:
-                    records, result.next_offset, used = await self._offload.run(
-                        Lane.CPU,
-                        decode_plain_records,
-                        part.parts,
-                        starts[position],
-                        room,
-                        result.next_offset,
-                    )
-                    self._as_records(result, records)
-                    room = max(0, room - used)
+                    room -= await self._decode(part, starts[position], max(0, room))
                 if result.size_bytes:
                     self._metrics.fetched(topic, result.size_bytes)
                 position += 1
         return [FetchTopicResult(topic, [part.result for part in parts]) for topic, parts in topics]
 
-    @staticmethod
-    def _as_records(result: FetchPartitionResult, records: list[PlainRecord]) -> None:
-        result.records = records
+    async def _decode(self, part: _Progress, start_offset: int, room_bytes: int) -> int:
+        """Batches become records, or the partition's own error; bytes used."""
+        result = part.result
         result.parts = ()
+        try:
+            result.records, result.next_offset, used = await self._offload.run(
+                Lane.CPU,
+                decode_plain_records,
+                part.parts,
+                start_offset,
+                room_bytes,
+                result.next_offset,
+            )
+        except (CorruptMessage, InvalidRecord) as error:
+            result.error = error
+            return 0
+        return used

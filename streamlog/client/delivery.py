@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from streamlog.client.batches import BatchMetadata, PendingBatch, RecordMetadata, Run
-from streamlog.errors import StreamlogError
+from streamlog.errors import Invalid, StreamlogError
+
+log = logging.getLogger(__name__)
 
 _waiters = threading.Lock()
 """Held while a waiter or callback is added, and while those of an ended batch are taken."""
 
 
+class _Thread(threading.local):
+    """Whether this thread is running delivery callbacks, and so brings the answers."""
+
+    delivers = False
+
+
+_thread = _Thread()
+
+
+def deliver(batches: Sequence[PendingBatch]) -> None:
+    """Wakes waiters and runs callbacks, without a lock. A failing callback is the caller's bug:
+    logged, and the producer goes on.
+    """
+    before, _thread.delivers = _thread.delivers, True
+    try:
+        for batch in batches:
+            for callback in ended(batch):
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a delivery callback failed")
+    finally:
+        _thread.delivers = before
+
+
 def wait(batch: PendingBatch, timeout: float | None) -> None:
-    """Returns when the batch is done. Errors: TimeoutError, and the batch goes on."""
+    """Returns when the batch is done.
+
+    Errors: TimeoutError, and the batch goes on; Invalid in a delivery callback, which runs on the
+    thread that the answer would come by.
+    """
     with _waiters:
         if batch.done:
             return
+        if _thread.delivers:
+            raise Invalid(
+                "a delivery callback cannot wait for records under way (flush, close, result): "
+                "their answers come by its own thread; wait in another thread"
+            )
         waiter = batch.waiter
         if waiter is None:
             waiter = batch.waiter = threading.Event()

@@ -20,7 +20,7 @@ import grpc
 from streamlog.client.accumulator import TopicFacts, TopicQueues
 from streamlog.client.batches import PendingBatch, RecordMetadata, Run
 from streamlog.client.channel import Caller, Retry, typed_error
-from streamlog.client.delivery import Delivery, ManyDeliveries, ended, wait
+from streamlog.client.delivery import Delivery, ManyDeliveries, deliver, wait
 from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
@@ -349,7 +349,7 @@ class Producer:
             done = self._take_done()
             self._work.notify_all()
             self._room.notify_all()
-        _deliver(done)
+        deliver(done)
 
     def _watch(self) -> None:
         """Connects, asks for the producer id, gives up what is overdue; until stopped."""
@@ -368,7 +368,7 @@ class Producer:
                     connection = self._connection = _Connection()
                 elif identity is None and not done:
                     self._work.wait(self._idle_s(now))
-            _deliver(done)
+            deliver(done)
             if identity is not None:
                 self._ask_identity(identity)
             if connection is not None:
@@ -417,7 +417,7 @@ class Producer:
                 self._core.identity_refused(refusal, now_s())
                 done = self._take_done()
                 self._work.notify_all()
-            _deliver(done)
+            deliver(done)
 
         future.add_done_callback(answered)
 
@@ -469,7 +469,7 @@ class Producer:
                     self._core.answered(response.answers, now_s())
                     done = self._take_done()
                     self._work.notify_all()
-                _deliver(done)
+                deliver(done)
             error = Unavailable("the server ended the stream")
         except grpc.RpcError as rpc_error:
             error = typed_error(rpc_error, writes=False)
@@ -492,7 +492,7 @@ class Producer:
             self._work.notify_all()
         if not self._is_stopping:
             log.info("produce stream lost", extra={"error": str(error)})
-        _deliver(done)
+        deliver(done)
 
     def _take_done(self) -> list[PendingBatch]:
         """With the lock held."""
@@ -540,7 +540,7 @@ class Producer:
             if connection is not None:
                 connection.is_over = True
             self._work.notify_all()
-        _deliver(done)
+        deliver(done)
         if connection is not None and connection.call is not None:
             connection.call.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -574,14 +574,3 @@ def _reporting(view: Delivery, on_delivery: OnDelivery) -> Callable[[], None]:
             on_delivery(None, error)
 
     return report
-
-
-def _deliver(done: list[PendingBatch]) -> None:
-    """Wakes waiters and runs callbacks, without the lock. A failing callback is the caller's bug:
-    logged, and the producer goes on."""
-    for batch in done:
-        for callback in ended(batch):
-            try:
-                callback()
-            except Exception:
-                log.exception("a delivery callback failed")

@@ -10,6 +10,7 @@ from streamlog.client import Delivery, Producer, RecordMetadata
 from streamlog.codec.murmur2 import partition_for_key
 from streamlog.errors import (
     Closed,
+    Invalid,
     InvalidConfig,
     InvalidTimestamp,
     MessageTooLarge,
@@ -95,6 +96,25 @@ def test_callbacks_come_once_each(node: FakeNode) -> None:
         views[4].add_done_callback(lambda view: told.append((-4, view.exception())))
     assert many.wait(WAIT_S)
     assert sorted(told) == [(-4, None), (-3, None), *((n, None) for n in range(100))]
+
+
+def test_a_callback_that_waits_is_refused_and_hangs_nothing(node: FakeNode) -> None:
+    node.create("t")
+    said: list[StreamlogError] = []
+
+    with Producer(node.server, linger_ms=0) as producer:
+
+        def wait_inside(*_: object) -> None:
+            producer.send("t", b"later")
+            try:
+                producer.flush(WAIT_S)
+            except StreamlogError as error:
+                said.append(error)
+
+        assert producer.send("t", b"first", on_delivery=wait_inside).result(WAIT_S).offset == 0
+        producer.flush(WAIT_S)
+    assert [type(error) for error in said] == [Invalid]
+    assert len(node.values("t")) == 2
 
 
 def test_a_failing_callback_does_not_stop_the_producer(

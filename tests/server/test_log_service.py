@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
+from streamlog.codec.batch import resealed
 from streamlog.codec.records import decode
 from streamlog.log.abstract import TopicPartition
 from streamlog.v1 import log_pb2
@@ -35,6 +36,26 @@ async def eventually(condition: Any) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.01)
+
+
+def test_records_that_cannot_be_decoded_are_their_own_partitions_error() -> None:
+    async def main() -> None:
+        async with running() as node:
+            damaged = bytearray(batch(b"value"))
+            damaged[61:] = bytes([0xFF]) * (len(damaged) - 61)
+            poison = bytes(resealed(damaged))
+            assert only(await node.log_stub.Produce(produce_request(poison))).base_offset == 0
+            sound = produce_request(batch(b"sound"), partition=1)
+            assert only(await node.log_stub.Produce(sound)).base_offset == 0
+            request = fetch_request(0, format=log_pb2.FETCH_FORMAT_RECORDS)
+            request.topics[0].partitions.append(log_pb2.FetchPartition(partition=1))
+            answer = await node.log_stub.Fetch(request)
+            bad, good = answer.topics[0].partitions
+            assert isinstance(from_proto(bad.error), errors.InvalidRecord)
+            assert not bad.records
+            assert [record.value for record in good.records] == [b"sound"]
+
+    asyncio.run(main())
 
 
 def test_batches_come_out_as_they_went_in() -> None:
