@@ -17,7 +17,7 @@ class AppendConfig:
     """How much may be under way."""
 
     append_bytes_max: int = setting(
-        64 * MIB,
+        48 * MIB,
         "Bytes of appends that are not yet stored for good (wal=object: not confirmed; wal=disk: "
         "not uploaded). At the bound appends wait. More rides out longer store outages and costs "
         "as much memory.",
@@ -128,7 +128,7 @@ class ReadConfig:
     """Memory for reading, and how far to read ahead."""
 
     tail_cache_bytes: int = setting(
-        64 * MIB,
+        56 * MIB,
         "The newest batches, appends under way among them, stay in memory up to this size; "
         "readers near the end never ask the store.",
     )

@@ -15,7 +15,7 @@ import sys
 
 MMAP_BYTES = 32 * 1024 * 1024
 """Blocks up to this size come from the heap; glibc takes no larger value."""
-TRIM_BYTES = 64 * 1024 * 1024
+TRIM_BYTES = 32 * 1024 * 1024
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
