@@ -445,6 +445,9 @@ class Producer:
                     if self._waiting_for_room:
                         self._room.notify_all()
                     if message is not None:
+                        if self._core.in_flight_messages == 1:
+                            # Whoever watches must wait for an answer from now on.
+                            self._work.notify_all()
                         break
                     wake = self._core.wake_at(now, can_send=True)
                     self._work.wait(None if wake == NEVER else max(0.001, wake - now))

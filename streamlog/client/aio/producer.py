@@ -346,6 +346,9 @@ class Producer:
                 self._work.set()
                 await _wait_until(self._writable, self._core.wake_at(now, can_send=True))
                 continue
+            if self._core.in_flight_messages == 1:
+                # Whoever watches must wait for an answer from now on.
+                self._work.set()
             try:
                 await call.write(message.encode(self._core.acks, timeout_ms))
             except (grpc.RpcError, asyncio.InvalidStateError):
