@@ -6,7 +6,9 @@ Unix filter.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -106,7 +108,18 @@ def _report(error: StreamlogError, state: State) -> None:
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    """Ends the process without taking the interpreter down piece by piece.
+
+    gRPC's threads are stopped wherever they are by that, at times with a lock of their library in
+    hand, for which the teardown then waits for ever.
+    """
+    code = run(sys.argv[1:])
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        # A reader that went away was noticed, and is in the code, before.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -62,12 +62,17 @@ def settings_of(**given: Any) -> ProducerSettings:
     return settings
 
 
+READER_END_S = 5.0
+"""How long closing waits for a cancelled call's last word."""
+
+
 class _Connection:
     """One bidirectional call; `is_over` once nothing more may be sent over it."""
 
     def __init__(self) -> None:
         self.is_over = False
         self.call: Any = None
+        self.reader: threading.Thread | None = None
         self.answered = False
 
 
@@ -425,12 +430,13 @@ class Producer:
 
     def _connect(self, connection: _Connection) -> None:
         connection.call = self._stream(self._messages(connection), metadata=self._caller.metadata)
-        threading.Thread(
+        connection.reader = threading.Thread(
             target=self._answers,
             args=(connection,),
             name="streamlog-producer-answers",
             daemon=True,
-        ).start()
+        )
+        connection.reader.start()
 
     def _messages(self, connection: _Connection) -> Iterator[bytes]:
         """Run by gRPC's thread: the next message whenever the stream has room for one."""
@@ -546,8 +552,13 @@ class Producer:
         deliver(done)
         if connection is not None and connection.call is not None:
             connection.call.cancel()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        me = threading.current_thread()
+        if self._thread is not None and self._thread is not me:
             self._thread.join()
+        reader = connection.reader if connection is not None else None
+        if reader is not None and reader is not me:
+            # Not left to the interpreter's end, which would stop it inside gRPC.
+            reader.join(READER_END_S)
         self._caller.close()
 
     def metrics(self) -> dict[str, float]:
