@@ -1,0 +1,111 @@
+"""What compaction, repair and readers that lost their place ask of the metadata.
+
+Compaction replaces its inputs' live ranges by ranges of its outputs; offsets and contents stay.
+1. Read a point, look at live objects and rows *after* it, plan, store the outputs, commit.
+2. The commit compares the counter `x` of the point. If another compaction came between: fold, and
+   unless it replaced one of the same inputs, commit the same outputs again.
+3. The fold clips outputs to a stream's start: trims, destroys, moves and appends never conflict.
+A compactor commits under a tenure of its own, so that its ids, which it holds for long, do not hold
+up the window of the node's uploads. What it stored and did not commit is swept as an orphan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectRow, RangeRow, Tenure
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPoint:
+    """`counter`: `x` as read; what is looked at afterwards is at `revision` or later."""
+
+    counter: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveObject:
+    """An object with `live_ranges` ranges in the fold (streams, where each has one)."""
+
+    row: ObjectRow
+    live_ranges: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`outputs` take the place of live ranges of `inputs`.
+
+    Each output row covers whole live ranges of inputs, from the first (clipped at the stream's
+    start when planned) to the last, without a gap. Rows are sorted by (stream_id, start); rows of
+    one stream need not meet. An input may keep live ranges that no output covers.
+    """
+
+    point: CompactionPoint
+    inputs: Sequence[int]
+    outputs: Sequence[NewObject]
+
+
+class CompactionTenure(Protocol):
+    """A compactor's own tenure; registering it seals the one that this node's compactor had."""
+
+    @property
+    def tenure(self) -> Tenure: ...
+
+    async def allocate_object_ids(self, count: int) -> list[int]:
+        """Errors: Invalid (more than the window), TenureFenced, MetadataUnavailable."""
+        ...
+
+    def release_object_ids(self, object_ids: Sequence[int]) -> None:
+        """They will never be committed; they are swept."""
+        ...
+
+    async def commit(self, replacement: Replacement) -> Committed:
+        """Durable and folded on return; waits while the metadata store is away.
+
+        Errors: Conflict (another compaction replaced an input; the outputs are released),
+        TenureFenced, Closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Seals the tenure. What is stored and not committed is swept by the node."""
+        ...
+
+    async def kill(self) -> None:
+        """Stops at once, as a crash would."""
+        ...
+
+
+class CompactionMetadata(Metadata, Protocol):
+    """The metadata of a node that compacts, repairs, or reads objects that others delete."""
+
+    async def catch_up(self) -> int:
+        """The fold holds every record that was in the metadata store when this was called; the
+        revision. Errors: MetadataUnavailable.
+        """
+        ...
+
+    async def compaction_point(self) -> CompactionPoint:
+        """Errors: MetadataUnavailable."""
+        ...
+
+    async def live_objects(self, *, after: int = 0, limit: int = 1000) -> list[LiveObject]:
+        """By id, those past `after`; memory and time per call are bound by `limit`.
+
+        Objects that died since the last checkpoint may still show, with too many ranges.
+        """
+        ...
+
+    async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
+        """Of an object's own `rows`, sorted, the parts that live in it now, under their epochs.
+
+        Costs a look-up for each stream; neighbours share blocks.
+        """
+        ...
+
+    async def open_compaction_tenure(self, *, ids_max: int) -> CompactionTenure:
+        """`ids_max`: object ids held at a time (its window W). Errors: MetadataUnavailable."""
+        ...
