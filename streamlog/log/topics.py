@@ -91,8 +91,10 @@ class Topics:
         """Fills the cache from the KV store; call it before `follow`.
 
         Everything changed after the first page was read has a revision above that page's highest,
-        so the watch begins there.
+        so the watch begins there. What this node creates or removes meanwhile is newer than the
+        pages and stays as it is.
         """
+        before = {name: topic.revision for name, topic in self._topics.items()}
         found: dict[str, CachedTopic] = {}
         after: bytes | None = None
         while True:
@@ -105,10 +107,12 @@ class Topics:
             if len(page) < PAGE:
                 break
             after = page[-1].key.name
-        for name in [name for name in self._names if name not in found]:
-            self._drop(name)
+        for name, topic in list(self._topics.items()):
+            if name not in found and before.get(name) == topic.revision:
+                self._drop(name)
         for name, topic in found.items():
-            self._put(name, topic)
+            if topic.revision > self._removed.get(name, 0):
+                self._put(name, topic)
 
     async def follow(self) -> None:
         """Applies what other nodes change, without end."""

@@ -25,7 +25,7 @@ from streamlog.log import topics as topics_module
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
-from streamlog.log.topic_record import TopicRecord
+from streamlog.log.topic_record import TopicRecord, topic_key
 from streamlog.log.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.rand import SeededRandom
@@ -587,5 +587,30 @@ def test_late_events_of_a_deleted_topic_do_not_bring_it_back():
             await asyncio.sleep(0)
         assert topics.usable("u") is not None
         follow.cancel()
+
+    run(test)
+
+
+def test_topics_made_and_removed_while_all_are_read_again_stay_so():
+    async def test(made, logs):
+        kv, events = made.medium.kv, []
+        record = TopicRecord(made.random.uuid(), 1, {})
+        topics = Topics(kv, lambda name, record: events.append((name, record is None)))
+        await topics.load()
+        assert await topics.create("old", record)
+        assert await topics.create("gone", record)
+        listing = kv.list_kv
+
+        async def while_changing(*args, **kwargs):
+            page = await listing(*args, **kwargs)
+            await topics.create("new", record)
+            await topics.remove("old")
+            return page
+
+        await kv.del_kv(topic_key("gone"))
+        kv.list_kv = while_changing
+        await topics.load()
+        assert topics.names() == ["new"]
+        assert events[2:] == [("new", False), ("old", True), ("gone", True)]
 
     run(test)
