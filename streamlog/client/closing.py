@@ -1,14 +1,51 @@
-"""`with` and close() for clients that make single calls."""
+"""What clients have in common: `with` and close(); a connection for single calls."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Caller
 
 
-class CallingClient:
+class Closing(ABC):
+    """Closed when a `with` ends, however it ends."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncClosing(ABC):
+    """Closed when an `async with` ends, however it ends."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class CallingClient(Closing):
     """A client of one node. Safe to use from many threads; close it, or use it in `with`.
 
     `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
@@ -25,14 +62,3 @@ class CallingClient:
     def close(self) -> None:
         """Harmless when called again."""
         self._caller.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
 from streamlog.client.channel import Call, Caller, typed_error
+from streamlog.client.closing import Closing
 from streamlog.client.fetch_state import RESETS, FetchPlan, FetchState
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
@@ -68,7 +68,7 @@ def fetch_call(request: Any) -> Call:
     return Call("LogService/Fetch", request, log_pb2.FetchResponse, lambda response: response)
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads topics. One thread uses it at a time; close it, or use it in `with`.
 
     Settings: `ConsumerSettings`. Errors: InvalidConfig; Invalid for a `group_id`, because groups
@@ -434,14 +434,3 @@ class Consumer:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._caller.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

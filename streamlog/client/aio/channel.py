@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -18,6 +17,7 @@ from streamlog.client.channel import (
     target_of,
     typed_error,
 )
+from streamlog.client.closing import AsyncClosing
 from streamlog.errors import StreamlogError
 
 
@@ -64,7 +64,7 @@ class Caller:
         await self.channel.close(None)
 
 
-class CallingClient:
+class CallingClient(AsyncClosing):
     """A client of one node, for one event loop; close it, or use it in `async with`.
 
     `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
@@ -81,14 +81,3 @@ class CallingClient:
     async def close(self) -> None:
         """Harmless when called again."""
         await self._caller.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

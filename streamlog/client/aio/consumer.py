@@ -8,13 +8,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
 from streamlog.client.aio.channel import Caller
 from streamlog.client.channel import typed_error
+from streamlog.client.closing import AsyncClosing
 from streamlog.client.consumer import MISSING_TOPIC_RETRY_S, fetch_call, settings_of
 from streamlog.client.fetch_state import RESETS, FetchPlan, FetchState
 from streamlog.client.pending import PendingRecords
@@ -44,7 +44,7 @@ NEVER = float("inf")
 now_s = time.monotonic
 
 
-class Consumer:
+class Consumer(AsyncClosing):
     """As `streamlog.client.Consumer`, for one event loop; use it in `async with`."""
 
     def __init__(self, server: str, *, group_id: str | None = None, **settings: Any) -> None:
@@ -339,14 +339,3 @@ class Consumer:
         self._arrived.set()
         await self._background.close()
         await self._caller.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
