@@ -127,15 +127,20 @@ class Follower:
     async def catch_up(self, backoff: Backoff) -> None:
         """Everything committed or moved before the call is folded on return.
 
-        Heads and fences tell the revision of every tenure's last record and move.
+        Heads and fences tell the revision of every tenure's last record and move; of a tenure that
+        is forgotten by now the checkpoint, read after them, covers all.
         """
         while True:
             try:
                 found = await self._kv.range(self._prefix + b"f/", self._prefix + b"h0")
+                covered = await self._kv.get(checkpoint.key(self._prefix))
             except StreamlogError as error:
                 await backoff.after(error)
                 continue
-            await self.reach(max((kv.mod_revision for kv in found.kvs), default=0))
+            revisions = [kv.mod_revision for kv in found.kvs]
+            if covered is not None:
+                revisions.append(covered.mod_revision)
+            await self.reach(max(revisions, default=0))
             return
 
     async def fold_own_record(

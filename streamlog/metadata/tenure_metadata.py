@@ -8,7 +8,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from streamlog.errors import Closed, Internal, StreamlogError, TenureFenced
+from streamlog.errors import (
+    Closed,
+    Internal,
+    MetadataUnavailable,
+    StreamlogError,
+    TenureFenced,
+)
 from streamlog.kvstore.interface import Get, KVStore, Put, ValueIs
 from streamlog.metadata.backoff import Retry, is_transient
 from streamlog.metadata.checkpointer import Checkpointer
@@ -135,6 +141,21 @@ class TenureMetadata:
     async def object(self, object_id: int) -> ObjectRow | None:
         self._check_open()
         return await self._lookup.object(object_id)
+
+    async def catch_up(self) -> int:
+        """The fold holds every record that was in the metadata store when this was called; the
+        revision. Errors: MetadataUnavailable.
+        """
+        self._check_open()
+        backoff = self._retry.bounded()
+        try:
+            async with asyncio.timeout(backoff.left_s()):
+                await self._follower.catch_up(backoff)
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                "the metadata store did not bring its newest records in time; try again"
+            ) from error
+        return self.revision
 
     # ids
 

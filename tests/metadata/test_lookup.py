@@ -12,7 +12,7 @@ from streamlog.metadata.interface import CommitEntry
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
-from tests.metadata.world import World, create, new_object, ranges_of
+from tests.metadata.world import World, append, create, new_object, ranges_of
 
 
 def test_a_look_up_meets_a_record_whole_or_not_at_all() -> None:
@@ -81,5 +81,18 @@ def test_a_checkpoint_that_fails_while_a_record_is_folded_loses_none_of_it(turns
                 for stream_id in (ids[0], ids[2000], ids[-1]):
                     assert await ranges_of(metadata, stream_id) == [(0, 3, new.row.object_id)]
                 await metadata.checkpoint()
+
+    asyncio.run(main())
+
+
+def test_catching_up_shows_what_others_committed_before() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as writer, world.tenure(2) as reader:
+            (stream,) = await create(writer)
+            for turn in range(20):
+                await append(writer, stream, 1)
+                assert await reader.catch_up() >= writer.revision
+                assert len(await ranges_of(reader, stream)) == turn + 1
 
     asyncio.run(main())
