@@ -19,6 +19,7 @@
     ├── OutcomeUnknown       it may have happened: retry only idempotently
     ├── WalPending           the data is on another node's disk
     ├── DataInUse, ForeignCluster   this process must not touch that data
+    ├── StoreUntrusted       the store breaks its contract: use another, or set it up otherwise
     ├── Corrupt              alarm: stored bytes are wrong (object key and byte range)
     └── Internal             a bug here
 
@@ -393,6 +394,10 @@ class ForeignCluster(StreamlogError):
     """Store and metadata belong to different clusters. Fields: `store_cluster`, `meta_cluster`."""
 
     code = ErrorCode.FOREIGN_CLUSTER
+
+
+class StoreUntrusted(StreamlogError):
+    """The object store failed a check that data rests on. Field: `check`, as `doctor` names it."""
 
 
 class Corrupt(StreamlogError):

@@ -50,6 +50,7 @@ _STATUS: tuple[tuple[type[StreamlogError], grpc.StatusCode], ...] = (
     (errors.WalPending, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.DataInUse, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.ForeignCluster, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.StoreUntrusted, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.Corrupt, grpc.StatusCode.DATA_LOSS),
     (StreamlogError, grpc.StatusCode.INTERNAL),
 )

@@ -1,0 +1,71 @@
+"""What a configuration costs in requests, at list prices. Pure.
+
+Two bounds, for the number of PUTs depends on bytes and time alone, not on streams:
+- by time: batches that are not full are sent at most at a bounded rate, whatever is appended;
+- by bytes: at full load a PUT carries a whole batch, so dollars per GiB are those of its size.
+A month costs at most the sum of both; and checkpoints, whose rate is bounded as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.engine.config import StreamEngineConfig
+
+PRICES_DATE = "2026-11"
+PRICES_OF = "S3 Standard, us-east-1"
+PUT_DOLLARS = 5.0 / 1_000_000
+"""PUT, COPY, POST and LIST."""
+GET_DOLLARS = 0.4 / 1_000_000
+"""GET and HEAD. DELETE is free; so is traffic within the region."""
+STORAGE_DOLLARS_PER_GIB_MONTH = 0.023
+
+MONTH_S = 30 * 86_400
+GIB = 1 << 30
+_CHECKPOINT_PUTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCosts:
+    """Dollars; `put_rate_max_per_s` is that of batches that are not full."""
+
+    put_rate_max_per_s: float
+    puts_per_month_max: float
+    put_dollars_per_month_max: float
+    checkpoint_dollars_per_month_max: float
+    list_dollars_per_month: float
+    puts_per_gib: float
+    put_dollars_per_gib: float
+    gets_per_gib_min: float
+    gets_per_gib_max: float
+    get_dollars_per_gib_min: float
+    get_dollars_per_gib_max: float
+
+
+def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
+    """`wal` is disk or object."""
+    if wal == "disk":
+        target = config.upload.upload_bytes_target
+        rate = 1000 / max(1, config.upload.upload_interval_ms)
+    else:
+        target = config.flush.flush_bytes_target
+        rate = config.flush.put_rate_max_per_s
+    puts_per_gib = GIB / target
+    read = config.read
+    most, least = GIB / read.read_ahead_bytes_min, GIB / read.read_ahead_bytes_max
+    metadata = config.metadata
+    checkpoints = MONTH_S * 1000 / metadata.checkpoint_interval_ms
+    lists = MONTH_S * 1000 / metadata.file_sweep_interval_ms
+    return RequestCosts(
+        put_rate_max_per_s=rate,
+        puts_per_month_max=rate * MONTH_S,
+        put_dollars_per_month_max=rate * MONTH_S * PUT_DOLLARS,
+        checkpoint_dollars_per_month_max=checkpoints * _CHECKPOINT_PUTS * PUT_DOLLARS,
+        list_dollars_per_month=lists * PUT_DOLLARS,
+        puts_per_gib=puts_per_gib,
+        put_dollars_per_gib=puts_per_gib * PUT_DOLLARS,
+        gets_per_gib_min=least,
+        gets_per_gib_max=most,
+        get_dollars_per_gib_min=least * GET_DOLLARS,
+        get_dollars_per_gib_max=most * GET_DOLLARS,
+    )

@@ -1,0 +1,108 @@
+"""What a check is and what it finds.
+
+A check is an async function over its subject. It returns what it saw (`Good`), raises `Wrong` for
+what the engine cannot live with and `Doubtful` for what somebody should look at. An error of the
+subject itself, and no answer in time, are findings too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from streamlog.errors import StreamlogError
+
+T = TypeVar("T")
+
+CHECK_TIMEOUT_S = 120.0
+
+
+class Outcome(StrEnum):
+    """INFO: a fact that is neither right nor wrong, such as a price or a version."""
+
+    PASS = "pass"
+    INFO = "info"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`advice` is empty where nothing is to be done; `figures` are the numbers in `detail`."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+    advice: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    detail: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    outcome: Outcome = Outcome.PASS
+
+
+class Wrong(Exception):
+    """The text says what was expected and what was found."""
+
+
+class Doubtful(Exception):
+    """`advice` replaces the check's own."""
+
+    def __init__(
+        self, detail: str, advice: str, figures: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.advice = advice
+        self.figures = figures or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[T]):
+    """`advice`: what to do when it fails."""
+
+    name: str
+    body: Callable[[T], Awaitable[Good]]
+    advice: str
+
+    async def run(self, subject: T) -> Finding:
+        """Never fails but by cancellation."""
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                good = await self.body(subject)
+        except Wrong as wrong:
+            return Finding(self.name, Outcome.FAIL, str(wrong), self.advice)
+        except Doubtful as doubt:
+            return Finding(self.name, Outcome.WARN, str(doubt), doubt.advice, doubt.figures)
+        except StreamlogError as error:
+            return failed(self.name, error, self.advice)
+        except TimeoutError:
+            return Finding(
+                self.name, Outcome.FAIL, f"no answer within {CHECK_TIMEOUT_S:.0f} s", self.advice
+            )
+        return Finding(self.name, good.outcome, good.detail, "", good.figures)
+
+
+async def run_all(checks: Sequence[Check[T]], subject: T) -> AsyncIterator[Finding]:
+    """One after another, as they end."""
+    for check in checks:
+        yield await check.run(subject)
+
+
+def failed(name: str, error: StreamlogError, advice: str = "") -> Finding:
+    """A typed error as a finding; its message says what to do where `advice` does not."""
+    return Finding(name, Outcome.FAIL, f"{type(error).__name__}: {error.message}", advice)
+
+
+def percentile(sorted_values: Sequence[float], share: float) -> float:
+    """The nearest rank."""
+    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"

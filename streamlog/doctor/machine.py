@@ -1,0 +1,109 @@
+"""What this process may use, and which versions it is made of. Blocking, quick."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from streamlog.doctor.findings import Finding, Outcome
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.format import object_header, wal_frame
+from streamlog.objectstore import cluster_guard
+
+MIB = 1 << 20
+BASE_BYTES = 150 * MIB
+"""Memory of a node that holds nothing."""
+BOUND_FACTOR = 1.5
+FILES_BASE = 256
+"""WAL, metadata, listeners, requests under way."""
+PACKAGES = ("streamlog-engine", "grpcio", "protobuf", "rocksdict", "boto3", "zstandard", "awscrt")
+PROTO_PACKAGE = "streamlog.v1"
+
+
+def check_versions() -> Finding:
+    found: dict[str, str] = {}
+    missing = []
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding(
+            "versions",
+            Outcome.FAIL,
+            f"not installed: {', '.join(missing)}",
+            "install streamlog-engine again",
+        )
+    packages = ", ".join(f"{name} {text}" for name, text in found.items())
+    return Finding(
+        "versions",
+        Outcome.INFO,
+        f"Python {platform.python_version()} on {platform.system()} {platform.release()}; "
+        f"{packages}; proto {PROTO_PACKAGE}; formats: store {cluster_guard.FORMAT_VERSION}, object "
+        f"{object_header.VERSION}, WAL {wal_frame.VERSION}",
+    )
+
+
+def memory_bound(config: StreamEngineConfig) -> int:
+    """Bytes that a node with these bounds may come to use."""
+    read = config.read
+    bounds = (
+        config.append.append_bytes_max
+        + read.tail_cache_bytes
+        + read.block_cache_bytes
+        + read.index_cache_bytes
+        + config.metadata.block_cache_bytes
+    )
+    return BASE_BYTES + int(BOUND_FACTOR * bounds)
+
+
+def check_memory(config: StreamEngineConfig) -> Finding:
+    """Memory of the machine, or of the group that this process is in, against the bounds."""
+    has, needs = _memory_bytes(), memory_bound(config)
+    said = f"{has / MIB:.0f} MiB here, the configured bounds come to {needs / MIB:.0f} MiB"
+    figures = {"memory_bytes": float(has), "bound_bytes": float(needs)}
+    if has < needs:
+        return Finding(
+            "machine.memory",
+            Outcome.WARN,
+            said,
+            "lower engine.append.append_bytes_max and the caches of [engine.read]",
+            figures,
+        )
+    return Finding("machine.memory", Outcome.PASS, said, figures=figures)
+
+
+def check_files(connections_max: int) -> Finding:
+    """The limit on open files against the connections that are allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needs = connections_max + FILES_BASE
+    said = f"{_limit(soft)} open files (hard limit {_limit(hard)}), {needs} wanted"
+    if soft != resource.RLIM_INFINITY and soft < needs:
+        return Finding(
+            "machine.files",
+            Outcome.WARN,
+            said,
+            f"raise it: ulimit -n {needs}, or LimitNOFILE= in the unit",
+        )
+    return Finding("machine.files", Outcome.PASS, said)
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def _memory_bytes() -> int:
+    """The least of what the machine has and what the control group allows."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text("ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total

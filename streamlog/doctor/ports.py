@@ -1,0 +1,79 @@
+"""Whether an address can be listened on, and who listens there if not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from streamlog.doctor.findings import Finding, Outcome
+
+_PROC = Path("/proc")
+_LISTENING = "0A"
+
+
+def check_port(name: str, address: str) -> Finding:
+    """A taken port is a warning: it may be the node's own. Blocking."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not host or int(port) > 65535:
+        return Finding(
+            name,
+            Outcome.FAIL,
+            f"{address[:80]!r} is no address",
+            "give HOST:PORT, such as 127.0.0.1:9644",
+        )
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen(1)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return Finding(
+                name,
+                Outcome.WARN,
+                f"{address} is in use by {_holder(int(port))}",
+                "if that is not the node that this configuration starts: stop it, or choose "
+                "another port",
+            )
+        return Finding(
+            name,
+            Outcome.FAIL,
+            f"{address}: {error.strerror or error}",
+            "choose an address of this machine, and a port that this user may open",
+        )
+    return Finding(name, Outcome.PASS, f"{address} is free")
+
+
+def _holder(port: int) -> str:
+    """`process 12 (command line)`, where /proc and the rights to read it are there."""
+    inodes = _listening(port)
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            names = [os.readlink(one.path) for one in os.scandir(folder / "fd")]
+            if not inodes.isdisjoint(names):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                text = command.decode(errors="replace").strip()
+                return f"process {folder.name} ({text[:120]})"
+        except OSError:
+            # The process ended, or is another user's.
+            continue
+    return "a process that this user may not see"
+
+
+def _listening(port: int) -> set[str]:
+    found = set()
+    for table in ("net/tcp", "net/tcp6"):
+        try:
+            lines = (_PROC / table).read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(f"socket:[{fields[9]}]")
+    return found
