@@ -79,7 +79,7 @@ class Node:
     async def start(self) -> Banner:
         """Opens the engine, then listens; where.
 
-        Errors: DataInUse, ForeignCluster, UnsupportedVersion, Invalid, Unavailable.
+        Errors: DataInUse, ForeignCluster, UnsupportedVersion, StoreUntrusted, Invalid, Unavailable.
         """
         node = self.settings.node
         assert node.store is not None
@@ -93,6 +93,7 @@ class Node:
                     node_id=node.node_id,
                     config=self.settings.engine,
                     logs=self.settings.log,
+                    check_store=True,
                 )
             )
             self.engine = engine

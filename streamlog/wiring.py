@@ -19,6 +19,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.collector import Collector
+from streamlog.doctor.quick import check_quickly
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cluster import settle_cluster_id
 from streamlog.engine.config import StreamEngineConfig
@@ -37,6 +38,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import (
     LocalUrl,
+    MemoryUrl,
     MetaUrl,
     RocksUrl,
     S3Url,
@@ -49,6 +51,7 @@ from streamlog.objectstore.url import (
 from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.disk import Disk
 from streamlog.runtime.folders import typed_os_error
+from streamlog.runtime.lockfile import Lock, hold
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload
 from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.runtime.system_disk import SystemDisk
@@ -57,6 +60,7 @@ from streamlog.wal.log import WriteAheadLog
 log = logging.getLogger(__name__)
 
 WalMode = Literal["disk", "object"]
+WAL_LOCK_NAME = "wal-lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +209,25 @@ async def open(
     config: StreamEngineConfig | None = None,
     logs: LogConfig | None = None,
     components: Components | None = None,
+    check_store: bool = False,
 ) -> AsyncIterator[OpenEngine]:
     """Opens an engine in this process; what is acknowledged when the context ends is in the store.
 
     `store` is memory://, local:///abs/path or s3://bucket/prefix; `meta` defaults to
     rocksdb:///PATH/meta for local:///PATH. `wal` defaults to disk on local stores and object on
-    others; its folder to PATH/wal.
+    others; its folder to PATH/wal. `check_store`: half a dozen requests tell first whether the
+    store does what data rests on.
 
     Errors: Invalid (a URL, or what does not go together), DataInUse (another process has the data),
-    ForeignCluster, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or a store).
+    ForeignCluster, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or a store),
+    StoreUntrusted.
     """
     parts = components or Components()
     plan = _plan(store, meta, wal, wal_dir, node_id, parts)
     async with AsyncExitStack() as built:
-        opened = await _open(plan, config or StreamEngineConfig(), logs, parts, built)
+        opened = await _open(
+            plan, config or StreamEngineConfig(), logs, parts, built, check_store=check_store
+        )
         try:
             yield opened
         finally:
@@ -257,6 +266,8 @@ async def _open(
     log_config: LogConfig | None,
     parts: Components,
     built: AsyncExitStack,
+    *,
+    check_store: bool,
 ) -> OpenEngine:
     clock = parts.clock or SystemClock()
     random = parts.random or SystemRandom()
@@ -274,8 +285,10 @@ async def _open(
     if store is None:
         store = await open_store(plan.store, offload, clock)
         built.push_async_callback(store.close)
+    if check_store and not isinstance(plan.store, MemoryUrl):
+        await check_quickly(store, clock, random)
     cluster_id = await settle_cluster_id(kv_store, store, random)
-    wal = await _open_wal(plan, config, parts, offload, registry, random)
+    wal = await _open_wal(plan, config, parts, offload, registry, random, built)
     if wal is not None:
         built.push_async_callback(wal.close)
     metadata = await open_metadata(
@@ -334,6 +347,23 @@ async def _open(
     return OpenEngine(plan, engine, streams, kv, kv_store, logs, started_ms)
 
 
+async def open_object_store(url: str, clock: Clock, offload: Offload) -> ObjectStore:
+    """The store alone, the caller's to close. Errors: Invalid, Unavailable."""
+    return await open_store(parse_store_url(url), offload, clock)
+
+
+async def open_metadata_store(
+    url: str | None, store: str, clock: Clock, offload: Offload
+) -> KVStore:
+    """The metadata store alone, the caller's to close; None: the one that goes with `store`.
+
+    Errors: Invalid, DataInUse, Corrupt, UnsupportedVersion, Unavailable.
+    """
+    meta = default_meta(parse_store_url(store)) if url is None else parse_meta_url(url)
+    check_available(meta)
+    return await _open_kv(meta, clock, offload)
+
+
 async def _watch(logs: LogManager) -> None:
     """Without topics that are followed, and without retention, a node must not go on unnoticed."""
     raise await logs.wait_failed()
@@ -345,6 +375,12 @@ async def _open_kv(url: MetaUrl, clock: Clock, offload: Offload) -> KVStore:
     return MemoryKVStore(clock)
 
 
+def _locked_folder(folder: Path) -> tuple[SystemDisk, Lock]:
+    """The metadata store's lock keeps no process out that has other metadata. Blocking."""
+    disk = SystemDisk(folder)
+    return disk, hold(str(folder / WAL_LOCK_NAME))
+
+
 async def _open_wal(
     plan: _Plan,
     config: StreamEngineConfig,
@@ -352,6 +388,7 @@ async def _open_wal(
     offload: Offload,
     registry: CollectorRegistry,
     random: Random,
+    built: AsyncExitStack,
 ) -> WriteAheadLog | None:
     """With wal=object: what disk mode left behind, if it was ever used here."""
     disk = parts.disk
@@ -359,9 +396,11 @@ async def _open_wal(
         if plan.wal_dir is None or (plan.wal == "object" and not plan.wal_dir.is_dir()):
             return None
         try:
-            disk = await offload.run(Lane.WAL, SystemDisk, plan.wal_dir)
+            folder, lock = await offload.run(Lane.WAL, _locked_folder, plan.wal_dir)
         except OSError as error:
             raise typed_os_error(
                 error, str(plan.wal_dir), "opening the write-ahead log's folder", StoreUnavailable
             ) from error
+        built.callback(lock.release)
+        disk = folder
     return await WriteAheadLog.open(disk, offload, config.wal, registry, random)
