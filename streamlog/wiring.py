@@ -347,7 +347,14 @@ async def _open(
     return OpenEngine(plan, engine, streams, kv, kv_store, logs, started_ms)
 
 
-async def open_object_store(url: str, clock: Clock, offload: Offload) -> ObjectStore:
+async def open_object_store(
+    url: str,
+    config: StreamEngineConfig,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    registry: CollectorRegistry,
+) -> ObjectStore:
     """The store alone, the caller's to close. Errors: Invalid, Unavailable."""
     return await open_store(parse_store_url(url), offload, clock)
 
