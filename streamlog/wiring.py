@@ -274,7 +274,7 @@ async def _open(
     registry = parts.registry or CollectorRegistry()
     offload = parts.offload
     if offload is None:
-        offload = ThreadOffload()
+        offload = ThreadOffload(_threads(plan, config))
         built.push_async_callback(offload.close)
     started_ms = clock.now_ms()
     kv_store = parts.kv
@@ -283,7 +283,9 @@ async def _open(
         built.push_async_callback(kv_store.close)
     store = parts.store
     if store is None:
-        store = await open_store(plan.store, offload, clock)
+        store = await open_store(
+            plan.store, offload, clock, random, config=config.store, registry=registry
+        )
         built.push_async_callback(store.close)
     if check_store and not isinstance(plan.store, MemoryUrl):
         await check_quickly(store, clock, random)
@@ -369,6 +371,16 @@ async def open_metadata_store(
     meta = default_meta(parse_store_url(store)) if url is None else parse_meta_url(url)
     check_available(meta)
     return await _open_kv(meta, clock, offload)
+
+
+def _threads(plan: _Plan, config: StreamEngineConfig) -> dict[Lane, int]:
+    """A remote store has as many threads as connections: each request keeps one of both."""
+    if not plan.is_remote:
+        return {}
+    return {
+        Lane.STORE: config.store.puts_in_flight_max,
+        Lane.GET: config.store.gets_in_flight_max,
+    }
 
 
 async def _watch(logs: LogManager) -> None:

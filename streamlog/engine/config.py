@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from streamlog.compaction.collector import CollectorConfig
 from streamlog.metadata.config import MetadataConfig
+from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.config import setting
 from streamlog.wal.config import WalConfig
 
@@ -160,3 +161,4 @@ class StreamEngineConfig:
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     wal: WalConfig = field(default_factory=WalConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)

@@ -12,7 +12,7 @@ import difflib
 import posixpath
 from dataclasses import dataclass
 from typing import NoReturn
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from streamlog.errors import Invalid
 
@@ -58,7 +58,15 @@ class S3Url:
     client: str = "boto3"
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
+        """As it can be given again."""
+        given = {
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "path_style": "true" if self.path_style else None,
+            "client": self.client if self.client != "boto3" else None,
+        }
+        query = urlencode({k: v for k, v in given.items() if v is not None}, safe=":/")
+        return f"s3://{self.bucket}/{quote(self.prefix)}{'?' if query else ''}{query}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +143,6 @@ def default_meta(store: StoreUrl) -> MetaUrl:
 def check_available(url: StoreUrl | MetaUrl) -> None:
     """Errors: Invalid for a kind that this release can name but not open."""
     match url:
-        case S3Url():
-            _later(url, "object stores over S3 come in a later release; use local:///abs/path")
         case EtcdUrl() | RemoteKVUrl():
             _later(url, "this metadata store comes in a later release; use rocksdb:///abs/path")
         case _:
@@ -224,6 +230,7 @@ def _s3(url: SplitResult, text: str) -> S3Url:
         if name in values:
             raise _invalid(text, STORE_FORMS, f"{name} is given twice")
         values[name] = value
+    _check_endpoint(values.get("endpoint") or None, text)
     path_style = values.get("path_style", "") or "false"
     if path_style not in ("true", "false", "1", "0"):
         raise _invalid(text, STORE_FORMS, "path_style is true or false")
@@ -238,6 +245,20 @@ def _s3(url: SplitResult, text: str) -> S3Url:
         path_style=path_style in ("true", "1"),
         client=client,
     )
+
+
+def _check_endpoint(endpoint: str | None, text: str) -> None:
+    if endpoint is None:
+        return
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port
+    except ValueError as error:
+        raise _invalid(text, STORE_FORMS, f"endpoint= is no URL: {error}") from error
+    if "@" in endpoint:
+        raise Invalid("a store URL's endpoint= holds no credentials: take what is before the @ out")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise _invalid(text, STORE_FORMS, "endpoint= is http://HOST:PORT or https://HOST:PORT")
 
 
 def _etcd(url: SplitResult, text: str) -> EtcdUrl:

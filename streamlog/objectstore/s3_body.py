@@ -1,0 +1,80 @@
+"""The parts of an object as a request body, without joining them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+
+from streamlog.runtime.buffers import Buffer
+
+_JOIN_BYTES = 32 * 1024
+"""Smaller neighbours are joined: a system call each would cost more than the copy."""
+
+
+def sliced(parts: Sequence[Buffer], start: int, end: int) -> list[memoryview]:
+    """The bytes from `start` to `end` (exclusive) of the parts in order, as views."""
+    found: list[memoryview] = []
+    at = 0
+    for part in parts:
+        size = len(part)
+        if at + size > start and at < end and size:
+            found.append(memoryview(part)[max(start - at, 0) : end - at])
+        at += size
+        if at >= end:
+            break
+    return found
+
+
+class S3Body:
+    """What an HTTP client needs of a file: `read`, `seek`, `tell` and a length.
+
+    `read` returns the next piece as it is, whatever size is asked for. Going back to 0 is for a
+    client that sends the body again.
+    """
+
+    def __init__(self, parts: Sequence[Buffer], size_bytes: int) -> None:
+        self._parts = parts
+        self._size_bytes = size_bytes
+        self._position = 0
+        self._pieces = _pieces(parts)
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def read(self, size_bytes: int = -1) -> Buffer:
+        piece = next(self._pieces, b"")
+        self._position += len(piece)
+        return piece
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END and offset == 0:
+            self._pieces = iter(())
+            self._position = self._size_bytes
+        elif whence == io.SEEK_SET and offset == 0:
+            self._pieces = _pieces(self._parts)
+            self._position = 0
+        elif whence != io.SEEK_SET or offset != self._position:
+            raise io.UnsupportedOperation("a body is read from its start or not at all")
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    small: list[Buffer] = []
+    small_bytes = 0
+    for part in parts:
+        if len(part) >= _JOIN_BYTES:
+            if small:
+                yield b"".join(small)
+                small, small_bytes = [], 0
+            yield part
+        elif len(part):
+            small.append(part)
+            small_bytes += len(part)
+            if small_bytes >= _JOIN_BYTES:
+                yield b"".join(small)
+                small, small_bytes = [], 0
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,89 @@
+"""Repeats a request while the store is unavailable: back-off with jitter, within a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from streamlog.errors import OutcomeUnknown, StoreUnavailable
+from streamlog.objectstore.store_config import StoreConfig
+from streamlog.objectstore.store_metrics import StoreMetrics
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.rand import Random
+
+T = TypeVar("T")
+
+WRITES = frozenset({"put", "delete", "create", "part", "complete", "abort"})
+
+
+class Tries:
+    """The tries of one request. `is_unknown`: one that failed may have taken effect."""
+
+    def __init__(
+        self,
+        operation: str,
+        config: StoreConfig,
+        clock: Clock,
+        random: Random,
+        metrics: StoreMetrics,
+    ) -> None:
+        self._operation = operation
+        self._clock = clock
+        self._random = random
+        self._metrics = metrics
+        self._deadline_ms = config.request_deadline_ms
+        self._ends_at = clock.monotonic() + config.request_deadline_ms / 1000
+        self._wait_ms = float(config.retry_backoff_ms)
+        self._wait_ms_max = float(config.retry_backoff_ms_max)
+        self.is_unknown = False
+
+    async def run(self, request: Callable[[], Awaitable[T]]) -> T:
+        """What `request()` returns, the first time that it does.
+
+        Errors: StoreUnavailable, or for writes of which one may have taken effect OutcomeUnknown,
+        when the deadline comes; all others at once. Cancellation ends the wait; a request under way
+        may still take effect.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(self._left_s()):
+                    return await request()
+            except OutcomeUnknown as error:
+                self.is_unknown = True
+                failure: StoreUnavailable | OutcomeUnknown = error
+            except StoreUnavailable as error:
+                failure = error
+            except TimeoutError as error:
+                raise self._timed_out() from error
+            wait_s = self._next_wait_s()
+            if wait_s >= self._left_s():
+                raise self._as_known(failure)
+            await asyncio.sleep(wait_s)
+            self._metrics.retries.labels(self._operation).inc()
+
+    def _left_s(self) -> float:
+        return max(self._ends_at - self._clock.monotonic(), 0.001)
+
+    def _next_wait_s(self) -> float:
+        wait_ms, self._wait_ms = self._wait_ms, min(self._wait_ms * 2, self._wait_ms_max)
+        return wait_ms * (0.5 + self._random.random() / 2) / 1000
+
+    def _timed_out(self) -> Exception:
+        self.is_unknown = self.is_unknown or self._operation in WRITES
+        return self._as_known(
+            StoreUnavailable(
+                f"the store did not answer a {self._operation} within {self._deadline_ms} ms",
+                operation=self._operation,
+            )
+        )
+
+    def _as_known(self, failure: StoreUnavailable | OutcomeUnknown) -> Exception:
+        """`failure` of the last try, told as what is known after all of them."""
+        if not self.is_unknown or isinstance(failure, OutcomeUnknown):
+            return failure
+        unknown = OutcomeUnknown(
+            f"{failure.message}; an earlier try may have taken effect", **failure.fields
+        )
+        unknown.__cause__ = failure
+        return unknown

@@ -1,0 +1,242 @@
+"""S3ObjectStore: the ObjectStore contract over single S3 requests, whichever client sends them.
+
+A write whose answer was lost is sent again with the same bytes. A conditional one then meets its
+own traces: each carries an id of its own, kept with the object, so a refused repetition is told
+from a lost race by one HEAD.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+
+from streamlog.errors import (
+    Closed,
+    InvalidName,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    ValueConflict,
+)
+from streamlog.objectstore.errors import (
+    already_exists,
+    changed,
+    check_limit,
+    check_range,
+    not_found,
+)
+from streamlog.objectstore.interface import ListPage, ObjectInfo
+from streamlog.objectstore.keys import check_key, check_prefix
+from streamlog.objectstore.s3_requests import (
+    ALWAYS,
+    Condition,
+    RangeNotSatisfiable,
+    S3Requests,
+)
+from streamlog.objectstore.s3_retry import Tries
+from streamlog.objectstore.store_config import StoreConfig
+from streamlog.objectstore.store_metrics import StoreMetrics
+from streamlog.objectstore.url import S3Url
+from streamlog.runtime.buffers import Buffer, parts_size
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.rand import Random
+
+DELETE_KEYS_MAX = 1000
+OPEN_DEADLINE_MS = 5000
+
+
+class S3ObjectStore:
+    """Objects under a prefix of a bucket; what else lies there is not listed.
+
+    Modification times are the store's own, in whole seconds. Cancelling a call ends the wait: a
+    request under way may still take effect.
+    """
+
+    def __init__(
+        self,
+        url: S3Url,
+        requests: S3Requests,
+        config: StoreConfig,
+        clock: Clock,
+        random: Random,
+        metrics: StoreMetrics,
+    ) -> None:
+        self._url = url
+        self._root = f"{url.prefix}/" if url.prefix else ""
+        self._requests = requests
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._metrics = metrics
+        self._is_closed = False
+
+    async def check(self) -> None:
+        """One LIST, to hear of bad credentials, a missing bucket, a wrong region or endpoint now.
+
+        Errors: Unauthorized, Invalid, StoreUnavailable (sooner than other calls).
+        """
+        deadline_ms = min(self._config.request_deadline_ms, OPEN_DEADLINE_MS)
+        config = dataclasses.replace(self._config, request_deadline_ms=deadline_ms)
+        tries = Tries("list", config, self._clock, self._random, self._metrics)
+        await tries.run(lambda: self._requests.list(self._root, None, 1))
+
+    @property
+    def url(self) -> str:
+        return str(self._url)
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        self._check_open()
+        check_key(key)
+        if not if_absent:
+            return self._named(key, await self._put(key, parts, ALWAYS, self._tries("put")))
+        condition = Condition(is_absent=True, put_id=self._random.uuid().hex)
+        return await self._put_if(key, parts, condition)
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
+        self._check_open()
+        check_key(key)
+        return await self._put_if(key, parts, Condition(etag=etag, put_id=self._random.uuid().hex))
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        self._check_open()
+        check_key(key)
+        if start < 0 or (length is not None and length <= 0):
+            return await self._nothing(key, start, length)
+        end = None if length is None else start + length
+        path = self._root + key
+        try:
+            return await self._tries("get").run(lambda: self._requests.get(path, start, end))
+        except RangeNotSatisfiable:
+            return await self._nothing(key, start, length)
+        except ObjectNotFound:
+            raise not_found(key) from None
+
+    async def head(self, key: str) -> ObjectInfo:
+        self._check_open()
+        check_key(key)
+        path = self._root + key
+        try:
+            found = await self._tries("head").run(lambda: self._requests.head(path))
+        except ObjectNotFound:
+            raise not_found(key) from None
+        return self._named(key, found.info)
+
+    async def list(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
+        """A page holds 1,000 objects at most. A token is the key behind which the page begins."""
+        self._check_open()
+        check_prefix(prefix)
+        check_limit(limit)
+        path = self._root + prefix
+        after = None if token is None else self._root + token
+        page = await self._tries("list").run(lambda: self._requests.list(path, after, limit))
+        skip = len(self._root)
+        objects = tuple(
+            dataclasses.replace(info, key=info.key[skip:])
+            for info in page.objects
+            if _is_key(info.key[skip:])
+        )
+        return ListPage(objects, None if page.next_after is None else page.next_after[skip:])
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """In requests of 1,000 keys. After an error some are deleted; call it again."""
+        self._check_open()
+        for key in keys:
+            check_key(key)
+        paths = [self._root + key for key in keys]
+        for at in range(0, len(paths), DELETE_KEYS_MAX):
+            batch = paths[at : at + DELETE_KEYS_MAX]
+            try:
+                await self._tries("delete").run(partial(self._requests.delete, batch))
+            except ObjectNotFound:
+                continue
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            await self._requests.close()
+
+    def _tries(self, operation: str) -> Tries:
+        return Tries(operation, self._config, self._clock, self._random, self._metrics)
+
+    async def _put(
+        self, key: str, parts: Sequence[Buffer], condition: Condition, tries: Tries
+    ) -> ObjectInfo:
+        path = self._root + key
+        size_bytes = parts_size(parts)
+        if size_bytes <= self._config.multipart_bytes_min:
+            return await tries.run(lambda: self._requests.put(path, parts, size_bytes, condition))
+        if condition.put_id is None:
+            condition = dataclasses.replace(condition, put_id=self._random.uuid().hex)
+        try:
+            return await self._requests.put_large(path, parts, size_bytes, condition, self._tries)
+        except OutcomeUnknown:
+            tries.is_unknown = True
+            found = await self._own(key, condition)
+            if found is None:
+                raise
+            return found
+
+    async def _put_if(self, key: str, parts: Sequence[Buffer], condition: Condition) -> ObjectInfo:
+        tries = self._tries("put")
+        try:
+            return self._named(key, await self._put(key, parts, condition, tries))
+        except (ValueConflict, ObjectNotFound, StoreUnavailable, OutcomeUnknown) as error:
+            found = await self._own(key, condition) if tries.is_unknown else None
+            if found is not None:
+                return self._named(key, found)
+            raise self._refused(error, key, condition, tries) from None
+
+    def _refused(
+        self, error: StreamlogError, key: str, condition: Condition, tries: Tries
+    ) -> StreamlogError:
+        """`error` as the contract tells it."""
+        if isinstance(error, StoreUnavailable | OutcomeUnknown):
+            return error
+        if condition.is_absent:
+            refused = already_exists(key)
+            # An earlier try may have been there for a while, until somebody replaced it.
+            refused.has_no_side_effects = not tries.is_unknown
+            return refused
+        if tries.is_unknown:
+            return OutcomeUnknown(
+                f"{key} was replaced, perhaps by this call and then by another; read it again",
+                operation="put",
+            )
+        if isinstance(error, ObjectNotFound):
+            return not_found(key)
+        return changed(key, condition.etag or "", "")
+
+    async def _own(self, key: str, condition: Condition) -> ObjectInfo | None:
+        """The object, if this very call has written it."""
+        path = self._root + key
+        try:
+            found = await self._tries("head").run(lambda: self._requests.head(path))
+        except (ObjectNotFound, StoreUnavailable):
+            return None
+        return found.info if found.put_id == condition.put_id else None
+
+    async def _nothing(self, key: str, start: int, length: int | None) -> Buffer:
+        """The answer to a range that holds no bytes. Errors: Invalid where it is outside."""
+        info = await self.head(key)
+        if check_range(key, start, length, info.size_bytes):
+            raise StoreUnavailable(f"{key} changed while it was read", operation="get")
+        return b""
+
+    def _named(self, key: str, info: ObjectInfo) -> ObjectInfo:
+        return dataclasses.replace(info, key=key)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the object store was closed")
+
+
+def _is_key(key: str) -> bool:
+    try:
+        check_key(key)
+    except InvalidName:
+        return False
+    return True

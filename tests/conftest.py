@@ -1,0 +1,29 @@
+"""What tests of all folders share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import s3 as s3_support
+from tests.support.s3 import S3Tests
+
+
+@pytest.fixture(scope="session")
+def s3_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Tests]:
+    """An S3 server that lives as long as the test process."""
+    server = s3_support.start(tmp_path_factory.mktemp("s3"))
+    yield S3Tests(server)
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_tests: S3Tests, monkeypatch: pytest.MonkeyPatch) -> S3Tests:
+    """The server, its credentials in the environment, and nobody else's."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_tests.server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_tests
