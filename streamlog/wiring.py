@@ -358,7 +358,9 @@ async def open_object_store(
     registry: CollectorRegistry,
 ) -> ObjectStore:
     """The store alone, the caller's to close. Errors: Invalid, Unavailable."""
-    return await open_store(parse_store_url(url), offload, clock)
+    return await open_store(
+        parse_store_url(url), offload, clock, random, config=config.store, registry=registry
+    )
 
 
 async def open_metadata_store(
