@@ -9,13 +9,16 @@
     17   4     cut streams c
     21   8     dead ranges in the base
     29   8     objects that live
-    37   8·h   holders: node id u32, node epoch u32
+    37   8     compactions: the counter `x`
+    45   4     compactions whose inputs are known i, the last ones
+    49   8·h   holders: node id u32, node epoch u32
     -    -     columns: stream id u64[n], epoch u32[n], index of the holder u32[n], start u64[n],
                end u64[n]; then state u8[n] (1 OPEN, 2 CLOSED)
     -    -     t times: index of the stream u32, token length u16, tags u16, token, then each tag:
                key length u16, value length u16, UTF-8
     -    -     columns: dead object id u64[d], when its death was found, ms u64[d], revision u64[d]
     -    -     column: cut stream id u64[c]: the base still holds ranges of it that are dead
+    -    -     columns: number of inputs u32[i], then all their object ids u64, the newest last
 
 Streams are in order of id. The whole is compressed and sealed by the tail.
 """
@@ -26,12 +29,13 @@ import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain, pairwise
 from typing import Literal
 
 from streamlog.format.columns import from_planes, to_planes
 
 VERSION = 1
-HEADER = struct.Struct("<BIIIIIQQ")
+HEADER = struct.Struct("<BIIIIIQQQI")
 HOLDER = struct.Struct("<II")
 TEXT = struct.Struct("<IHH")
 PAIR = struct.Struct("<HH")
@@ -68,6 +72,8 @@ class CheckpointState:
     cut_streams: array[int]
     base_dead_ranges: int
     live_objects: int
+    compactions: int = 0
+    compaction_inputs: Sequence[array[int]] = ()
 
 
 def encode_state(state: CheckpointState) -> bytes:
@@ -82,6 +88,8 @@ def encode_state(state: CheckpointState) -> bytes:
             len(state.cut_streams),
             state.base_dead_ranges,
             state.live_objects,
+            state.compactions,
+            len(state.compaction_inputs),
         )
     ]
     parts += [HOLDER.pack(*name) for name in s.holder_names]
@@ -94,12 +102,14 @@ def encode_state(state: CheckpointState) -> bytes:
             parts += PAIR.pack(len(key), len(value)), key, value
     parts += [to_planes(column) for column in (dead.ids, dead.died_ms, dead.revisions)]
     parts.append(to_planes(state.cut_streams))
+    every = array("Q", chain.from_iterable(state.compaction_inputs))
+    parts += to_planes(array("I", map(len, state.compaction_inputs))), to_planes(every)
     return b"".join(parts)
 
 
 def decode_state(data: bytes) -> CheckpointState:
     """`data` passed its CRC. Errors: ValueError, struct.error where it makes no sense."""
-    version, n, h, t, d, c, base_dead, live_objects = HEADER.unpack_from(data)
+    version, n, h, t, d, c, base_dead, live_objects, compactions, i = HEADER.unpack_from(data)
     if version != VERSION:
         raise ValueError(f"version {version} of a checkpoint's state is unknown")
     reader = _Reader(data, HEADER.size)
@@ -118,8 +128,12 @@ def decode_state(data: bytes) -> CheckpointState:
         raise ValueError("a stream's holder is not in the table")
     dead = DeadTable(reader.column("Q", d), reader.column("Q", d), reader.column("Q", d))
     cut = reader.column("Q", c)
+    sizes = reader.column("I", i)
+    inputs = reader.column("Q", sum(sizes))
     reader.check_at_end()
-    return CheckpointState(streams, dead, cut, base_dead, live_objects)
+    ends = list(accumulate(sizes, initial=0))
+    each = [inputs[low:high] for low, high in pairwise(ends)]
+    return CheckpointState(streams, dead, cut, base_dead, live_objects, compactions, each)
 
 
 class _Reader:

@@ -2,7 +2,7 @@
 
     off  size  field                                    (integers little-endian)
     0    1     version = 1
-    1    1     kind: 1 commit; 2 compaction (reserved)
+    1    1     kind: 1 commit; 2 compaction (format.compaction_record)
     2    1     flags: bit 0: the body is one zstd frame
     3    1     0
     4    4     body bytes, before compression
@@ -43,16 +43,12 @@ import zstandard
 
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
+from streamlog.format.record_body import Cursor, pack_body, unpack_body
 from streamlog.format.sealed import seal, unseal
 from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
 COMMIT, COMPACTION = 1, 2
-ZSTD = 1
-ZSTD_LEVEL = 3
-COMPRESS_FROM_BYTES = 256
-BODY_BYTES_MAX = 4 << 20
-"""What a reader is willing to decompress; writers stay far below it (`record_bytes_max`)."""
 U32_MAX = (1 << 32) - 1
 
 HEADER = struct.Struct("<BBBBIQI")
@@ -144,13 +140,9 @@ def encode(record: CommitRecord) -> bytes:
         for tag, items in sections:
             data = b"".join(items)
             parts += SECTION.pack(tag, len(data), len(items)), data
-    body, flags = b"".join(parts), 0
-    size = len(body)
-    if size >= COMPRESS_FROM_BYTES:
-        packed = zstandard.compress(body, ZSTD_LEVEL)
-        if len(packed) < size:
-            body, flags = packed, ZSTD
-    header = HEADER.pack(VERSION, COMMIT, flags, 0, size, record.floor, record.rows_crc32c)
+    plain = b"".join(parts)
+    body, flags = pack_body(plain)
+    header = HEADER.pack(VERSION, COMMIT, flags, 0, len(plain), record.floor, record.rows_crc32c)
     return seal(header + body)
 
 
@@ -165,7 +157,9 @@ def decode(value: Buffer) -> CommitRecord:
                 found=kind,
                 supported=COMMIT,
             )
-        return CommitRecord(floor, rows_crc, _decode_body(_body(sealed, flags, size)))
+        return CommitRecord(
+            floor, rows_crc, _decode_body(unpack_body(sealed[HEADER.size :], flags, size))
+        )
     except (struct.error, ValueError, OverflowError, zstandard.ZstdError) as error:
         raise Corrupt(f"a commit record cannot be parsed: {error}") from error
 
@@ -238,30 +232,19 @@ def _runs(streams: array[int]) -> Iterator[tuple[int, int]]:
 # decoding
 
 
-def _body(sealed: memoryview, flags: int, size: int) -> memoryview:
-    body = sealed[HEADER.size :]
-    if size > BODY_BYTES_MAX or flags & ~ZSTD:
-        raise ValueError(f"{size} bytes with flags {flags}")
-    if flags & ZSTD:
-        body = memoryview(zstandard.decompress(body, max_output_size=size))
-    if len(body) != size:
-        raise ValueError(f"the body has {len(body)} bytes, not {size}")
-    return body
-
-
 def _decode_body(body: memoryview) -> tuple[RecordEntry, ...]:
-    cursor = _Cursor(body)
+    cursor = Cursor(body)
     (count,) = cursor.unpack(U32)
     entries = tuple(_decode_entry(cursor) for _ in range(count))
     cursor.check_at_end()
     return entries
 
 
-def _decode_entry(cursor: _Cursor) -> RecordEntry:
+def _decode_entry(cursor: Cursor) -> RecordEntry:
     fields: dict[str, tuple[object, ...]] = {}
     for _ in range(cursor.take(1)[0]):
         tag, size, items = cursor.unpack(SECTION)
-        section = _Cursor(cursor.take(size))
+        section = Cursor(cursor.take(size))
         if tag in RESERVED:
             raise UnsupportedVersion(
                 f"a commit record has a section {tag}, which a newer version of streamlog wrote; "
@@ -277,28 +260,7 @@ def _decode_entry(cursor: _Cursor) -> RecordEntry:
     return RecordEntry(**fields)  # type: ignore[arg-type]
 
 
-class _Cursor:
-    """A position in bytes that never passes their end."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._position = 0
-
-    def take(self, size: int) -> memoryview:
-        start, self._position = self._position, self._position + size
-        if self._position > len(self._data):
-            raise ValueError(f"{size} bytes at {start} pass the end at {len(self._data)}")
-        return self._data[start : self._position]
-
-    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack(self.take(layout.size))
-
-    def check_at_end(self) -> None:
-        if self._position != len(self._data):
-            raise ValueError(f"{len(self._data) - self._position} bytes too many")
-
-
-def _read_create(cursor: _Cursor) -> Create:
+def _read_create(cursor: Cursor) -> Create:
     stream_id, epoch = cursor.unpack(STREAM)
     tags = []
     for _ in range(cursor.unpack(U16)[0]):
@@ -308,7 +270,7 @@ def _read_create(cursor: _Cursor) -> Create:
     return Create(stream_id, epoch, tuple(tags))
 
 
-def _read_object(cursor: _Cursor) -> ObjectRows:
+def _read_object(cursor: Cursor) -> ObjectRows:
     *fixed, runs = cursor.unpack(OBJECT)
     streams, counts = array("Q"), array("I")
     for _ in range(runs):
@@ -325,20 +287,20 @@ def _read_object(cursor: _Cursor) -> ObjectRows:
     )
 
 
-def _read_token(cursor: _Cursor) -> Token:
+def _read_token(cursor: Cursor) -> Token:
     stream_id, epoch = cursor.unpack(STREAM)
     return Token(stream_id, epoch, bytes(cursor.take(cursor.unpack(U16)[0])))
 
 
-def _read_trim(cursor: _Cursor) -> Trim:
+def _read_trim(cursor: Cursor) -> Trim:
     return Trim(*cursor.unpack(TRIM))
 
 
-def _read_at(cursor: _Cursor) -> StreamAt:
+def _read_at(cursor: Cursor) -> StreamAt:
     return StreamAt(*cursor.unpack(STREAM))
 
 
-READERS: tuple[tuple[str, Callable[[_Cursor], object]], ...] = (
+READERS: tuple[tuple[str, Callable[[Cursor], object]], ...] = (
     ("creates", _read_create),
     ("objects", _read_object),
     ("tokens", _read_token),

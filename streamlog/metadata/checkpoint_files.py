@@ -1,7 +1,7 @@
 """Checkpoint files as levels: an index in memory, blocks read by ranged GET through a small cache.
 
 1. The base holds the oldest ranges of a stream, the delta later ones, generations in memory the
-   rest.
+   rest. Ranges of the delta hide the base's at their offsets.
 2. An object's entry in the delta hides the one in the base; `live` 0 says that it is dead.
 3. Both files are immutable; a look-up that finds one gone looks again through the newest levels.
 """
@@ -25,8 +25,8 @@ from streamlog.format.checkpoint_blocks import (
     decode_ranges,
 )
 from streamlog.format.checkpoint_tail import Tail, decode_tail, tail_crc
-from streamlog.metadata.generation import FoundRange
 from streamlog.metadata.keys.checkpoint import FileRef
+from streamlog.metadata.overlay import FoundRange
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload

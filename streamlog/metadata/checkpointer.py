@@ -44,6 +44,7 @@ from streamlog.metadata.checkpoint_files import BlockReader, LevelFile, Levels
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold import NEW_MARK
 from streamlog.metadata.follower import Follower
+from streamlog.metadata.generation import make_one
 from streamlog.metadata.keys import checkpoint, fence, move, record
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import tenure_in
@@ -275,10 +276,7 @@ class Checkpointer:
         Under the lock: a record that is being folded holds on to the newest one.
         """
         async with self._follower.lock:
-            first, *others = state.fold.generations
-            for newer in others:
-                first.absorb(newer)
-            del state.fold.generations[1:]
+            make_one(state.fold.generations)
 
     def _deletes(self, state: State, named: Checkpoint) -> list[Operation]:
         before = state.checkpoint.tenures if state.checkpoint else {}
@@ -312,7 +310,7 @@ class Checkpointer:
             for object_id in built.deaths:
                 state.dead[object_id] = (built.now_ms, named.revision)
             state.checkpoint, state.checkpoint_revision = named, put_at
-            del state.fold.generations[: len(attempt.snapshot.generations)]
+            del state.fold.generations[0]
             self._metrics.dead_objects.set(len(state.dead))
         await self._follower.installed()
         if previous is not None:

@@ -3,7 +3,8 @@
 1. The same records in the same order give the same fold on every node.
 2. A record is checked in full before anything of it is applied: its tenure holds every stream it
    touches, under one epoch; the CRC over its absolute rows is the writer's.
-3. A stream's ranges meet: each row starts where the stream ends.
+3. A stream's ranges meet: each row starts where the stream ends. A compaction puts other objects
+   in the place of some (fold_compaction).
 4. Epochs only rise. A move is void for a stream that its holder no longer has.
 
 Work on many rows is cut into steps (`Steps`), so that an event loop can breathe between them; only
@@ -22,6 +23,10 @@ from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt
 from streamlog.format.columns import to_le
 from streamlog.format.commit_record import CommitRecord, ObjectRows, RecordEntry
+from streamlog.format.compaction_record import CompactionRecord
+from streamlog.format.record import Record
+from streamlog.metadata.compaction_history import CompactionHistory
+from streamlog.metadata.fold_compaction import CompactionDraft
 from streamlog.metadata.generation import SPAN_MAX, Generation, NewObjectEntry
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
@@ -67,6 +72,7 @@ class Fold:
         self.ends: dict[int, int] = {}
         self.held: dict[Tenure, set[int]] = {}
         self.marks: dict[Tenure, TenureMark] = {}
+        self.compactions = CompactionHistory()
         self.generations: list[Generation] = [Generation()]
         """Since the checkpoint; the newest last, the others frozen by checkpoints under way."""
 
@@ -145,7 +151,7 @@ class Fold:
         return moved
 
     def apply_record(
-        self, tenure: Tenure, seq: int, record: CommitRecord, revision: int, size_bytes: int = 0
+        self, tenure: Tenure, seq: int, record: Record, revision: int, size_bytes: int = 0
     ) -> Steps[None]:
         """Folds `c/tenure/seq`. One that is in already changes nothing."""
         mark = self.mark(tenure)
@@ -153,6 +159,19 @@ class Fold:
             return
         if seq != mark.seq + 1:
             raise Corrupt(f"record {seq} of tenure {tenure} follows record {mark.seq}: one is lost")
+        if isinstance(record, CompactionRecord):
+            compaction = CompactionDraft(self, f"record {seq} of tenure {tenure}", record)
+            yield from compaction.check()
+            yield from compaction.finish(revision)
+        else:
+            yield from self._apply_commit(tenure, seq, record, revision)
+        self.marks[tenure] = TenureMark(seq, mark.gen, max(mark.floor, record.floor))
+        self.newest.records += 1
+        self.newest.bytes += size_bytes
+
+    def _apply_commit(
+        self, tenure: Tenure, seq: int, record: CommitRecord, revision: int
+    ) -> Steps[None]:
         draft = Draft(self, tenure, seq)
         for entry in record.entries:
             yield from draft.add(entry)
@@ -162,9 +181,6 @@ class Fold:
                 "fold has"
             )
         yield from draft.finish(revision)
-        self.marks[tenure] = TenureMark(seq, mark.gen, max(mark.floor, record.floor))
-        self.newest.records += 1
-        self.newest.bytes += size_bytes
 
     def _unhold(self, holder: Tenure, stream_id: int) -> None:
         streams = self.held[holder]

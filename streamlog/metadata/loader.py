@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from streamlog.errors import Corrupt, ObjectNotFound, RevisionCompacted
-from streamlog.format import commit_record
+from streamlog.format import record as record_format
 from streamlog.format.checkpoint_state import CheckpointState, decode_state
-from streamlog.format.commit_record import CommitRecord
+from streamlog.format.record import Record
 from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
 from streamlog.metadata.checkpoint_files import LevelFile, Levels, read_level
+from streamlog.metadata.compaction_history import CompactionHistory
 from streamlog.metadata.fold import Fold, Info
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, move
@@ -176,11 +177,11 @@ class Loader:
             at = page.kvs[-1].key + b"\0"
 
 
-async def decode_record(value: bytes, offload: Offload) -> CommitRecord:
+async def decode_record(value: bytes, offload: Offload) -> Record:
     """Errors: Corrupt, UnsupportedVersion."""
     if len(value) <= DECODE_INLINE_BYTES:
-        return commit_record.decode(value)
-    return await offload.run(Lane.CPU, commit_record.decode, value)
+        return record_format.decode(value)
+    return await offload.run(Lane.CPU, record_format.decode, value)
 
 
 def _state_of(files: Files) -> State:
@@ -206,6 +207,7 @@ def _state_of(files: Files) -> State:
         token, tags = streams.texts.get(row, (b"", ()))
         fold.info[stream_id] = Info(epoch, names[holder], is_open == 1, token, tags)
         fold.held.setdefault(names[holder], set()).add(stream_id)
+    fold.compactions = CompactionHistory(files.state.compactions, files.state.compaction_inputs)
     state.dead = dict(zip(dead.ids, zip(dead.died_ms, dead.revisions, strict=True), strict=True))
     state.cut_streams = set(files.state.cut_streams)
     state.base_dead_ranges = files.state.base_dead_ranges

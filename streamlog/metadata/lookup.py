@@ -1,21 +1,30 @@
 """Where a stream's offsets lie, what is known of an object: memory first, then checkpoint files.
 
-At most one range block and one object block are read for neighbouring offsets, through the cache.
+1. What is newer hides what is older: patches of a generation its ranges and all before it, the
+   delta the base. Only the gaps that the newer leaves are asked of the older.
+2. At most one range block and one object block of each file are read for neighbouring offsets,
+   through the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
 from streamlog.metadata.checkpoint_files import BlockReader, Levels, find_object, find_ranges
+from streamlog.metadata.compaction_interface import LiveObject
+from streamlog.metadata.fold import Fold
 from streamlog.metadata.follower import Follower
-from streamlog.metadata.generation import FoundRange, find, span
-from streamlog.metadata.interface import LiveRange, ObjectRow
+from streamlog.metadata.generation import find_in_all
+from streamlog.metadata.interface import LiveRange, ObjectRow, RangeRow
+from streamlog.metadata.live_objects import find_live_objects, row_of
 from streamlog.metadata.loader import State
+from streamlog.metadata.overlay import FoundRange, fill
 
 T = TypeVar("T")
+PARTS_AT_ONCE = 64
 
 
 class Lookup:
@@ -33,33 +42,64 @@ class Lookup:
         """As Metadata.object."""
         return await self._with_levels(lambda state: self._object(state, state.levels, object_id))
 
+    async def live_objects(self, after: int, limit: int) -> list[LiveObject]:
+        """As CompactionMetadata.live_objects."""
+        return await self._with_levels(
+            lambda state: find_live_objects(
+                state.fold.generations, state.levels, self._reader, after, limit
+            )
+        )
+
+    async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
+        """As CompactionMetadata.live_parts."""
+        found: list[RangeRow] = []
+        for stream_id, group in groupby(rows, _stream_of):
+            own = list(group)
+            live = await self._of_object(object_id, stream_id, own[0].start, own[-1].end)
+            for row in own:
+                for start, end in live:
+                    low, high = max(row.start, start), min(row.end, end)
+                    if low < high:
+                        found.append(RangeRow(stream_id, row.epoch, low, high))
+        return found
+
+    async def _of_object(
+        self, object_id: int, stream_id: int, start: int, end: int
+    ) -> list[tuple[int, int]]:
+        """What of [start, end) lives in the object, neighbours as one."""
+        live: list[tuple[int, int]] = []
+        at = start
+        while at < end:
+            low = at
+            part = await self._with_levels(
+                lambda state, low=low: self._ranges(state, stream_id, low, end)  # type: ignore[misc]
+            )
+            for one in part:
+                if one.object_id != object_id:
+                    continue
+                if live and live[-1][1] == one.start:
+                    live[-1] = (live[-1][0], one.end)
+                else:
+                    live.append((one.start, one.end))
+            if len(part) < PARTS_AT_ONCE:
+                break
+            at = part[-1].end
+        return live
+
     async def _locate(
         self, state: State, stream_id: int, start: int, end: int, limit: int
     ) -> list[LiveRange]:
         # Everything of the state is looked at before the first wait: the fold goes on meanwhile.
-        fold, levels = state.fold, state.levels
-        if stream_id not in fold.info:
+        levels, window = state.levels, _window(state.fold, stream_id, start, end)
+        if window is None:
             return []
-        fold_start = fold.starts[stream_id]
-        low = max(start, fold_start)
-        # A record that is being folded shows its ranges before its objects; the ends move last.
-        end = min(end, fold.ends[stream_id])
-        if low >= end:
-            return []
-        newest: list[FoundRange] = []
-        first_in_memory = end
-        for generation in fold.generations:
-            ranges = generation.ranges.get(stream_id)
-            if ranges is not None:
-                first_in_memory = min(first_in_memory, span(ranges)[0])
-                newest += find(ranges, low, end, limit - len(newest))
+        newest = find_in_all(state.fold.generations, stream_id, window.start, window.end, limit)
         known = {r.object_id: self._in_memory(state, r.object_id) for r in newest}
-        found: list[FoundRange] = []
-        if low < first_in_memory:
-            found = await self._in_files(levels, stream_id, low, first_in_memory, limit)
-        found = (found + newest)[:limit]
         rows: list[LiveRange] = []
-        for one in found:
+        for one in await self._with_files(levels, stream_id, newest, window, limit):
+            if rows and rows[-1].end == one.start and rows[-1].object.object_id == one.object_id:
+                rows[-1] = rows[-1]._replace(end=one.end)
+                continue
             row = known.get(one.object_id)
             if row is None:
                 row = known[one.object_id] = await self._object(state, levels, one.object_id)
@@ -68,22 +108,40 @@ class Lookup:
                     f"the metadata has no entry for object {one.object_id}, in which stream "
                     f"{stream_id} has offsets {one.start} to {one.end}"
                 )
-            rows.append(LiveRange(max(one.start, fold_start), one.end, row))
+            rows.append(LiveRange(max(one.start, window.first), one.end, row))
         return rows
 
-    async def _in_files(
-        self, levels: Levels, stream_id: int, start: int, end: int, limit: int
+    async def _ranges(self, state: State, stream_id: int, start: int, end: int) -> list[FoundRange]:
+        """Without looking at their objects: clipped to the stream's start."""
+        levels, window = state.levels, _window(state.fold, stream_id, start, end)
+        if window is None:
+            return []
+        newest = find_in_all(
+            state.fold.generations, stream_id, window.start, window.end, PARTS_AT_ONCE
+        )
+        found = await self._with_files(levels, stream_id, newest, window, PARTS_AT_ONCE)
+        return [one._replace(start=max(one.start, window.first)) for one in found]
+
+    async def _with_files(
+        self,
+        levels: Levels,
+        stream_id: int,
+        newest: Sequence[FoundRange],
+        window: _Window,
+        limit: int,
     ) -> list[FoundRange]:
-        newer: list[FoundRange] = []
-        if levels.delta is not None:
-            newer = await find_ranges(self._reader, levels.delta, stream_id, start, end, limit)
-        if newer and newer[0].start <= start:
-            return newer
-        older: list[FoundRange] = []
-        if levels.base is not None:
-            low_end = newer[0].start if newer else end
-            older = await find_ranges(self._reader, levels.base, stream_id, start, low_end, limit)
-        return (older + newer)[:limit]
+        async def in_files(start: int, end: int, room: int) -> list[FoundRange]:
+            newer: list[FoundRange] = []
+            if levels.delta is not None:
+                newer = await find_ranges(self._reader, levels.delta, stream_id, start, end, room)
+            return await _filled(newer, start, end, room, in_base)
+
+        async def in_base(start: int, end: int, room: int) -> list[FoundRange]:
+            if levels.base is None:
+                return []
+            return await find_ranges(self._reader, levels.base, stream_id, start, end, room)
+
+        return await _filled(newest, window.start, window.end, limit, in_files)
 
     async def _object(self, state: State, levels: Levels, object_id: int) -> ObjectRow | None:
         known = self._in_memory(state, object_id)
@@ -93,16 +151,7 @@ class Lookup:
             if level is not None:
                 entry = await find_object(self._reader, level, object_id)
                 if entry is not None:
-                    if not entry.live:
-                        return None
-                    return ObjectRow(
-                        entry.object_id,
-                        entry.size_bytes,
-                        entry.index_position,
-                        entry.index_length,
-                        entry.index_crc32c,
-                        entry.store,
-                    )
+                    return row_of(entry) if entry.live else None
         return None
 
     def _in_memory(self, state: State, object_id: int) -> ObjectRow | None:
@@ -121,3 +170,41 @@ class Lookup:
                 return await look(state)
             except ObjectNotFound as error:
                 await self._follower.replaced(put_at, error)
+
+
+class _Window(NamedTuple):
+    """Offsets asked for that the stream has; `first`: its start."""
+
+    first: int
+    start: int
+    end: int
+
+
+def _window(fold: Fold, stream_id: int, start: int, end: int) -> _Window | None:
+    if stream_id not in fold.info:
+        return None
+    first = fold.starts[stream_id]
+    # A record that is being folded shows its ranges before its objects; the ends move last.
+    low, high = max(start, first), min(end, fold.ends[stream_id])
+    return _Window(first, low, high) if low < high else None
+
+
+async def _filled(
+    upper: Sequence[FoundRange],
+    start: int,
+    end: int,
+    limit: int,
+    below: Callable[[int, int, int], Awaitable[list[FoundRange]]],
+) -> list[FoundRange]:
+    filling = fill(upper, start, end, limit)
+    try:
+        gap = next(filling)
+        while True:
+            gap = filling.send(await below(*gap))
+    except StopIteration as done:
+        found: list[FoundRange] = done.value
+        return found
+
+
+def _stream_of(row: RangeRow) -> int:
+    return row.stream_id

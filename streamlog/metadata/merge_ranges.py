@@ -1,8 +1,9 @@
 """Merges changes into a file's range blocks; a block without a change is copied as it is. Pure.
 
-1. Blocks come in order; block i answers for streams from its first one to the next block's first
-   one, so a stream's new ranges go behind its last old one, wherever blocks end.
-2. Ranges that end at or before the stream's cut are dropped.
+1. Blocks come in order; block i answers for (stream, start) from its first one to the next block's
+   first one (the first block also for smaller ones). New groups go where they belong by that.
+2. Old ranges that new groups cover are dropped (overlay), as are ranges that end at or before the
+   stream's cut.
 3. Before a copied block, what is open is closed in even pieces of at most 16 KiB; less than 4 KiB
    is not closed: the next block is opened instead. So blocks stay between about 4 and 16 KiB.
 """
@@ -10,8 +11,8 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import sub
@@ -26,6 +27,7 @@ from streamlog.format.checkpoint_blocks import (
     encode_ranges,
 )
 from streamlog.format.checkpoint_tail import FILE_HEADER, RangeIndex
+from streamlog.metadata.overlay import FoundRange, laid_over, uncovered
 from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
 
@@ -39,7 +41,9 @@ EVERYTHING = 1 << 64
 
 @dataclass(slots=True)
 class RangeChange:
-    """`cut`: ranges that end at or before it go. `added`: groups behind what is there, in order."""
+    """`cut`: ranges that end at or before it go. `added`: sorted, disjoint groups, which take the
+    place of what is there at their offsets.
+    """
 
     cut: int = 0
     added: list[RangeGroup] = field(default_factory=list)
@@ -77,6 +81,41 @@ def cut_group(group: RangeGroup, cut: int) -> RangeGroup | None:
     return None
 
 
+def end_of(group: RangeGroup) -> int:
+    return group.start + sum(group.counts)
+
+
+def ranges_in(group: RangeGroup) -> list[FoundRange]:
+    bounds = list(accumulate(group.counts, initial=group.start))
+    return list(map(FoundRange, bounds, bounds[1:], group.objects))
+
+
+def groups_from(stream_id: int, ranges: Iterable[FoundRange]) -> list[RangeGroup]:
+    """Those that meet share a group."""
+    groups: list[RangeGroup] = []
+    at = -1
+    for start, end, object_id in ranges:
+        if start != at:
+            groups.append(RangeGroup(stream_id, start, array("I"), array("Q")))
+        groups[-1].counts.append(end - start)
+        groups[-1].objects.append(object_id)
+        at = end
+    return groups
+
+
+def overlay_groups(
+    older: Sequence[RangeGroup], newer: Sequence[RangeGroup]
+) -> Sequence[RangeGroup]:
+    """Groups of one stream: what is left of the older ones, and all newer ones."""
+    if not older or not newer:
+        return older or newer
+    if end_of(older[-1]) <= newer[0].start:
+        return [*older, *newer]
+    below = [one for group in older for one in ranges_in(group)]
+    above = [one for group in newer for one in ranges_in(group)]
+    return groups_from(newer[0].stream_id, laid_over(below, above))
+
+
 class RangeMerger:
     """`feed` every run of the old file's blocks in order, then `finish`."""
 
@@ -85,10 +124,15 @@ class RangeMerger:
     ) -> None:
         self._old = index
         self._changes = changes
-        self._changed: list[int] = []
+        self._cuts: list[int] = []
+        self._new: list[RangeGroup] = []
+        """Of all streams, in order; `_next` is the first that is not written."""
+        self._next = 0
+        self._is_sorted = False
         self._name = name
         self._open: list[RangeGroup] = []
         self._open_bytes = 0
+        self._open_end = 0
         self.written = RangeBlocks(ranges=range_count)
         self.parsed_blocks = 0
 
@@ -100,82 +144,78 @@ class RangeMerger:
         for block in range(first, last):
             start, end = positions[block], positions[block + 1]
             data = view[start - origin : end - origin]
-            low, high = self._changes_in(block)
-            is_untouched = low == high and not self._is_cut(block, low)
-            if is_untouched and self._close_before_copy():
+            if not self._is_touched(block) and self._close_before_copy():
                 self._copy(block, data)
                 continue
-            yield from self._merge_block(block, data, low, high)
+            yield from self._merge_block(block, data)
             yield
 
     def finish(self) -> Steps[RangeBlocks]:
         self._sort()
-        if not len(self._old):
-            yield from self._add_all(self._changed)
+        yield from self._add_new(EVERYTHING, 0)
         self._close()
         return self.written
 
     def _sort(self) -> None:
-        if len(self._changed) != len(self._changes):
-            self._changed = sorted(self._changes)
+        if self._is_sorted:
+            return
+        self._is_sorted = True
+        for stream_id in sorted(self._changes):
+            change = self._changes[stream_id]
+            if change.cut:
+                self._cuts.append(stream_id)
+            kept = (cut_group(group, change.cut) for group in change.added)
+            self._new += [group for group in kept if group is not None]
 
-    def _changes_in(self, block: int) -> tuple[int, int]:
-        """Of `_changed`, those whose last range is, or would be, in the block."""
-        streams = self._old.streams
-        low = bisect_left(self._changed, streams[block]) if block else 0
-        if block + 1 == len(streams):
-            return low, len(self._changed)
-        return low, bisect_left(self._changed, streams[block + 1])
-
-    def _is_cut(self, block: int, low: int) -> bool:
-        """Whether a stream that goes on in the next block loses ranges of this one."""
+    def _end_of_block(self, block: int) -> tuple[int, int]:
+        """The (stream, start) from which on the next block answers."""
         if block + 1 == len(self._old):
-            return False
-        following = self._old.streams[block + 1]
-        change = self._changes.get(following)
-        if change is None or not change.cut:
-            return False
-        return self._old.streams[block] < following or self._old.starts[block] < change.cut
+            return EVERYTHING, 0
+        return self._old.streams[block + 1], self._old.starts[block + 1]
 
-    def _merge_block(self, block: int, data: memoryview, low: int, high: int) -> Steps[None]:
+    def _is_touched(self, block: int) -> bool:
+        first, start = self._old.streams[block], self._old.starts[block]
+        following, end = self._end_of_block(block)
+        if self._next < len(self._new) and _key(self._new[self._next]) < (following, end):
+            return True
+        if self._next:
+            before = self._new[self._next - 1]
+            if before.stream_id == first and end_of(before) > start:
+                return True
+        # Of the streams in between, and of the one that goes on in the next block, nobody knows
+        # where they begin here.
+        low, high = bisect_left(self._cuts, first), bisect_right(self._cuts, following)
+        if low < high and self._cuts[low] == first:
+            if self._changes[first].cut > start:
+                return True
+            low += 1
+        return low < high
+
+    def _merge_block(self, block: int, data: memoryview) -> Steps[None]:
         self.parsed_blocks += 1
-        last_block = block + 1 == len(self._old)
-        following = EVERYTHING if last_block else self._old.streams[block + 1]
-        pending, at = self._changed[low:high], 0
         groups = decode_ranges(data, self._name, self._old.positions[block])
-        for position, group in enumerate(groups):
-            new = at
-            while at < len(pending) and pending[at] < group.stream_id:
-                at += 1
-            yield from self._add_all(pending[new:at])
+        for group in groups:
             change = self._changes.get(group.stream_id)
-            kept: RangeGroup | None = group
+            kept: Sequence[RangeGroup] = (group,)
             if change is not None:
-                kept = cut_group(group, change.cut)
-                self.written.ranges -= len(group.counts) - (len(kept.counts) if kept else 0)
-            if kept is not None:
-                self._add(kept)
-            is_last = (
-                position + 1 == len(groups) or groups[position + 1].stream_id != group.stream_id
-            )
-            if change is not None and is_last and group.stream_id < following:
-                self._add_new(group.stream_id)
-                at += 1
-        yield from self._add_all(pending[at:])
+                left = cut_group(group, change.cut)
+                kept = (left,) if left is not None else ()
+                kept = [piece for one in kept for piece in _left_of(one, change.added)]
+                self.written.ranges += sum(len(one.counts) for one in kept) - len(group.counts)
+            for one in kept:
+                yield from self._add_new(*_key(one))
+                self._add(one)
+        yield from self._add_new(*self._end_of_block(block))
 
-    def _add_all(self, stream_ids: Sequence[int]) -> Steps[None]:
-        for index, stream_id in enumerate(stream_ids):
-            self._add_new(stream_id)
-            if index % STEP_STREAMS == STEP_STREAMS - 1:
+    def _add_new(self, stream_id: int, start: int) -> Steps[None]:
+        """New groups before that place."""
+        while self._next < len(self._new) and _key(self._new[self._next]) < (stream_id, start):
+            group = self._new[self._next]
+            self._next += 1
+            self.written.ranges += len(group.counts)
+            self._add(group)
+            if self._next % STEP_STREAMS == 0:
                 yield
-
-    def _add_new(self, stream_id: int) -> None:
-        change = self._changes[stream_id]
-        for group in change.added:
-            kept = cut_group(group, change.cut)
-            if kept is not None:
-                self.written.ranges += len(kept.counts)
-                self._add(kept)
 
     def _add(self, group: RangeGroup) -> None:
         # A long group is taken in pieces of a block, for every split copies what is left of it.
@@ -184,14 +224,14 @@ class RangeMerger:
             high = low + PIECE_RANGES
             counts, objects = group.counts[low:high], group.objects[low:high]
             last = self._open[-1] if self._open else None
-            if last is not None and last.stream_id == group.stream_id:
+            if last is not None and last.stream_id == group.stream_id and self._open_end == start:
                 last.counts.extend(counts)
                 last.objects.extend(objects)
                 self._open_bytes += RANGE_BYTES * len(counts)
             else:
                 self._open.append(RangeGroup(group.stream_id, start, counts, objects))
                 self._open_bytes += self._open[-1].size_bytes
-            start += sum(counts)
+            self._open_end = start = start + sum(counts)
             while self._open_bytes > 2 * PAYLOAD_MAX:
                 self._write(PAYLOAD_MAX)
 
@@ -244,3 +284,22 @@ class RangeMerger:
         written.index.streams.append(stream_id)
         written.index.starts.append(start)
         written.index.positions.append(written.index.positions[-1] + len(data))
+
+
+def _left_of(group: RangeGroup, newer: Sequence[RangeGroup]) -> Sequence[RangeGroup]:
+    """What of an old group no newer one covers."""
+    low = bisect_right(newer, group.start, key=end_of)
+    high = bisect_left(newer, end_of(group), low, key=_start)
+    if low == high:
+        return (group,)
+    covers = [FoundRange(_start(one), end_of(one), 0) for one in newer[low:high]]
+    kept, _ = uncovered(ranges_in(group), covers)
+    return groups_from(group.stream_id, kept)
+
+
+def _key(group: RangeGroup) -> tuple[int, int]:
+    return group.stream_id, group.start
+
+
+def _start(group: RangeGroup) -> int:
+    return group.start

@@ -7,11 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, InvalidName, UnsupportedVersion
-from streamlog.format import checkpoint_blocks, checkpoint_state, checkpoint_tail, commit_record
+from streamlog.format import (
+    checkpoint_blocks,
+    checkpoint_state,
+    checkpoint_tail,
+    commit_record,
+    compaction_record,
+    record_body,
+)
+from streamlog.format import record as any_record
 from streamlog.format.checkpoint_blocks import ObjectEntry, RangeGroup
 from streamlog.format.checkpoint_state import CheckpointState, DeadTable, StreamTable
 from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex, Tail
@@ -24,6 +33,7 @@ from streamlog.format.commit_record import (
     Token,
     Trim,
 )
+from streamlog.format.compaction_record import CompactionRecord, Output
 from streamlog.format.sealed import seal
 from streamlog.metadata.interface import StreamEpoch, Tenure
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, lease, move, node, pin
@@ -46,6 +56,12 @@ def rows(object_id: int, streams: list[int], counts: list[int]) -> ObjectRows:
     return ObjectRows(
         object_id, 1 << 20, 1 << 19, 4096, 0xABCD, 0, array("Q", streams), array("I", counts)
     )
+
+
+def output(object_id: int, *found: tuple[int, int, int]) -> Output:
+    """Rows as (stream, start, count)."""
+    streams, starts, counts = (array(t, [r[i] for r in found]) for i, t in enumerate("QQI"))
+    return Output(object_id, 1 << 20, 1 << 19, 4096, 0xABCD, 1, streams, starts, counts)
 
 
 RECORD = CommitRecord(
@@ -80,6 +96,18 @@ STATE = CheckpointState(
     array("Q", [2]),
     3,
     2,
+    9,
+    [array("Q", [4, 5, 1 << 40]), array("Q"), array("Q", [7])],
+)
+COMPACTION = CompactionRecord(
+    floor=0x0102030405060708,
+    counter=3,
+    inputs=array("Q", [5, 6, 1 << 40]),
+    outputs=(
+        output(1 << 41, (3, 10, 5), (3, 20, 1), (1 << 33, 1 << 50, (1 << 32) - 1)),
+        output(1 << 42, (3, 15, 5)),
+        output(1 << 43),
+    ),
 )
 TAIL = Tail(
     RangeIndex(array("Q", [3]), array("Q", [10]), array("Q", [8, 100])),
@@ -105,6 +133,7 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     "owner": (T, id_block.encode_owner, id_block.decode_owner),
     "pin": (Pin(44, "spark job"), pin.encode, pin.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
+    "compaction": (COMPACTION, compaction_record.encode, compaction_record.decode),
     "range_block": (
         GROUPS,
         checkpoint_blocks.encode_ranges,
@@ -122,7 +151,16 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
         lambda data: checkpoint_tail.decode_tail(data, "f", 0),
     ),
 }
-SEALED = ["move_list", "move_all", "checkpoint", "record", "range_block", "object_block", "tail"]
+SEALED = [
+    "move_list",
+    "move_all",
+    "checkpoint",
+    "record",
+    "compaction",
+    "range_block",
+    "object_block",
+    "tail",
+]
 """Those whose every byte is under a CRC."""
 
 
@@ -139,7 +177,7 @@ def test_golden_bytes(name: str) -> None:
 def test_a_compressed_record_stays_readable() -> None:
     golden = (GOLDEN / "metadata_record_zstd_v1.bin").read_bytes()
     expected = rows(1, list(range(1000, 3000, 2)), [n % 7 + 1 for n in range(1000)])
-    assert golden[2] == commit_record.ZSTD
+    assert golden[2] == record_body.ZSTD
     assert commit_record.decode(golden) == CommitRecord(3, 4, (RecordEntry(objects=(expected,)),))
 
 
@@ -157,7 +195,9 @@ def test_damage_is_corrupt(name: str) -> None:
             decode(bytes(flipped))
 
 
-@pytest.mark.parametrize("name", ["move_all", "checkpoint", "record", "fence", "node", "pin"])
+@pytest.mark.parametrize(
+    "name", ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin"]
+)
 def test_a_newer_version_is_refused(name: str) -> None:
     value, encode, decode = VALUES[name]
     data = encode(value)
@@ -251,13 +291,90 @@ def test_garbage_under_a_right_crc_is_refused_as_such(data: bytes) -> None:
     assert commit_record.decode(commit_record.encode(found)) == found
 
 
+def test_a_record_is_read_by_its_kind() -> None:
+    for value in (RECORD, COMPACTION):
+        encode = compaction_record.encode if value is COMPACTION else commit_record.encode
+        assert any_record.decode(encode(value)) == value  # type: ignore[operator]
+    with pytest.raises(UnsupportedVersion, match="kind 1"):
+        compaction_record.decode(commit_record.encode(RECORD))
+    unknown = bytearray(compaction_record.encode(COMPACTION)[:-4])
+    unknown[1] = 3
+    with pytest.raises(UnsupportedVersion, match="kind 3"):
+        any_record.decode(seal(bytes(unknown)))
+    for short in (b"", b"\x01", b"\x01\x02"):
+        with pytest.raises(Corrupt):
+            any_record.decode(short)
+
+
+compactions = st.builds(
+    CompactionRecord,
+    U64,
+    st.integers(1, (1 << 64) - 1),
+    st.sets(U64, max_size=200).map(lambda ids: array("Q", sorted(ids))),
+    st.lists(
+        st.builds(
+            lambda object_id, found: output(object_id, *sorted(found)),
+            U64,
+            st.lists(st.tuples(U64, U64, st.integers(1, (1 << 32) - 1)), max_size=60),
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(compactions)
+def test_compactions_round_trip(record: CompactionRecord) -> None:
+    assert any_record.decode(compaction_record.encode(record)) == record
+
+
+@settings(max_examples=150, deadline=None)
+@given(compactions, st.data())
+def test_damaged_compactions_are_corrupt(record: CompactionRecord, data: st.DataObject) -> None:
+    value = compaction_record.encode(record)
+    at = data.draw(st.integers(0, len(value) - 1))
+    damaged = bytearray(value)
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    for bad in (bytes(damaged), value[:at]):
+        with pytest.raises(Corrupt):
+            any_record.decode(bad)
+
+
+@settings(max_examples=200, deadline=None)
+@given(compactions, st.data())
+def test_a_damaged_body_under_a_right_crc_is_refused_as_such(
+    record: CompactionRecord, data: st.DataObject
+) -> None:
+    value = bytearray(compaction_record.encode(record)[:-4])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(2, len(value) - 1))
+        value[at] ^= data.draw(st.integers(1, 255))
+    damaged = seal(bytes(value[: data.draw(st.integers(0, len(value)))]) or b"\x01")
+    try:
+        found = any_record.decode(damaged)
+    except (Corrupt, UnsupportedVersion):
+        return
+    assert any_record.decode(damaged) == found
+
+
+def test_a_body_that_would_not_end_is_not_unpacked() -> None:
+    packed = zstandard.compress(bytes(1 << 30), 1)
+    for size in (1 << 20, 1 << 30, (1 << 32) - 1):
+        header = compaction_record.HEADER.pack(1, 2, record_body.ZSTD, 0, size, 0, 1)
+        with pytest.raises(Corrupt):
+            any_record.decode(seal(header + packed))
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(U64, U32, U64, U64, st.booleans(), st.binary(max_size=9)), max_size=40),
     st.lists(st.tuples(U64, U64, U64), max_size=9),
+    st.lists(st.lists(U64, max_size=9), max_size=9),
 )
 def test_checkpoint_states_round_trip(
-    streams: list[tuple[int, int, int, int, bool, bytes]], dead: list[tuple[int, int, int]]
+    streams: list[tuple[int, int, int, int, bool, bytes]],
+    dead: list[tuple[int, int, int]],
+    inputs: list[list[int]],
 ) -> None:
     table = StreamTable(
         array("Q", [s[0] for s in streams]),
@@ -270,7 +387,9 @@ def test_checkpoint_states_round_trip(
         [(1, 1)],
     )
     columns = [array("Q", [d[i] for d in dead]) for i in range(3)]
-    state = CheckpointState(table, DeadTable(*columns), array("Q", [1]), 2, 3)
+    compacted = [array("Q", one) for one in inputs]
+    dead_table = DeadTable(*columns)
+    state = CheckpointState(table, dead_table, array("Q", [1]), 2, 3, 4, compacted)
     assert checkpoint_state.decode_state(checkpoint_state.encode_state(state)) == state
 
 

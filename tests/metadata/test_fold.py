@@ -20,9 +20,10 @@ from streamlog.format.commit_record import (
     Trim,
 )
 from streamlog.metadata.fold import Fold
-from streamlog.metadata.generation import SPAN_MAX, FoundRange, find
+from streamlog.metadata.generation import SPAN_MAX, find
 from streamlog.metadata.interface import StreamEpoch, Tenure
 from streamlog.metadata.keys.move import Move
+from streamlog.metadata.overlay import FoundRange
 from streamlog.metadata.steps import run
 
 A, B = Tenure(1, 1), Tenure(2, 1)

@@ -16,7 +16,6 @@ from streamlog.format.checkpoint_blocks import (
     decode_ranges,
 )
 from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex
-from streamlog.metadata.generation import FoundRange
 from streamlog.metadata.merge_objects import ObjectBlocks, ObjectMerger
 from streamlog.metadata.merge_ranges import (
     EVERYTHING,
@@ -26,6 +25,7 @@ from streamlog.metadata.merge_ranges import (
     cut_group,
     group_of,
 )
+from streamlog.metadata.overlay import FoundRange
 from streamlog.metadata.steps import run
 
 Model = dict[int, list[FoundRange]]
