@@ -6,12 +6,13 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 BIN = $(VENV)/bin
 LOGS ?=
+STORE ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast bench dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo test test-fast test-minio bench dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
@@ -36,8 +37,8 @@ setup: $(VENV)/.installed ## make the environment in .venv, nothing else
 
 # ---- what a user comes for
 
-demo: $(VENV)/.installed ## log lines in, kill -9, log lines out, byte for byte (LOGS=DIR for your own)
-	@$(BIN)/streamlog demo $(if $(LOGS),--logs "$(LOGS)")
+demo: $(VENV)/.installed ## log lines in, kill -9, log lines out (LOGS=DIR: your own; STORE=s3: on an S3 server)
+	@$(BIN)/streamlog demo $(if $(LOGS),--logs "$(LOGS)") $(if $(STORE),--store $(STORE))
 
 # ---- tests
 
@@ -46,6 +47,9 @@ test: $(VENV)/.installed-test ## run all tests
 
 test-fast: $(VENV)/.installed-test ## run the tests that are quick (3 minutes at most)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not slow' $(PYTEST_ARGS)
+
+test-minio: $(VENV)/.installed-test ## run the tests of the S3 store against MinIO (its first build takes 4 minutes)
+	TEST_S3_SERVER=minio $(BIN)/python -m pytest -n 0 --timeout 900 tests/objectstore tests/faults/test_store_faults.py $(PYTEST_ARGS)
 
 # ---- lint: style, types, layers, protos, and that generated files are what the sources say
 

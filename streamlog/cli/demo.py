@@ -6,7 +6,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +21,11 @@ from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
     from streamlog.demo.corpus import Source
+    from streamlog.demo.s3_server import S3Server
     from streamlog.demo.scenario import Outcome
 
 WALS = ("disk", "object")
+BUCKET = "streamlog-demo"
 LINE_BYTES_MAX = (1 << 20) - 100
 """A line and its batch stay below max.message.bytes' default."""
 
@@ -42,6 +45,14 @@ LINE_BYTES_MAX = (1 << 20) - 100
     help="How much is written for each WAL mode, at least.",
 )
 @click.option("--wal", type=click.Choice((*WALS, "both")), default="both", show_default=True)
+@click.option(
+    "--store",
+    type=click.Choice(("local", "s3")),
+    default="local",
+    show_default=True,
+    help="Where objects go: a folder, or an S3 server that the demonstration builds (once) and "
+    "starts.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the sample logs.")
 @click.option(
     "--data",
@@ -51,7 +62,13 @@ LINE_BYTES_MAX = (1 << 20) - 100
 @json_option
 @pass_state
 def demo(
-    state: State, logs: Path | None, mib: float, wal: str, seed: int, data: Path | None
+    state: State,
+    logs: Path | None,
+    mib: float,
+    wal: str,
+    store: str,
+    seed: int,
+    data: Path | None,
 ) -> None:
     """Log lines in, kill -9, log lines out: byte for byte.
 
@@ -73,8 +90,9 @@ def demo(
         note(f"  {source.path.name} → {source.topic}: {len(source.lines)} lines{part}")
     outcomes = []
     try:
-        for mode in WALS if wal == "both" else (wal,):
-            outcomes.append(_one(sources, folder / f"wal-{mode}", mode, mib))
+        with _server(folder / "s3", store) as server:
+            for mode in WALS if wal == "both" else (wal,):
+                outcomes.append(_one(sources, folder / f"wal-{mode}", mode, mib, server))
     except StreamlogError:
         note(f"data and node logs stay in {folder}")
         raise
@@ -94,16 +112,43 @@ def demo(
     if not good:
         sys.exit(1)
     if not state.json:
-        _next(folder if data else None)
+        _next(folder if data and store == "local" else None)
 
 
-def _one(sources: Sequence[Source], place: Path, wal: str, mib: float) -> Outcome:
+@contextmanager
+def _server(place: Path, store: str) -> Iterator[S3Server | None]:
+    """The S3 server with the demonstration's bucket, where one is asked for."""
+    if store != "s3":
+        yield None
+        return
+    from streamlog.demo.s3_server import S3Server
+
+    if place.exists():
+        raise click.UsageError(f"{place} exists; the demonstration needs an empty folder")
+    note("starting an S3 server (versitygw; the first time it is built, in a minute or two)")
+    with S3Server(place) as server:
+        server.make_bucket(BUCKET)
+        note(f"it serves {server.endpoint}; its data is in {place}")
+        yield server
+
+
+def _one(
+    sources: Sequence[Source], place: Path, wal: str, mib: float, server: S3Server | None
+) -> Outcome:
     from streamlog.demo import scenario
 
     if place.exists():
         raise click.UsageError(f"{place} exists; the demonstration needs an empty folder")
     size_bytes = int(mib * (1 << 20))
-    return scenario.run(sources, place, wal=wal, size_bytes=size_bytes, progress=_Progress(wal))
+    return scenario.run(
+        sources,
+        place,
+        wal=wal,
+        size_bytes=size_bytes,
+        progress=_Progress(wal),
+        store=None if server is None else server.url(BUCKET, f"wal-{wal}"),
+        environment=None if server is None else server.environment,
+    )
 
 
 class _Progress:

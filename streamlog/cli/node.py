@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,7 +12,17 @@ from streamlog.cli.invocation import command_name
 from streamlog.cli.state import Function, State, json_option, pass_state
 
 _data = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
-_config = click.option(
+
+
+def settings_pairs(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    from streamlog.cli.parsing import pairs
+
+    return pairs(ctx, param, values)
+
+
+config_option = click.option(
     "--config",
     "file",
     type=click.Path(exists=True, dir_okay=False),
@@ -21,9 +32,60 @@ _config = click.option(
 )
 
 
-def _common_options(function: Function) -> Function:
-    options = (
-        _config,
+more_option = click.option(
+    "--set",
+    "more",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=settings_pairs,
+    help="Any other setting, such as engine.append.append_bytes_max=8388608; may be repeated.",
+)
+
+
+def _wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
+    """Options in the order in which help shows them."""
+    wrapped: Any = function
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    decorated: Function = wrapped
+    return decorated
+
+
+def store_options(function: Function) -> Function:
+    """Where objects and metadata are."""
+    return _wrapped(
+        function,
+        click.option(
+            "--store",
+            metavar="URL",
+            help="Where objects are: memory://, local:///abs/path, s3://bucket/prefix?…",
+        ),
+        click.option(
+            "--meta",
+            metavar="URL",
+            help="Where metadata is: memory://, rocksdb:///abs/path, … "
+            "[default: rocksdb:///PATH/meta for local:///PATH]",
+        ),
+    )
+
+
+def place_options(function: Function) -> Function:
+    """Where the data is."""
+    return _wrapped(
+        function,
+        _data,
+        store_options,
+        click.option(
+            "--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk."
+        ),
+    )
+
+
+def settings_options(function: Function) -> Function:
+    """All that decides how a node works."""
+    return _wrapped(
+        function,
+        config_option,
         click.option(
             "--listen",
             metavar="HOST:PORT",
@@ -48,41 +110,21 @@ def _common_options(function: Function) -> Function:
             help="Allow addresses beyond loopback without TLS.",
         ),
         click.option("--log-format", type=click.Choice(("text", "json")), help="[default: text]"),
-        click.option(
-            "--set",
-            "more",
-            multiple=True,
-            metavar="NAME=VALUE",
-            callback=settings_pairs,
-            help="Any other setting, such as engine.append.append_bytes_max=8388608; may be "
-            "repeated.",
-        ),
+        more_option,
         json_option,
         pass_state,
     )
-    wrapped: Any = function
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    decorated: Function = wrapped
-    return decorated
-
-
-def settings_pairs(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    from streamlog.cli.parsing import pairs
-
-    return pairs(ctx, param, values)
 
 
 @click.command()
-@_data
-@_common_options
+@place_options
+@settings_options
 def dev(state: State, file: str | None, more: dict[str, str], **flags: Any) -> None:
     """Run a node on this machine's files, to try things.
 
     Everything lies in one folder (--data, by default ./streamlog-data) and is there again at the
-    next start. Topics are made when they are first used. Ctrl-C stops it cleanly; a second one
+    next start; or objects lie where --store says, such as in a bucket, and metadata where --meta
+    says. Topics are made when they are first used. Ctrl-C stops it cleanly; a second one
     stops it at once.
     """
     from streamlog import settings
@@ -91,20 +133,8 @@ def dev(state: State, file: str | None, more: dict[str, str], **flags: Any) -> N
 
 
 @click.command()
-@_data
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Where objects are: memory://, local:///abs/path, s3://bucket/prefix?…",
-)
-@click.option(
-    "--meta",
-    metavar="URL",
-    help="Where metadata is: memory://, rocksdb:///abs/path, … "
-    "[default: rocksdb:///PATH/meta for local:///PATH]",
-)
-@click.option("--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk.")
-@_common_options
+@place_options
+@settings_options
 def serve(state: State, file: str | None, more: dict[str, str], **flags: Any) -> None:
     """Run a node.
 

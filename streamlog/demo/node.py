@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -25,8 +26,19 @@ class NodeProcess:
     Its log goes to `node.log` in the folder.
     """
 
-    def __init__(self, folder: Path, *, wal: str, mode: str = "dev") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        wal: str,
+        mode: str = "dev",
+        store: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`store`: a URL in place of the folder; `environment`: added to this process's."""
         self._folder = folder
+        self._store = store
+        self._more = environment or {}
         self._mode = mode
         self._wal = wal
         self._listen = "127.0.0.1:0"
@@ -58,7 +70,7 @@ class NodeProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={n: v for n, v in os.environ.items() if not n.startswith("STREAMLOG_")},
+                env=self._environment(),
                 # A Ctrl-C at the terminal is for the parent, which stops its node itself.
                 start_new_session=True,
             )
@@ -68,8 +80,16 @@ class NodeProcess:
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "streamlog.cli", self._mode, "--json"]
-        command += ["--data", str(self._folder / "data"), "--wal", self._wal]
-        return [*command, "--listen", self._listen, "--http-listen", "127.0.0.1:0"]
+        command += ["--wal", self._wal, "--listen", self._listen, "--http-listen", "127.0.0.1:0"]
+        data = self._folder / "data"
+        if self._store is None:
+            return [*command, "--data", str(data)]
+        places = ["--store", self._store, "--meta", f"rocksdb://{data}/meta"]
+        return [*command, *places, "--wal-dir", str(data / "wal")]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {n: v for n, v in os.environ.items() if not n.startswith("STREAMLOG_")}
+        return {**kept, **self._more}
 
     def _await_banner(self, process: subprocess.Popen[bytes]) -> dict[str, object]:
         """The first line of stdout: one JSON object, written when the node serves."""

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,9 +76,14 @@ def run(
     wal: str,
     size_bytes: int,
     progress: Progress,
+    store: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Errors: KillHitNothing, and what the node or the client raise."""
-    node = NodeProcess(folder, wal=wal)
+    """`store`: a URL for the objects in place of the folder; `environment`: its credentials.
+
+    Errors: KillHitNothing, and what the node or the client raise.
+    """
+    node = NodeProcess(folder, wal=wal, store=store, environment=environment)
     try:
         took_s = node.start()
         progress(f"node {node.pid} serves at {node.server} after {took_s:.1f} s")

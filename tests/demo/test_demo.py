@@ -52,3 +52,14 @@ def test_a_folder_without_lines_is_an_error(tmp_path: Path) -> None:
     done = _demo("--logs", str(tmp_path))
     assert done.returncode == 1
     assert "holds no file with a line" in done.stderr
+
+
+def test_on_an_s3_server() -> None:
+    done = _demo("--json", "--mib", "1", "--store", "s3", "--wal", "object", "--seed", "5")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    (run,) = facts["runs"]
+    assert facts["good"] is True
+    assert (run["duplicates"], run["lost"], run["difference"]) == (0, 0, "")
+    assert run["objects"] > 0
+    assert "starting an S3 server" in done.stderr
