@@ -38,7 +38,12 @@ class Commands(LazyGroup):
         "kv": ("streamlog.cli.kv:kv", "Small values under names."),
         "object": ("streamlog.cli.objects:objects", "Look at the objects in the store."),
         "log": ("streamlog.cli.log:log", "Look inside a partition's log."),
+        "wal": ("streamlog.cli.wal:wal", "Look at a write-ahead log, or empty it into the store."),
         "config": ("streamlog.cli.config:config", "Show and explain settings."),
+        "doctor": (
+            "streamlog.cli.doctor:doctor",
+            "Check stores, disk and machine, and say what they cost.",
+        ),
         "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
     }
 

@@ -20,6 +20,14 @@ CLUSTER_KEY = b"/streamlog/cluster"
 _VERSION = b"\x01"
 
 
+async def read_cluster_id(kv: KVStore) -> str | None:
+    """The metadata store's cluster; None for an empty store. Errors: Corrupt, InvalidName,
+    MetadataUnavailable.
+    """
+    found = await kv.get(CLUSTER_KEY)
+    return None if found is None else _decoded(found.value)
+
+
 async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> str:
     """The cluster id, durable in both stores on return.
 
@@ -43,8 +51,12 @@ async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
             value = result.responses[0][0].value
     else:
         value = found.value
-    if value[:1] != _VERSION:
-        raise Corrupt(f"the metadata store's cluster id is unreadable: {value[:80]!r}")
-    cluster_id = check_cluster_id(value[1:].decode("ascii", "replace"))
+    cluster_id = _decoded(value)
     await claim(store, cluster_id)
     return cluster_id
+
+
+def _decoded(value: bytes) -> str:
+    if value[:1] != _VERSION:
+        raise Corrupt(f"the metadata store's cluster id is unreadable: {value[:80]!r}")
+    return check_cluster_id(value[1:].decode("ascii", "replace"))

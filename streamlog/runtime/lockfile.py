@@ -69,6 +69,23 @@ def hold(path: str, unavailable: type[Unavailable] = StoreUnavailable) -> Lock:
     return Lock(path, descriptor)
 
 
+def check_free(path: str) -> None:
+    """Nobody holds the lock at `path` at this moment; a file that is not there is free.
+
+    Errors: DataInUse, OSError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _in_use(path, _read(descriptor)) from error
+    finally:
+        os.close(descriptor)
+
+
 def _who() -> dict[str, str | int]:
     return {
         "pid": os.getpid(),

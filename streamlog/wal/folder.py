@@ -24,7 +24,7 @@ from streamlog.wal.identity import load_identity
 from streamlog.wal.recovery import RecoveryPlan, plan_recovery
 from streamlog.wal.scan import ScannedFile, scan_file
 
-_NAME = re.compile(r"wal-([0-9a-f]{8})")
+WAL_FILE_NAME = re.compile(r"wal-([0-9a-f]{8})")
 
 
 def file_name(number: int) -> str:
@@ -53,13 +53,13 @@ def load_folder(disk: Disk) -> Folder:
     opened: list[DiskFile] = []
     try:
         for name in disk.list():
-            match = _NAME.fullmatch(name)
+            match = WAL_FILE_NAME.fullmatch(name)
             if match is None:
                 continue
             numbers.append(int(match[1], 16))
             file = disk.open(name)
             opened.append(file)
-            superblock = _superblock(name, file)
+            superblock = read_superblock(name, file)
             if superblock is None:
                 unfinished.append(name)
                 file.close()
@@ -78,8 +78,11 @@ def load_folder(disk: Disk) -> Folder:
     return Folder(identity, files, plan, max(numbers) + 1)
 
 
-def _superblock(name: str, file: DiskFile) -> Superblock | None:
-    """None for a file whose making was interrupted: nothing was ever written to it."""
+def read_superblock(name: str, file: DiskFile) -> Superblock | None:
+    """None for a file whose making was interrupted: nothing was ever written to it.
+
+    Errors: OSError, Corrupt, UnsupportedVersion.
+    """
     page = file.read(0, SUPERBLOCK_BYTES)
     if not any(page) and not any(file.read(SUPERBLOCK_BYTES, HEADER_BYTES)):
         return None

@@ -17,7 +17,7 @@ from tests.cli.conftest import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOCAL = {"dev", "serve", "demo"}
+LOCAL = {"dev", "serve", "demo", "wal", "doctor"}
 """Commands that talk to no node that is given to them."""
 
 
@@ -44,7 +44,8 @@ def test_the_commands_are_these() -> None:
             for v in ("append", "create", "delete", "describe", "fetch", "list", "trim")
         ),
         *(f"kv {verb}" for verb in ("delete", "get", "list", "put", "watch")),
-        *("object list", "object show", "log dump", "config describe", "config show"),
+        *("object list", "object show", "log dump", "wal show", "wal upload"),
+        *("config describe", "config show", "doctor"),
         *("bench consume", "bench produce", "bench verify"),
     ]
 

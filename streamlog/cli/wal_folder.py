@@ -1,0 +1,288 @@
+"""A WAL folder beside the metadata: what of it is stored, and how the rest is brought there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.engine.cluster import read_cluster_id
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import Corrupt, DataInUse, ForeignCluster, Invalid
+from streamlog.kvstore.interface import KVStore
+from streamlog.metadata.fold import Fold
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.loader import Loader
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.lockfile import check_free
+from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.runtime.rand import SystemRandom
+from streamlog.runtime.read_only_disk import ReadOnlyDisk
+from streamlog.wal.inspection import SeenEntry, WalContent, inspect
+from streamlog.wiring import (
+    WAL_LOCK_NAME,
+    Components,
+    open_metadata_store,
+    open_object_store,
+)
+
+PROGRESS_S = 0.5
+STORED, PENDING, ELSEWHERE, GONE = "stored", "pending", "elsewhere", "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Store and metadata of a cluster, as URLs."""
+
+    store: str
+    meta: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShare:
+    """Neighbouring appends of one stream that are in the same state; bytes of payloads.
+
+    stored: committed as well. pending: acknowledged, nowhere else. elsewhere: another node took the
+    stream and went on without them. gone: there is no such stream. Empty: not known.
+    """
+
+    stream_id: int
+    epoch: int
+    start_offset: int
+    end_offset: int
+    appends: int
+    size_bytes: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`in_use`: who holds the folder, empty when nobody does."""
+
+    content: WalContent
+    in_use: str
+    streams: list[StreamShare]
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """`left`: streams that another node took meanwhile, whose appends were left out."""
+
+    node_id: int
+    appends: int
+    size_bytes: int
+    streams: int
+    left: tuple[int, ...]
+
+
+async def look(folder: Path, places: Places | None, config: StreamEngineConfig) -> Seen:
+    """Errors: Invalid, ForeignCluster, DataInUse (the metadata store), UnsupportedVersion, OSError,
+    Unavailable.
+    """
+    offload = ThreadOffload()
+    try:
+        content = await offload.run(Lane.WAL, _inspected, folder)
+        fold = None
+        if places is not None:
+            async with _metadata(places, offload) as (kv, cluster_id):
+                _check_cluster(content, cluster_id, places)
+                fold = await _fold(kv, cluster_id, places, config, offload)
+    finally:
+        await offload.close()
+    return Seen(content, _user(folder), shares(content, fold))
+
+
+async def upload(
+    folder: Path, places: Places, config: StreamEngineConfig, say: Callable[[str], None]
+) -> Uploaded:
+    """Everything acknowledged that the folder holds is committed, and the streams can be opened by
+    any node, on return.
+
+    Errors: Invalid (no WAL, or several nodes'), Corrupt, DataInUse (the node runs), ForeignCluster,
+    OSError, Unavailable.
+    """
+    offload = ThreadOffload()
+    try:
+        check_free(str(folder / WAL_LOCK_NAME))
+        content = await offload.run(Lane.WAL, _inspected, folder)
+        if content.damage:
+            raise _damaged(folder, content)
+        if len(content.node_ids) != 1:
+            names = ", ".join(map(str, sorted(content.node_ids))) or "no node"
+            raise Invalid(
+                f"{folder} holds acknowledged appends of {names}; a folder is uploaded for one "
+                "node: give the folder of a write-ahead log"
+            )
+        async with _metadata(places, offload) as (kv, cluster_id):
+            _check_cluster(content, cluster_id, places)
+            fold = await _fold(kv, cluster_id, places, config, offload)
+    finally:
+        await offload.close()
+    states = shares(content, fold)
+    (node_id,) = content.node_ids
+    await _drain(folder, places, node_id, config, say)
+    after = _inspected(folder)
+    if after.entries:
+        raise Corrupt(f"{len(after.entries)} appends in {folder} were not uploaded")
+    done = [one for one in states if one.state == PENDING]
+    return Uploaded(
+        node_id,
+        sum(one.appends for one in done),
+        sum(one.size_bytes for one in done),
+        len({one.stream_id for one in done}),
+        tuple(sorted({one.stream_id for one in states if one.state in (ELSEWHERE, GONE)})),
+    )
+
+
+async def _drain(
+    folder: Path,
+    places: Places,
+    node_id: int,
+    config: StreamEngineConfig,
+    say: Callable[[str], None],
+) -> None:
+    registry = CollectorRegistry()
+
+    async def report() -> None:
+        told = None
+        while True:
+            left = registry.get_sample_value("streamlog_wal_live_bytes")
+            if left is not None and left != told:
+                say(f"… {left / (1 << 20):.1f} MiB of the log left")
+                told = left
+            await asyncio.sleep(PROGRESS_S)
+
+    reporter = asyncio.create_task(report())
+    try:
+        async with streamlog.open(
+            places.store,
+            meta=places.meta,
+            wal="object",
+            wal_dir=folder,
+            node_id=node_id,
+            config=config,
+            components=Components(registry=registry),
+        ) as engine:
+            await engine.drain()
+    finally:
+        reporter.cancel()
+
+
+def shares(content: WalContent, fold: Fold | None) -> list[StreamShare]:
+    """Per stream, in order of offsets."""
+    found: list[StreamShare] = []
+    for entry in sorted(content.entries, key=lambda e: (e.stream_id, e.base_offset, e.sequence)):
+        state = _state(entry, content, fold)
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and (last.stream_id, last.epoch, last.state) == (entry.stream_id, entry.epoch, state)
+            and last.end_offset == entry.base_offset
+        ):
+            found[-1] = StreamShare(
+                last.stream_id,
+                last.epoch,
+                last.start_offset,
+                entry.end_offset,
+                last.appends + 1,
+                last.size_bytes + entry.size_bytes,
+                state,
+            )
+        else:
+            found.append(
+                StreamShare(
+                    entry.stream_id,
+                    entry.epoch,
+                    entry.base_offset,
+                    entry.end_offset,
+                    1,
+                    entry.size_bytes,
+                    state,
+                )
+            )
+    return found
+
+
+def _state(entry: SeenEntry, content: WalContent, fold: Fold | None) -> str:
+    if fold is None:
+        return ""
+    row = fold.row(entry.stream_id)
+    if row is None:
+        return GONE
+    if entry.end_offset <= row.end:
+        return STORED
+    known = content.identity.tenures if content.identity is not None else frozenset()
+    return PENDING if row.holder in known or row.holder == entry.tenure else ELSEWHERE
+
+
+def _inspected(folder: Path) -> WalContent:
+    return inspect(ReadOnlyDisk(folder))
+
+
+def _user(folder: Path) -> str:
+    try:
+        check_free(str(folder / WAL_LOCK_NAME))
+    except DataInUse as error:
+        return f"process {error.pid} on {error.host}"
+    return ""
+
+
+def _damaged(folder: Path, content: WalContent) -> Corrupt:
+    first = content.damage[0]
+    return Corrupt(
+        f"{folder}: {first.what}; nothing was uploaded. `streamlog wal show {folder}` lists what "
+        "can be read; restore the folder from a copy",
+        object_key=first.file,
+        start=first.start,
+        end=first.end,
+    )
+
+
+@asynccontextmanager
+async def _metadata(
+    places: Places, offload: ThreadOffload
+) -> AsyncIterator[tuple[KVStore, str | None]]:
+    kv = await open_metadata_store(places.meta, places.store, SystemClock(), offload)
+    try:
+        yield kv, await read_cluster_id(kv)
+    finally:
+        await kv.close()
+
+
+def _check_cluster(content: WalContent, cluster_id: str | None, places: Places) -> None:
+    if content.identity is None or content.identity.cluster_id == cluster_id:
+        return
+    raise ForeignCluster(
+        f"the write-ahead log belongs to cluster {content.identity.cluster_id}, the metadata of "
+        f"{places.store} {'to ' + cluster_id if cluster_id else 'is empty'}; give the store and "
+        "the metadata of the log's cluster",
+        store_cluster=content.identity.cluster_id,
+        meta_cluster=cluster_id or "",
+    )
+
+
+async def _fold(
+    kv: KVStore,
+    cluster_id: str | None,
+    places: Places,
+    config: StreamEngineConfig,
+    offload: ThreadOffload,
+) -> Fold:
+    if cluster_id is None:
+        return Fold()
+    store = await open_object_store(
+        places.store, config, SystemClock(), SystemRandom(), offload, CollectorRegistry()
+    )
+    try:
+        return (await Loader(kv, store, prefix_of(cluster_id), offload).load()).fold
+    finally:
+        await store.close()
+
+
+def groups_of(entries: Sequence[SeenEntry]) -> int:
+    return len({entry.sequence for entry in entries})

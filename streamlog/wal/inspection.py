@@ -1,0 +1,183 @@
+"""Reads a WAL folder without changing it, also a damaged one, also of a node that runs. Blocking.
+
+What the log itself refuses at the first damage is gone through to the end here: each damaged place
+is named, and all groups that can be read are listed. Of a running node the newest group may look
+torn, and a file that it takes into use meanwhile may look damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamlog.errors import Corrupt
+from streamlog.format.rows import Tenure
+from streamlog.format.wal_superblock import FileState, WalIdentity
+from streamlog.runtime.disk import Disk, DiskFile
+from streamlog.wal.folder import WAL_FILE_NAME, read_superblock
+from streamlog.wal.identity import load_identity
+from streamlog.wal.recovery import plan_recovery
+from streamlog.wal.replay import read_groups
+from streamlog.wal.scan import FrameRef, ScannedFile, scan_file
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFile:
+    """`state`: active, free, unfinished (never used) or damaged. Sequences of its groups."""
+
+    name: str
+    state: str
+    size_bytes: int
+    tenure: Tenure | None = None
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEntry:
+    """One append: offsets base_offset to end_offset (exclusive) of a stream."""
+
+    sequence: int
+    tenure: Tenure
+    stream_id: int
+    epoch: int
+    base_offset: int
+    end_offset: int
+    timestamp_ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes `start` to `end` (exclusive) of a file."""
+
+    file: str
+    start: int
+    end: int
+    what: str
+
+
+@dataclass(slots=True)
+class WalContent:
+    """`entries`: not released, by group. `torn`: the write that was under way at a crash, which was
+    never acknowledged and is no damage."""
+
+    identity: WalIdentity | None = None
+    released_through: int = 0
+    files: list[SeenFile] = field(default_factory=list)
+    entries: list[SeenEntry] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    torn: Damage | None = None
+
+    @property
+    def node_ids(self) -> set[int]:
+        """Whose acknowledged appends these are; with none left, who used the folder."""
+        found = {entry.tenure.node_id for entry in self.entries}
+        if not found and self.identity is not None:
+            found = {tenure.node_id for tenure in self.identity.tenures}
+        return found
+
+
+def inspect(disk: Disk) -> WalContent:
+    """Errors: OSError, UnsupportedVersion."""
+    content = WalContent()
+    try:
+        content.identity = load_identity(disk)
+    except Corrupt as error:
+        content.damage.append(_damage(error))
+    opened: list[DiskFile] = []
+    try:
+        scanned = []
+        for name in disk.list():
+            if WAL_FILE_NAME.fullmatch(name) is not None:
+                file = disk.open(name)
+                opened.append(file)
+                found = _scan(name, file, content)
+                if found is not None:
+                    scanned.append(found)
+        _read(scanned, content)
+    finally:
+        for file in opened:
+            file.close()
+    return content
+
+
+def _scan(name: str, file: DiskFile, content: WalContent) -> ScannedFile | None:
+    size = file.size()
+    try:
+        superblock = read_superblock(name, file)
+        if superblock is None:
+            content.files.append(SeenFile(name, "unfinished", size))
+            return None
+        scanned = scan_file(name, file, superblock)
+    except Corrupt as error:
+        content.damage.append(_damage(error))
+        content.files.append(SeenFile(name, "damaged", size))
+        return None
+    frames = scanned.frames
+    content.files.append(
+        SeenFile(
+            name,
+            "active" if superblock.state is FileState.ACTIVE else "free",
+            size,
+            superblock.tenure,
+            frames[0].sequence if frames else None,
+            frames[-1].sequence if frames else None,
+        )
+    )
+    return scanned
+
+
+def _read(scanned: list[ScannedFile], content: WalContent) -> None:
+    stated = content.identity.released_through if content.identity else 0
+    try:
+        plan = plan_recovery(scanned, released_through=stated)
+    except Corrupt as error:
+        content.damage.append(_damage(error))
+        released = max([stated, *(one.released_through for one in scanned)])
+        live = _whole(scanned, released)
+    else:
+        released, live = plan.released_through, plan.live
+        if plan.torn is not None:
+            name, start, end = plan.torn
+            content.torn = Damage(name, start, end, "a write that was under way, cut at recovery")
+    content.released_through = released
+    for file, frame in live:
+        try:
+            (group,) = read_groups(file, [frame])
+        except Corrupt as error:
+            content.damage.append(_damage(error))
+            continue
+        content.entries += [
+            SeenEntry(
+                group.sequence,
+                group.tenure,
+                one.stream_id,
+                one.epoch,
+                one.base_offset,
+                one.end_offset,
+                one.base_timestamp_ms,
+                one.size_bytes,
+            )
+            for one in group.entries
+        ]
+
+
+def _whole(scanned: list[ScannedFile], released: int) -> list[tuple[ScannedFile, FrameRef]]:
+    """What can be read where the plan does not hold together; some of it may be void."""
+    found = [
+        (file, frame)
+        for file in scanned
+        for frame in file.frames
+        if frame.is_whole and frame.sequence > released
+    ]
+    return sorted(found, key=lambda one: (one[1].sequence, one[0].superblock.life.generation))
+
+
+def _damage(error: Corrupt) -> Damage:
+    fields = error.fields
+    return Damage(
+        str(fields.get("object_key", "")),
+        int(fields.get("start", 0)),
+        int(fields.get("end", 0)),
+        error.message.partition("; restore")[0],
+    )
