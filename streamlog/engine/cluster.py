@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from streamlog.errors import Corrupt, ForeignCluster
+from streamlog.errors import Corrupt, ForeignCluster, UnsupportedVersion
 from streamlog.kvstore.interface import Get, KVStore, Put, RevisionIs
 from streamlog.objectstore.cluster_guard import check_cluster_id, claim, read_cluster
 from streamlog.objectstore.interface import ObjectStore
@@ -25,7 +25,7 @@ async def read_cluster_id(kv: KVStore) -> str | None:
     MetadataUnavailable.
     """
     found = await kv.get(CLUSTER_KEY)
-    return None if found is None else _decoded(found.value)
+    return None if found is None else cluster_id_of(found.value)
 
 
 async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> str:
@@ -37,13 +37,17 @@ async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
     if found is None:
         claimed = await read_cluster(store)
         if claimed is not None:
+            # A node that started at the same moment may have named the cluster, then claimed.
+            found = await kv.get(CLUSTER_KEY)
+        if claimed is not None and found is None:
             raise ForeignCluster(
                 f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
                 "empty: give the metadata store that belongs to it, or an empty store",
                 store_cluster=claimed.cluster_id,
                 meta_cluster="",
             )
-        value = _VERSION + random.uuid().hex.encode()
+    if found is None:
+        value = encode_cluster_id(random.uuid().hex)
         result = await kv.txn(
             (RevisionIs(CLUSTER_KEY, 0),), (Put(CLUSTER_KEY, value),), (Get(CLUSTER_KEY),)
         )
@@ -51,12 +55,24 @@ async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
             value = result.responses[0][0].value
     else:
         value = found.value
-    cluster_id = _decoded(value)
+    cluster_id = cluster_id_of(value)
     await claim(store, cluster_id)
     return cluster_id
 
 
-def _decoded(value: bytes) -> str:
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The value under CLUSTER_KEY."""
+    return _VERSION + cluster_id.encode()
+
+
+def cluster_id_of(value: bytes) -> str:
+    """What `encode_cluster_id` made. Errors: Corrupt, UnsupportedVersion."""
+    if value[:1] > _VERSION:
+        raise UnsupportedVersion(
+            "the metadata store was made by a newer version of streamlog; use that one",
+            found=value[0],
+            supported=_VERSION[0],
+        )
     if value[:1] != _VERSION:
         raise Corrupt(f"the metadata store's cluster id is unreadable: {value[:80]!r}")
     return check_cluster_id(value[1:].decode("ascii", "replace"))

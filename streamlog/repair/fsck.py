@@ -1,0 +1,152 @@
+"""`fsck`: is all that the metadata names in the store, right, and is there nothing else.
+
+Order: the bucket is listed, then the metadata is read at one revision: an object that is listed and
+not known then cannot have been committed in between. Nodes should be stopped; with nodes running,
+what they change meanwhile shows as findings that the next run does not have.
+
+Memory: 16 bytes an object, 60 bytes a stream, and what `check_objects` holds at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
+from streamlog.errors import Corrupt, ForeignCluster, Invalid, UnsupportedVersion
+from streamlog.kvstore.interface import KVStore
+from streamlog.objectstore.cluster_guard import check_same, claim, read_cluster
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.bucket import Bucket, list_bucket
+from streamlog.repair.check_bucket import Leftovers, check_bucket
+from streamlog.repair.check_keys import check_keys
+from streamlog.repair.check_objects import ObjectChecks
+from streamlog.repair.check_topics import check_topics
+from streamlog.repair.findings import (
+    Finding,
+    Kind,
+    Progress,
+    Report,
+    Severity,
+    no_progress,
+)
+from streamlog.repair.view import load_view
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+DELETE_BATCH = 500
+ORPHANS_SHARE = 100
+"""Of the objects, one in so many may be an orphan before `--repair` asks for `--force`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FsckOptions:
+    """`repair` does what cannot lose data; `force` also when there is suspiciously much of it."""
+
+    deep: bool = False
+    repair: bool = False
+    force: bool = False
+
+
+async def fsck(
+    kv: KVStore,
+    store: ObjectStore,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    options: FsckOptions | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """Errors: Invalid (the metadata store is empty), ForeignCluster, UnsupportedVersion,
+    StoreUnavailable, MetadataUnavailable, Conflict (nodes are running).
+    """
+    options, report = options or FsckOptions(), Report()
+    report.cluster_id = await _cluster_of(kv, store)
+    bucket = await list_bucket(store, progress)
+    try:
+        view = await load_view(
+            kv, store, report.cluster_id, clock=clock, random=random, offload=offload
+        )
+    except Corrupt as error:
+        report.add(_unreadable(error))
+        return report
+    report.revision = view.revision
+    keys = await check_keys(view, report)
+    await check_topics(view, report)
+    checks = ObjectChecks(view, store, offload, report, progress, deep=options.deep)
+    await checks.run()
+    leftovers = check_bucket(view, bucket, checks.live, keys, report)
+    if options.repair:
+        await _repair(store, bucket, leftovers, report, options, len(checks.live))
+    return report
+
+
+async def _cluster_of(kv: KVStore, store: ObjectStore) -> str:
+    found, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
+    if found is None:
+        if claimed is None:
+            raise Invalid("metadata and store are empty: there is no cluster here to check")
+        raise ForeignCluster(
+            f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
+            "empty: give the metadata store that belongs to it, or rebuild it with streamlog "
+            "recover",
+            store_cluster=claimed.cluster_id,
+            meta_cluster="",
+        )
+    cluster_id = cluster_id_of(found.value)
+    check_same(store.url, claimed, cluster_id)
+    return cluster_id
+
+
+def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
+    return Finding(
+        Kind.METADATA_UNREADABLE,
+        Severity.ERROR,
+        f"the metadata cannot be read, so nothing else was checked: {error}",
+        "restore it from a backup, or rebuild it with streamlog recover",
+        key=str(error.fields.get("object_key", "")),
+    )
+
+
+async def _repair(
+    store: ObjectStore,
+    bucket: Bucket,
+    leftovers: Leftovers,
+    report: Report,
+    options: FsckOptions,
+    live: int,
+) -> None:
+    """Only where nothing is wrong with the metadata: what it does not know may be all there is."""
+    if not bucket.has_cluster_file:
+        await claim(store, report.cluster_id)
+        report.repaired.append("wrote cluster.json")
+    if any(
+        report.by_kind[str(kind)]
+        for kind in (
+            Kind.OBJECT_NEWER,
+            Kind.KEY_MISMATCH,
+            Kind.KEY_UNREADABLE,
+            Kind.CHECKPOINT_CORRUPT,
+            Kind.STREAM_RANGES,
+        )
+    ):
+        report.repaired.append("deleted nothing: the metadata is not to be trusted")
+        return
+    bound = max(live // ORPHANS_SHARE, leftovers.windows)
+    if len(leftovers.orphans) > bound and not options.force:
+        report.repaired.append(
+            f"deleted no orphans: {len(leftovers.orphans)} are more than the {bound} that can be "
+            "explained; make sure that this is the right metadata, then use --force"
+        )
+    else:
+        await _delete(store, [data_key(i) for i in leftovers.orphans], "orphans", report)
+    await _delete(store, leftovers.files, "checkpoint files", report)
+
+
+async def _delete(store: ObjectStore, keys: list[str], what: str, report: Report) -> None:
+    for low in range(0, len(keys), DELETE_BATCH):
+        await store.delete(keys[low : low + DELETE_BATCH])
+    if keys:
+        report.repaired.append(f"deleted {len(keys)} {what}")
