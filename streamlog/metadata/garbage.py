@@ -69,10 +69,12 @@ class Garbage:
         if sealed:
             blocks = await self._blocks(id_block.OBJECTS)
             for tenure, is_final in sealed:
+                known = self._follower.state.fences.get(tenure)
+                if known is None:
+                    continue  # another node settled it meanwhile
                 floor = self._follower.state.fold.mark(tenure).floor
-                window = self._follower.state.fences[tenure].window
                 ids = []
-                for object_id in window_ids(blocks.get(tenure, []), floor, window):
+                for object_id in window_ids(blocks.get(tenure, []), floor, known.window):
                     # A dead object waits for its delay and for pins; it is nobody's orphan.
                     is_dead = object_id in self._follower.state.dead
                     if not is_dead and await self._lookup.object(object_id) is None:

@@ -1,0 +1,60 @@
+"""Two nodes clean up after the same dead tenure at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from streamlog.kvstore.interface import KVStore, RangeResult
+from streamlog.metadata.keys import id_block
+from streamlog.metadata.keys.space import prefix_of
+from tests.metadata.world import World, append, create
+
+BLOCKS = id_block.block_prefix(prefix_of("test"), id_block.OBJECTS)
+
+
+class HeldBlocks:
+    """Reads of the id blocks end when they are let go."""
+
+    def __init__(self, kv: KVStore) -> None:
+        self._kv = kv
+        self.is_holding = False
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kv, name)
+
+    async def range(self, start: bytes, end: bytes, **options: Any) -> RangeResult:
+        if self.is_holding and start == BLOCKS:
+            self.reached.set()
+            await self.go.wait()
+        return await self._kv.range(start, end, **options)
+
+
+def test_a_tenure_that_another_node_settles_meanwhile_is_passed_over() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as first:
+            (stream,) = await create(first)
+            await append(first, stream, 1)
+        held = HeldBlocks(world.kv)
+        async with (
+            world.tenure(2, orphan_resweep_ms=0) as other,
+            world.tenure(3, kv=held, orphan_resweep_ms=0) as slow,
+        ):
+            await other.open_streams([(stream, None)])
+            await other.checkpoint()
+            await slow.catch_up()
+            held.is_holding = True
+            looking = asyncio.create_task(slow.orphan_candidates())
+            await held.reached.wait()
+            for orphans in await other.orphan_candidates():
+                assert orphans.tenure == first.tenure
+                assert orphans.is_final
+                await other.orphans_deleted(orphans)
+            await create(other)
+            await slow.catch_up()
+            held.go.set()
+            assert await looking == []
+
+    asyncio.run(main())
