@@ -44,6 +44,7 @@ class Commands(LazyGroup):
             "streamlog.cli.doctor:doctor",
             "Check stores, disk and machine, and say what they cost.",
         ),
+        "fsck": ("streamlog.cli.fsck:fsck", "Check metadata and objects against each other."),
         "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
     }
 
@@ -93,14 +94,15 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_WENT_AWAY
     except StreamlogError as error:
-        _report(error, state)
+        report_error(error, state)
         return FAILURE
     except OSError as error:
         click.echo(f"streamlog: {error}", err=True)
         return FAILURE
 
 
-def _report(error: StreamlogError, state: State) -> None:
+def report_error(error: StreamlogError, state: State) -> None:
+    """One line on stderr."""
     name = type(error).__name__
     if state.json:
         facts = {"name": name, "code": int(error.code), "message": error.message} | {

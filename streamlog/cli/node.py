@@ -11,7 +11,7 @@ import click
 from streamlog.cli.invocation import command_name
 from streamlog.cli.state import Function, State, json_option, pass_state
 
-_data = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
+data_option = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
 
 
 def settings_pairs(
@@ -73,7 +73,7 @@ def place_options(function: Function) -> Function:
     """Where the data is."""
     return _wrapped(
         function,
-        _data,
+        data_option,
         store_options,
         click.option(
             "--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk."
