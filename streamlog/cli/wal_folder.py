@@ -31,6 +31,7 @@ from streamlog.wiring import (
     open_object_store,
 )
 
+MIB = 1 << 20
 PROGRESS_S = 0.5
 STORED, PENDING, ELSEWHERE, GONE = "stored", "pending", "elsewhere", "gone"
 
@@ -124,16 +125,18 @@ async def upload(
     finally:
         await offload.close()
     states = shares(content, fold)
+    done = [one for one in states if one.state == PENDING]
+    appends, size_bytes = sum(one.appends for one in done), sum(one.size_bytes for one in done)
     (node_id,) = content.node_ids
+    say(f"… uploading {appends} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
     await _drain(folder, places, node_id, config, say)
     after = _inspected(folder)
     if after.entries:
         raise Corrupt(f"{len(after.entries)} appends in {folder} were not uploaded")
-    done = [one for one in states if one.state == PENDING]
     return Uploaded(
         node_id,
-        sum(one.appends for one in done),
-        sum(one.size_bytes for one in done),
+        appends,
+        size_bytes,
         len({one.stream_id for one in done}),
         tuple(sorted({one.stream_id for one in states if one.state in (ELSEWHERE, GONE)})),
     )
@@ -153,7 +156,7 @@ async def _drain(
         while True:
             left = registry.get_sample_value("streamlog_wal_live_bytes")
             if left is not None and left != told:
-                say(f"… {left / (1 << 20):.1f} MiB of the log left")
+                say(f"… {left / MIB:.1f} MiB of the log left")
                 told = left
             await asyncio.sleep(PROGRESS_S)
 

@@ -1,0 +1,160 @@
+"""The WAL of a node that is gone: shown, uploaded, and read by another node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.client import Admin, Consumer, Producer
+from tests.support.command import run
+from tests.support.node import NodeProcess
+
+TOPIC = "kept"
+PARTITIONS = 3
+RECORDS = 600
+NOT_UPLOADED = ("--set", "engine.upload.upload_interval_ms=600000")
+
+
+def places(data: Path) -> tuple[str, ...]:
+    return ("--store", f"local://{data}/objects", "--meta", f"rocksdb://{data}/meta")
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+    }
+
+
+def said(ended: subprocess.CompletedProcess[bytes]) -> Any:
+    return json.loads(ended.stdout)
+
+
+def refused(ended: subprocess.CompletedProcess[bytes]) -> str:
+    text = ended.stderr.decode()
+    assert (ended.returncode, ended.stdout) == (1, b""), text
+    assert "Traceback" not in text
+    return text
+
+
+def write(node: NodeProcess) -> dict[tuple[int, int], bytes]:
+    """Acknowledged records by partition and offset."""
+    with Producer(node.server, linger_ms=1) as producer:
+        views = []
+        for number in range(RECORDS):
+            value = b"%d" % number
+            views.append((value, producer.send(TOPIC, value, partition=number % PARTITIONS)))
+            if number % 50 == 0:
+                producer.flush(30)
+        producer.flush(30)
+        return {
+            (found.partition, found.offset): value
+            for value, view in views
+            for found in (view.result(30),)
+        }
+
+
+def read(server: str) -> dict[tuple[int, int], bytes]:
+    found: dict[tuple[int, int], bytes] = {}
+    with Consumer(server, auto_offset_reset="earliest") as consumer:
+        partitions = [(TOPIC, partition) for partition in range(PARTITIONS)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(*key) < end for key, end in ends.items()):
+            for record in consumer.poll(5.0, max_records=10_000):
+                found[record.partition, record.offset] = record.value or b""
+    return found
+
+
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[int, int], bytes]]:
+    """The data of a killed node, and what it had acknowledged and not uploaded."""
+    with NodeProcess(tmp_path_factory.mktemp("dead") / "data", arguments=NOT_UPLOADED) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic(TOPIC, PARTITIONS)
+        acknowledged = write(node)
+        assert len(acknowledged) == RECORDS
+        assert refused(run("wal", "upload", node.data / "wal", *places(node.data))).startswith(
+            f"streamlog: DataInUse: {node.data}/wal/wal-lock is held by process {node.pid}"
+        )
+        running = said(run("wal", "show", node.data / "wal", "--json"))
+        assert running["in_use"].startswith(f"process {node.pid} ")
+        node.kill()
+        return node.data, acknowledged
+
+
+def test_a_damaged_log_is_shown_and_not_uploaded(
+    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+) -> None:
+    data, _ = dead
+    folder = tmp_path / "wal"
+    shutil.copytree(data / "wal", folder)
+    content = said(run("wal", "show", folder, "--json"))
+    (file,) = (one["name"] for one in content["files"] if one["state"] == "active")
+    path = folder / file
+    harmed = bytearray(path.read_bytes())
+    # The first frame begins behind the superblock.
+    harmed[4096 + 100] ^= 1
+    path.write_bytes(harmed)
+    shown = run("wal", "show", folder, "--json")
+    assert shown.returncode == 1
+    (damage,) = said(shown)["damage"]
+    assert (damage["file"], damage["start"]) == (file, 4096)
+    assert said(shown)["appends"] < content["appends"]
+    assert f"damaged: {file}, bytes 4096 to " in run("wal", "show", folder).stdout.decode()
+    before = fingerprint(folder)
+    assert f"Corrupt: {folder}: {file}" in refused(run("wal", "upload", folder, *places(data)))
+    assert fingerprint(folder) == before
+
+
+@pytest.mark.slow
+def test_what_a_dead_node_acknowledged_is_shown_uploaded_and_read_by_another(
+    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+) -> None:
+    data, acknowledged = dead
+    folder = data / "wal"
+    before = fingerprint(folder)
+    shown = run("wal", "show", folder, "--json", *places(data))
+    assert shown.returncode == 0, shown.stderr
+    content = said(shown)
+    assert fingerprint(folder) == before
+    assert content["in_use"] is None
+    assert content["tenures"] == ["1.1"]
+    assert {one["state"] for one in content["streams"]} == {"pending"}
+    records = sum(one["end_offset"] - one["start_offset"] for one in content["streams"])
+    assert records >= RECORDS
+    assert content["appends"] == len(content["entries"]) >= PARTITIONS
+    text = run("wal", "show", folder, "--entries", *places(data)).stdout.decode()
+    assert "pending" in text
+    assert all(f"  {one['size_bytes']}" in text for one in content["entries"])
+
+    # Another cluster's store, one that nobody uses, and a folder that is no log.
+    with NodeProcess(tmp_path / "other"):
+        pass
+    for strange in (tmp_path / "other", tmp_path / "empty"):
+        assert "ForeignCluster" in refused(run("wal", "upload", folder, *places(strange)))
+    assert not (tmp_path / "empty" / "objects" / "cluster.json").exists()
+    assert "Invalid" in refused(run("wal", "upload", tmp_path, *places(data)))
+    assert fingerprint(folder) | {"wal-lock": ""} == before | {"wal-lock": ""}
+
+    uploaded = run("wal", "upload", folder, "--json", *places(data))
+    assert uploaded.returncode == 0, uploaded.stderr
+    done = said(uploaded)
+    assert f"uploading {done['appends']} appends of node 1".encode() in uploaded.stderr
+    assert (done["node_id"], done["appends"], done["left"]) == (1, content["appends"], [])
+    assert said(run("wal", "show", folder, "--json", *places(data)))["appends"] == 0
+    again = said(run("wal", "upload", folder, "--json", *places(data)))
+    assert (again["appends"], again["streams"]) == (0, 0)
+
+    # The folder is not needed any more: another node, which never had it, takes the streams.
+    folder.rename(tmp_path / "taken away")
+    second = NodeProcess(data, wal="object", arguments=("--set", "node.node_id=2"))
+    with second:
+        assert second.banner["node_id"] == 2
+        assert read(second.server) == acknowledged
