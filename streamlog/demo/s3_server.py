@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from streamlog.demo.go_tools import go_tool
@@ -77,6 +77,10 @@ class S3Server:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
+    def bucket_folder(self, bucket: str) -> Path:
+        """Where its objects are files."""
+        return self._folder / "buckets" / bucket
+
     def url(self, bucket: str, prefix: str = "", *, client: str = "boto3") -> str:
         """A store URL on this server."""
         return (
@@ -136,6 +140,14 @@ class S3Server:
 
     def make_bucket(self, bucket: str) -> None:
         """Errors: Unavailable."""
+        self._request("create_bucket", Bucket=bucket)
+
+    def uploads(self, bucket: str, prefix: str) -> list[str]:
+        """Keys of multipart uploads that are neither complete nor aborted. Errors: Unavailable."""
+        found = self._request("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+        return [one["Key"] for one in found.get("Uploads", ())]
+
+    def _request(self, name: str, **arguments: str) -> dict[str, Any]:
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
@@ -149,11 +161,12 @@ class S3Server:
             config=Config(s3={"addressing_style": "path"}),
         )
         try:
-            client.create_bucket(Bucket=bucket)
+            answer: dict[str, Any] = getattr(client, name)(**arguments)
         except (BotoCoreError, ClientError) as error:
-            raise Unavailable(f"the bucket {bucket} could not be made: {error}") from error
+            raise Unavailable(f"{name} failed on the S3 server: {error}") from error
         finally:
             client.close()
+        return answer
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if that is not enough. Nothing for a server that is not there."""

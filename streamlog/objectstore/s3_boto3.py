@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Self, TypeVar, TypeVarTuple
@@ -224,7 +225,8 @@ class Boto3Requests:
         if start or end is not None:
             arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         response = self._call("get_object", arguments)
-        with response["Body"] as body:
+        # closing: as a context manager of its own a body is another object, with other errors.
+        with closing(response["Body"]) as body:
             data: bytes = body.read()
         if "Range" in arguments and response["ResponseMetadata"]["HTTPStatusCode"] == 200:
             # A store that does not know ranges sends everything.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from streamlog.errors import OutcomeUnknown, StoreUnavailable
+from streamlog.errors import OutcomeUnknown, StoreUnavailable, Unauthorized
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.runtime.clock import Clock
@@ -27,33 +27,42 @@ class Tries:
         clock: Clock,
         random: Random,
         metrics: StoreMetrics,
+        *,
+        is_trusted: bool = True,
     ) -> None:
+        """`is_trusted`: credentials were accepted once; a refusal is a mood that may pass."""
         self._operation = operation
         self._clock = clock
         self._random = random
         self._metrics = metrics
-        self._deadline_ms = config.request_deadline_ms
         self._ends_at = clock.monotonic() + config.request_deadline_ms / 1000
+        self._try_s = (config.connect_timeout_ms + 2 * config.read_timeout_ms) / 1000
         self._wait_ms = float(config.retry_backoff_ms)
         self._wait_ms_max = float(config.retry_backoff_ms_max)
+        self._is_trusted = is_trusted
         self.is_unknown = False
 
     async def run(self, request: Callable[[], Awaitable[T]]) -> T:
         """What `request()` returns, the first time that it does.
 
         Errors: StoreUnavailable, or for writes of which one may have taken effect OutcomeUnknown,
-        when the deadline comes; all others at once. Cancellation ends the wait; a request under way
-        may still take effect.
+        when the deadline has come (the last try begins before it); all others at once. Cancellation
+        ends the wait; a request under way may still take effect.
         """
         while True:
             try:
-                async with asyncio.timeout(self._left_s()):
+                # A try that began in time may end: cutting it off would make its outcome unknown.
+                async with asyncio.timeout(max(self._left_s(), self._try_s)):
                     return await request()
             except OutcomeUnknown as error:
                 self.is_unknown = True
                 failure: StoreUnavailable | OutcomeUnknown = error
             except StoreUnavailable as error:
                 failure = error
+            except Unauthorized as error:
+                if not self._is_trusted:
+                    raise
+                failure = StoreUnavailable(error.message, **error.fields)
             except TimeoutError as error:
                 raise self._timed_out() from error
             wait_s = self._next_wait_s()
@@ -63,7 +72,7 @@ class Tries:
             self._metrics.retries.labels(self._operation).inc()
 
     def _left_s(self) -> float:
-        return max(self._ends_at - self._clock.monotonic(), 0.001)
+        return self._ends_at - self._clock.monotonic()
 
     def _next_wait_s(self) -> float:
         wait_ms, self._wait_ms = self._wait_ms, min(self._wait_ms * 2, self._wait_ms_max)
@@ -73,7 +82,7 @@ class Tries:
         self.is_unknown = self.is_unknown or self._operation in WRITES
         return self._as_known(
             StoreUnavailable(
-                f"the store did not answer a {self._operation} within {self._deadline_ms} ms",
+                f"the store did not answer a {self._operation} in time",
                 operation=self._operation,
             )
         )

@@ -32,6 +32,7 @@ from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.s3_requests import (
     ALWAYS,
     Condition,
+    Head,
     RangeNotSatisfiable,
     S3Requests,
 )
@@ -50,8 +51,9 @@ OPEN_DEADLINE_MS = 5000
 class S3ObjectStore:
     """Objects under a prefix of a bucket; what else lies there is not listed.
 
-    Modification times are the store's own, in whole seconds. Cancelling a call ends the wait: a
-    request under way may still take effect.
+    Modification times are the store's own, in whole seconds. Credentials that were accepted at the
+    start and are refused later (rotated, a policy that changes) make the store unavailable.
+    Cancelling a call ends the wait: a request under way may still take effect.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class S3ObjectStore:
         """
         deadline_ms = min(self._config.request_deadline_ms, OPEN_DEADLINE_MS)
         config = dataclasses.replace(self._config, request_deadline_ms=deadline_ms)
-        tries = Tries("list", config, self._clock, self._random, self._metrics)
+        tries = Tries("list", config, self._clock, self._random, self._metrics, is_trusted=False)
         await tries.run(lambda: self._requests.list(self._root, None, 1))
 
     @property
@@ -175,49 +177,45 @@ class S3ObjectStore:
             return await self._requests.put_large(path, parts, size_bytes, condition, self._tries)
         except OutcomeUnknown:
             tries.is_unknown = True
-            found = await self._own(key, condition)
-            if found is None:
+            found = await self._found(key)
+            if found is None or found.put_id != condition.put_id:
                 raise
-            return found
+            return found.info
 
     async def _put_if(self, key: str, parts: Sequence[Buffer], condition: Condition) -> ObjectInfo:
         tries = self._tries("put")
         try:
             return self._named(key, await self._put(key, parts, condition, tries))
         except (ValueConflict, ObjectNotFound, StoreUnavailable, OutcomeUnknown) as error:
-            found = await self._own(key, condition) if tries.is_unknown else None
-            if found is not None:
-                return self._named(key, found)
-            raise self._refused(error, key, condition, tries) from None
+            if not tries.is_unknown:
+                raise _refused(error, key, condition) from None
+            return self._named(key, await self._settled(key, condition, error))
 
-    def _refused(
-        self, error: StreamlogError, key: str, condition: Condition, tries: Tries
-    ) -> StreamlogError:
-        """`error` as the contract tells it."""
-        if isinstance(error, StoreUnavailable | OutcomeUnknown):
-            return error
-        if condition.is_absent:
-            refused = already_exists(key)
-            # An earlier try may have been there for a while, until somebody replaced it.
-            refused.has_no_side_effects = not tries.is_unknown
-            return refused
-        if tries.is_unknown:
-            return OutcomeUnknown(
-                f"{key} was replaced, perhaps by this call and then by another; read it again",
-                operation="put",
-            )
-        if isinstance(error, ObjectNotFound):
-            return not_found(key)
-        return changed(key, condition.etag or "", "")
+    async def _settled(self, key: str, condition: Condition, error: StreamlogError) -> ObjectInfo:
+        """What became of a conditional PUT of which one try may have taken effect.
 
-    async def _own(self, key: str, condition: Condition) -> ObjectInfo | None:
-        """The object, if this very call has written it."""
+        Errors: AlreadyExists, when the object is somebody else's; else OutcomeUnknown.
+        """
+        found = await self._found(key)
+        if found is not None and found.put_id == condition.put_id:
+            return found.info
+        if found is not None and condition.is_absent:
+            taken = already_exists(key)
+            # Ours may have been there for a while, until somebody replaced it.
+            taken.has_no_side_effects = False
+            raise taken from error
+        raise OutcomeUnknown(
+            f"it is not known whether this call wrote {key}: {error.message}; read it again",
+            operation="put",
+        ) from error
+
+    async def _found(self, key: str) -> Head | None:
+        """None: absent, or nobody answers."""
         path = self._root + key
         try:
-            found = await self._tries("head").run(lambda: self._requests.head(path))
+            return await self._tries("head").run(lambda: self._requests.head(path))
         except (ObjectNotFound, StoreUnavailable):
             return None
-        return found.info if found.put_id == condition.put_id else None
 
     async def _nothing(self, key: str, start: int, length: int | None) -> Buffer:
         """The answer to a range that holds no bytes. Errors: Invalid where it is outside."""
@@ -232,6 +230,17 @@ class S3ObjectStore:
     def _check_open(self) -> None:
         if self._is_closed:
             raise Closed("the object store was closed")
+
+
+def _refused(error: StreamlogError, key: str, condition: Condition) -> StreamlogError:
+    """The request's error as the contract tells it."""
+    if isinstance(error, StoreUnavailable | OutcomeUnknown):
+        return error
+    if condition.is_absent:
+        return already_exists(key)
+    if isinstance(error, ObjectNotFound):
+        return not_found(key)
+    return changed(key, condition.etag or "", "")
 
 
 def _is_key(key: str) -> bool:

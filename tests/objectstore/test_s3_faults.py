@@ -1,0 +1,406 @@
+"""What the S3 store does when answers are late, wrong, cut or lost, over a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import (
+    AlreadyExists,
+    OutcomeUnknown,
+    StoreUnavailable,
+    ValueConflict,
+)
+from streamlog.objectstore.opening import open_s3
+from streamlog.objectstore.s3_store import S3ObjectStore
+from streamlog.objectstore.store_config import MIB, StoreConfig
+from streamlog.objectstore.store_metrics import StoreMetrics
+from streamlog.objectstore.url import S3Url, parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SystemRandom
+from tests.support.fault_proxy import (
+    Always,
+    Answer,
+    Cut,
+    Fault,
+    FaultProxy,
+    Hold,
+    Place,
+    Request,
+    Reset,
+    Script,
+    fault_proxy,
+)
+from tests.support.s3 import BUCKET, S3Tests
+
+SLOW_DOWN = Answer(503, "SlowDown")
+LOST = Reset(Place.AFTER)
+NEVER_SENT = Reset(Place.BEFORE)
+QUICK = StoreConfig(
+    connect_timeout_ms=300,
+    read_timeout_ms=300,
+    request_deadline_ms=5000,
+    retry_backoff_ms=1,
+    retry_backoff_ms_max=10,
+    multipart_bytes_min=5 * MIB,
+    part_bytes=5 * MIB,
+)
+IMPATIENT = dataclasses.replace(QUICK, request_deadline_ms=700)
+
+
+@dataclasses.dataclass
+class World:
+    store: S3ObjectStore
+    proxy: FaultProxy
+    metrics: StoreMetrics
+    registry: CollectorRegistry
+    direct: S3ObjectStore
+    """The same objects, past the proxy."""
+
+    def count(self, operation: str, outcome: str) -> float:
+        labels = {"operation": operation, "outcome": outcome}
+        return self.registry.get_sample_value("streamlog_store_requests_total", labels) or 0.0
+
+
+Body = Callable[[World], Awaitable[None]]
+
+
+class Faults:
+    def __init__(self, s3: S3Tests, client: str) -> None:
+        self._s3 = s3
+        self._client = client
+
+    @asynccontextmanager
+    async def _world(self, config: StoreConfig) -> AsyncIterator[World]:
+        offload, clock, random = ThreadOffload(), SystemClock(), SystemRandom()
+        url = parse_store_url(self._s3.new_url(client=self._client))
+        assert isinstance(url, S3Url)
+        registry = CollectorRegistry()
+        metrics = StoreMetrics(registry, clock)
+        async with fault_proxy(self._s3.server.port) as proxy:
+            through = dataclasses.replace(url, endpoint=proxy.endpoint)
+            store = await open_s3(through, offload, clock, random, config, metrics)
+            direct = await open_s3(
+                dataclasses.replace(url, client="boto3"),
+                offload,
+                clock,
+                random,
+                StoreConfig(),
+                StoreMetrics(CollectorRegistry(), clock),
+            )
+            yield World(store, proxy, metrics, registry, direct)
+            proxy.plan = lambda request: None
+            await store.close()
+            await direct.close()
+        await offload.close()
+
+    def run(self, body: Body, config: StoreConfig = QUICK) -> None:
+        async def main() -> None:
+            async with self._world(config) as world:
+                await body(world)
+
+        asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.fixture(params=["boto3", "obstore"])
+def faults(s3: S3Tests, request: pytest.FixtureRequest) -> Faults:
+    return Faults(s3, request.param)
+
+
+@pytest.fixture
+def boto3_faults(s3: S3Tests) -> Faults:
+    return Faults(s3, "boto3")
+
+
+def puts(request: Request) -> bool:
+    return request.method == "PUT"
+
+
+def gets(request: Request) -> bool:
+    return request.method == "GET" and "list-type" not in request.path
+
+
+@pytest.mark.parametrize(
+    "fault", [SLOW_DOWN, Answer(500), NEVER_SENT, LOST], ids=lambda fault: str(fault)[:20]
+)
+def test_every_call_is_repeated(faults: Faults, fault: Fault) -> None:
+    async def body(world: World) -> None:
+        async def after_faults(use: Coroutine[Any, Any, Any]) -> Any:
+            script = world.proxy.plan = Script(lambda request: True, fault, fault)
+            result = await use
+            assert script.hits >= 3
+            return result
+
+        store = world.store
+        await after_faults(store.put("a/b", (b"one", b"two")))
+        assert bytes(await after_faults(store.get("a/b", 2, 3))) == b"etw"
+        assert (await after_faults(store.head("a/b"))).size_bytes == 6
+        assert len((await after_faults(store.list("a/"))).objects) == 1
+        await after_faults(store.delete(["a/b", "a/c"]))
+        await after_faults(store.delete(["a/d"]))
+        assert (await world.direct.list("")).objects == ()
+
+    faults.run(body)
+
+
+def test_a_cut_body_is_read_again(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        data = bytes(range(256)) * 1000
+        await world.store.put("a", (data,))
+        script = world.proxy.plan = Script(gets, Cut(), Cut())
+        assert await world.store.get("a") == data
+        assert script.hits == 3
+
+    faults.run(body)
+
+
+def test_a_silent_store_is_asked_again(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        forever = asyncio.Event()
+        await world.store.put("a", (b"x",))
+        for place in Place:
+            script = world.proxy.plan = Script(lambda _: True, Hold(place, forever))
+            await world.store.put("a", (b"y",))
+            assert script.hits == 2
+            script = world.proxy.plan = Script(gets, Hold(place, forever))
+            assert bytes(await world.store.get("a")) == b"y"
+            assert script.hits == 2
+
+    faults.run(body)
+
+
+def test_a_condition_whose_answer_was_lost_is_known_to_hold(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        world.proxy.plan = Script(puts, LOST)
+        made = await world.store.put("a", (b"mine",), if_absent=True)
+        assert made.etag == (await world.direct.head("a")).etag
+        world.proxy.plan = Script(puts, LOST)
+        changed = await world.store.put_if_match("a", (b"mine again",), made.etag)
+        assert changed.etag == (await world.direct.head("a")).etag
+        assert bytes(await world.direct.get("a")) == b"mine again"
+
+    faults.run(body)
+
+
+def test_a_lost_race_is_not_taken_for_ones_own_write(faults: Faults) -> None:
+    """The same bytes by somebody else, while our request got lost before it arrived."""
+
+    async def body(world: World) -> None:
+        def plan(fault: Fault) -> Script:
+            return Script(puts, fault)
+
+        world.proxy.plan = plan(NEVER_SENT)
+        first = await world.direct.put("a", (b"same",), if_absent=True)
+        with pytest.raises(AlreadyExists):
+            await world.store.put("a", (b"same",), if_absent=True)
+        await world.direct.put_if_match("a", (b"theirs",), first.etag)
+        world.proxy.plan = plan(NEVER_SENT)
+        with pytest.raises((ValueConflict, OutcomeUnknown)):
+            await world.store.put_if_match("a", (b"ours",), first.etag)
+        assert bytes(await world.direct.get("a")) == b"theirs"
+
+    faults.run(body)
+
+
+def test_a_store_that_refuses_is_unavailable_after_the_deadline(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        world.proxy.plan = Always(lambda _: True, SLOW_DOWN)
+        for use in (
+            world.store.put("a", (b"x",)),
+            world.store.put("a", (b"x",), if_absent=True),
+            world.store.get("a"),
+            world.store.list(""),
+            world.store.delete(["a"]),
+        ):
+            with pytest.raises(StoreUnavailable) as raised:
+                await use
+            assert raised.value.is_retryable
+            assert raised.value.has_no_side_effects
+        assert world.count("put", "unavailable") > 2
+        assert world.metrics.retries.labels("put")._value.get() > 1
+        world.proxy.plan = lambda request: None
+        await world.store.put("a", (b"x",), if_absent=True)
+        assert world.count("put", "ok") == 1
+
+    faults.run(body, dataclasses.replace(IMPATIENT, request_deadline_ms=150))
+
+
+def test_writes_whose_answers_are_lost_have_an_unknown_outcome(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        world.proxy.plan = Always(lambda request: not gets(request), LOST)
+        for use in (world.store.put("a", (b"x",)), world.store.put("b", (b"x",), if_absent=True)):
+            with pytest.raises(OutcomeUnknown):
+                await use
+        with pytest.raises(OutcomeUnknown):
+            await world.store.delete(["a"])
+        with pytest.raises(StoreUnavailable):
+            await world.store.list("")
+        assert [info.key for info in (await world.direct.list("")).objects] == ["b"]
+
+    faults.run(body, dataclasses.replace(IMPATIENT, request_deadline_ms=200))
+
+
+def test_a_request_that_hangs_ends_at_the_deadline(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        forever = asyncio.Event()
+        world.proxy.plan = Always(lambda _: True, Hold(Place.BEFORE, forever))
+        with pytest.raises(StoreUnavailable):
+            await world.store.get("a")
+        with pytest.raises(OutcomeUnknown):
+            await world.store.put("a", (b"x",))
+
+    faults.run(body, IMPATIENT)
+
+
+def test_an_absent_store_is_told_as_such_and_found_again(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        await world.store.put("a", (b"x",))
+        await world.proxy.leave()
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await world.store.put("a", (b"y",))
+        await world.proxy.arrive()
+        await world.store.put("a", (b"z",))
+        assert bytes(await world.store.get("a")) == b"z"
+
+    faults.run(body, dataclasses.replace(IMPATIENT, request_deadline_ms=200))
+
+
+def test_refused_credentials_are_waited_out_once_they_were_good(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        denied = Answer(403, "AccessDenied")
+        world.proxy.plan = Script(puts, denied, Answer(403, "InvalidAccessKeyId"))
+        await world.store.put("a", (b"x",))
+        world.proxy.plan = Always(puts, denied)
+        with pytest.raises(StoreUnavailable, match="read, write, list and delete"):
+            await world.store.put("a", (b"y",))
+
+    faults.run(body, IMPATIENT)
+
+
+# multipart
+
+
+def large(fill: bytes) -> tuple[bytes, ...]:
+    return (fill * (3 * MIB), fill * (3 * MIB), fill * (5 * MIB), b"end")
+
+
+def test_parts_that_fail_are_sent_again(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        parts = large(b"a")
+        script = world.proxy.plan = Script(
+            lambda request: "partNumber" in request.path, SLOW_DOWN, LOST, NEVER_SENT
+        )
+        await world.store.put("a", parts)
+        assert script.hits == 3 + 3
+        assert await world.direct.get("a") == b"".join(parts)
+        assert world.count("create", "ok") == world.count("complete", "ok") == 1
+        assert world.count("part", "ok") == 3
+
+    boto3_faults.run(body)
+
+
+def test_a_completion_whose_answer_was_lost_has_happened(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        def completes(request: Request) -> bool:
+            return request.method == "POST" and "uploadId" in request.path
+
+        world.proxy.plan = Script(completes, LOST)
+        info = await world.store.put("a", large(b"a"), if_absent=True)
+        assert info.etag == (await world.direct.head("a")).etag
+        world.proxy.plan = Script(completes, LOST)
+        await world.store.put("a", large(b"b"))
+        assert bytes(await world.direct.get("a", 0, 1)) == b"b"
+        world.proxy.plan = Script(completes, LOST)
+        with pytest.raises(AlreadyExists):
+            await world.store.put("a", large(b"c"), if_absent=True)
+
+    boto3_faults.run(body)
+
+
+def test_an_upload_that_fails_is_aborted(boto3_faults: Faults, s3: S3Tests) -> None:
+    async def body(world: World) -> None:
+        def parts(request: Request) -> bool:
+            return "partNumber" in request.path
+
+        world.proxy.plan = Always(parts, LOST)
+        with pytest.raises(StoreUnavailable):
+            await world.store.put("a", large(b"a"))
+        forever = asyncio.Event()
+        reached = asyncio.Event()
+
+        def hold(request: Request) -> Fault | None:
+            if not parts(request):
+                return None
+            reached.set()
+            return Hold(Place.BEFORE, forever)
+
+        world.proxy.plan = hold
+        cancelled = asyncio.ensure_future(world.store.put("a", large(b"a")))
+        await reached.wait()
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        # Closing waits for the aborts.
+        await world.store.close()
+        assert world.count("create", "ok") == 2
+        url = parse_store_url(world.store.url)
+        assert isinstance(url, S3Url)
+        assert s3.server.uploads(BUCKET, url.prefix) == []
+        assert (await world.direct.list("")).objects == ()
+
+    boto3_faults.run(body, IMPATIENT)
+
+
+def test_keys_that_a_batch_could_not_delete_are_tried_again(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        for key in ("a", "b", "c"):
+            await world.store.put(key, (b"x",))
+
+        def failed(code: str) -> Answer:
+            return Answer(
+                200,
+                body="<DeleteResult><Error><Key>b</Key>"
+                f"<Code>{code}</Code><Message>injected</Message></Error></DeleteResult>",
+            )
+
+        def deletes(request: Request) -> bool:
+            return request.method == "POST" and "delete" in request.path
+
+        script = world.proxy.plan = Script(deletes, failed("InternalError"), failed("SlowDown"))
+        await world.store.delete(["a", "b", "c"])
+        assert script.hits == 3
+        assert (await world.direct.list("")).objects == ()
+        world.proxy.plan = Always(deletes, failed("InternalError"))
+        with pytest.raises(OutcomeUnknown):
+            await world.store.delete(["a", "b"])
+
+    boto3_faults.run(body, IMPATIENT)
+
+
+def test_keys_are_deleted_by_the_thousand(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        await world.store.put("a", (b"x",))
+        await world.store.delete([*(f"k{n}" for n in range(2100)), "a"])
+        assert world.count("delete", "ok") == 3
+        assert (await world.direct.list("")).objects == ()
+
+    boto3_faults.run(body)
+
+
+def test_foreign_objects_under_the_prefix_are_not_listed(boto3_faults: Faults, s3: S3Tests) -> None:
+    async def body(world: World) -> None:
+        await world.store.put("a/b", (b"x",))
+        url = parse_store_url(world.store.url)
+        assert isinstance(url, S3Url)
+        folder = s3.server.bucket_folder(BUCKET) / url.prefix / "a"
+        (folder / "Not A Key").write_bytes(b"")
+        assert [info.key for info in (await world.store.list("")).objects] == ["a/b"]
+
+    boto3_faults.run(body)
