@@ -39,6 +39,7 @@ from streamlog.kvstore.interface import (
     prefix_end,
 )
 from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.checkpoint_appendix import encode_appendix
 from streamlog.metadata.checkpoint_build import Built, BuiltFile, Snapshot, build, take_snapshot
 from streamlog.metadata.checkpoint_files import BlockReader, LevelFile, Levels
 from streamlog.metadata.config import MetadataConfig
@@ -216,11 +217,25 @@ class Checkpointer:
         base = state.levels.base.ref if state.levels.base is not None else None
         if built.base is not None:
             base = await self._put(built.base)
-        delta = await self._put(built.delta)
-        named = Checkpoint(snapshot.revision, snapshot.marks, delta, base)
+        named = Checkpoint(snapshot.revision, snapshot.marks, self._name_of(built.delta), base)
+        await self._put_delta(built.delta, named)
         return _Attempt(state, snapshot, built, named, self._deletes(state, named))
 
     async def _put(self, file: BuiltFile) -> FileRef:
+        ref = self._name_of(file)
+        await self._store.put(ref.name, file.parts)
+        self._metrics.checkpoint_bytes.inc(file.size_bytes)
+        return ref
+
+    async def _put_delta(self, file: BuiltFile, named: Checkpoint) -> None:
+        """With what names it, for a recovery without the metadata store."""
+        assert named.delta is not None
+        appendix = encode_appendix(named)
+        await self._store.put(named.delta.name, [*file.parts, appendix])
+        self._metrics.checkpoint_bytes.inc(file.size_bytes + len(appendix))
+
+    def _name_of(self, file: BuiltFile) -> FileRef:
+        """A new name for a new file."""
         self._number += 1
         ref = FileRef(
             self._follower.tenure,
@@ -230,8 +245,6 @@ class Checkpointer:
             file.tail_crc32c,
         )
         self._own_files.add(ref.name)
-        await self._store.put(ref.name, file.parts)
-        self._metrics.checkpoint_bytes.inc(file.size_bytes)
         return ref
 
     async def _name(self, attempt: _Attempt) -> int | None:
@@ -263,7 +276,7 @@ class Checkpointer:
             return keys[0].mod_revision
         seen = fence.decode(owns[0].value) if owns else None
         if seen is None or not seen.is_live:
-            self._follower.note_sealed(seen)
+            self._follower.note_sealed(tenure, seen)
             raise TenureFenced(f"tenure {tenure} was sealed: it writes no checkpoints")
         await self._follower.reach(owns[0].mod_revision)
         if keys and keys[0].mod_revision != attempt.state.checkpoint_revision:

@@ -4,11 +4,7 @@
 2. The record is planned under the fold lock and gets the number after the last one. From its first
    send on its bytes are frozen: they are sent again until a definite answer.
 3. Applied: fold it, answer everybody in it.
-4. Refused: the answer brings fence and head.
-   head ≥ seq: an earlier copy was applied: as 3.
-   fence sealed or gone: everybody gets TenureFenced.
-   gen moved: fold the moves, plan the same entries again, under the same number and the new gen.
-   An older copy that is still under way compares the old gen: it is refused for ever.
+4. Refused (record_sender), for the gen moved: the same entries are planned again.
 5. A sealed fence that only the watch has shown proves nothing for a record that was sent: see 2.
 """
 
@@ -20,27 +16,22 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from streamlog.errors import Closed, Internal, Invalid, StreamlogError, TenureFenced
+from streamlog.errors import Closed, Invalid, StreamlogError, TenureFenced
 from streamlog.format import commit_record
 from streamlog.format.commit_record import CommitRecord
-from streamlog.kvstore.interface import Get, KVStore, Put, TxnResult, ValueIs
-from streamlog.metadata.backoff import Retry, is_transient
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.id_allocator import ObjectIdAllocator
 from streamlog.metadata.interface import CommitEntry, Committed
-from streamlog.metadata.keys import fence, head, record
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.object_ids import ObjectIds
 from streamlog.metadata.plan import Plan, plan_record, rows_of, size_bound_bytes
+from streamlog.metadata.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.steps import run_breathing
-from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 
 log = logging.getLogger(__name__)
 
-COMMIT_OPERATIONS = 4
-"""Two compares and two puts, however many streams."""
 ENCODE_INLINE_ROWS = 2048
 """Records up to so many rows are encoded on the loop: about 0.3 ms."""
 
@@ -55,38 +46,26 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Frozen:
-    """A record as sent: the same bytes under the same gen until a definite answer."""
-
-    seq: int
-    gen: int
     plan: Plan
     record: CommitRecord
-    value: bytes
+    sent: FrozenRecord
 
 
 class Committer:
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        sender: RecordSender,
         follower: Follower,
-        own_fence: fence.Fence,
         ids: ObjectIds,
         *,
         config: MetadataConfig,
-        clock: Clock,
-        retry: Retry,
         offload: Offload,
         metrics: MetadataMetrics,
     ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+        self._sender = sender
         self._follower = follower
-        self._own_fence = own_fence
         self._ids = ids
         self._config = config
-        self._clock = clock
-        self._retry = retry
         self._offload = offload
         self._metrics = metrics
         self._queue: deque[_Waiting] = deque()
@@ -159,7 +138,7 @@ class Committer:
                 await self._commit(self._take())
             if self._follower.is_sealed:
                 # Nothing is under way here, so everything that waits can be told.
-                self.fail(self._fenced())
+                self.fail(self._sender.fenced())
             if not self._queue:
                 self._idle.set()
 
@@ -183,20 +162,19 @@ class Committer:
         try:
             while True:
                 if self._follower.is_sealed:
-                    raise self._fenced()
+                    raise self._sender.fenced()
                 frozen = await self._freeze([w.entry for w in group], may_be_empty=floor_only)
                 if isinstance(frozen, Plan):
                     self._answer(group, frozen, self._follower.revision, self._seq)
                     return
-                revision = await self._send(frozen)
+                revision = await self._sender.send(frozen.sent)
                 if revision is None:
                     continue
-                await self._follower.fold_own_record(
-                    revision, frozen.seq, frozen.record, len(frozen.value)
-                )
+                seq, value = frozen.sent.seq, frozen.sent.value
+                await self._follower.fold_own_record(revision, seq, frozen.record, len(value))
                 committed = [o for e in frozen.plan.entries for o in e.committed]
                 self._ids.committed(committed, frozen.record.floor)
-                self._answer(group, frozen.plan, revision, frozen.seq)
+                self._answer(group, frozen.plan, revision, seq)
                 return
         except TenureFenced as error:
             for waiting in group:
@@ -241,73 +219,7 @@ class Committer:
         else:
             value = await self._offload.run(Lane.CPU, commit_record.encode, made)
         self._metrics.record_bytes.observe(len(value))
-        return _Frozen(seq, gen, plan, made, value)
-
-    async def _send(self, frozen: _Frozen) -> int | None:
-        """The revision at which the record was applied; None: plan again, the gen has moved.
-
-        Errors: TenureFenced, Internal.
-        """
-        began, backoff = self._clock.monotonic(), self._retry.endless()
-        tenure = self._follower.tenure
-        fence_key, head_key = fence.key(self._prefix, tenure), head.key(self._prefix, tenure)
-        live = fence.encode(replace(self._own_fence, gen=frozen.gen))
-        while True:
-            try:
-                result = await self._kv.txn(
-                    [
-                        ValueIs(fence_key, live),
-                        ValueIs(head_key, head.encode(frozen.seq - 1)),
-                    ],
-                    [
-                        Put(head_key, head.encode(frozen.seq)),
-                        Put(record.key(self._prefix, tenure, frozen.seq), frozen.value),
-                    ],
-                    [Get(fence_key), Get(head_key)],
-                )
-            except StreamlogError as error:
-                if not is_transient(error):
-                    raise
-                self._metrics.resends.inc()
-                log.warning(
-                    "commit record %d is sent again: %s",
-                    frozen.seq,
-                    error,
-                    extra={"seq": frozen.seq},
-                )
-                await backoff.wait()
-                continue
-            self._metrics.commit_operations.inc(COMMIT_OPERATIONS)
-            self._metrics.commit_seconds.observe(self._clock.monotonic() - began)
-            if result.succeeded:
-                return result.revision
-            return await self._refused(frozen, result)
-
-    async def _refused(self, frozen: _Frozen, result: TxnResult) -> int | None:
-        """What the else-branch means (step 4)."""
-        fences, heads = result.responses
-        seq = head.decode(heads[0].value) if heads else None
-        if seq is not None and seq >= frozen.seq:
-            if seq > frozen.seq:
-                raise Internal(
-                    f"tenure {self._follower.tenure} is at record {seq}, past {frozen.seq}: "
-                    "another process commits under this tenure"
-                )
-            self._metrics.refused.labels("applied").inc()
-            return heads[0].mod_revision
-        seen = fence.decode(fences[0].value) if fences else None
-        if seen is None or not seen.is_live:
-            self._metrics.refused.labels("fenced").inc()
-            self._follower.note_sealed(seen)
-            raise self._fenced()
-        if seen.gen <= frozen.gen or seq != frozen.seq - 1:
-            raise Internal(
-                f"commit record {frozen.seq} of tenure {self._follower.tenure} was refused without "
-                f"a reason: gen {seen.gen} against {frozen.gen}, head {seq}"
-            )
-        self._metrics.refused.labels("moved").inc()
-        await self._follower.reach(fences[0].mod_revision)
-        return None
+        return _Frozen(plan, made, FrozenRecord(seq, gen, value))
 
     def _answer(self, group: list[_Waiting], plan: Plan, revision: int, seq: int) -> None:
         for waiting, planned in zip(group, plan.entries, strict=True):
@@ -322,14 +234,6 @@ class Committer:
                 waiting.answer.set_result(Committed(revision, seq, planned.stripped))
         if self.allocator is not None:
             self.allocator.changed()
-
-    def _fenced(self) -> TenureFenced:
-        return TenureFenced(
-            f"tenure {self._follower.tenure} was sealed: another process took over; start this one "
-            "again",
-            node_id=self._follower.tenure.node_id,
-            node_epoch=self._follower.tenure.node_epoch,
-        )
 
 
 def _refuse(waiting: _Waiting, error: StreamlogError) -> None:

@@ -65,8 +65,9 @@ class CompactionTenure(Protocol):
     async def commit(self, replacement: Replacement) -> Committed:
         """Durable and folded on return; waits while the metadata store is away.
 
-        Errors: Conflict (another compaction replaced an input; the outputs are released),
-        TenureFenced, Closed.
+        Errors: Conflict (another compaction replaced an input), Invalid (a rule of Replacement is
+        broken, or it is too large for a record): the outputs are released. StoreUnavailable,
+        MetadataUnavailable: nothing was sent, call again. TenureFenced, Closed.
         """
         ...
 

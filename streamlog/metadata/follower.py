@@ -26,6 +26,7 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.format.commit_record import CommitRecord
+from streamlog.format.compaction_record import CompactionRecord
 from streamlog.kvstore.interface import Change, KVStore, WatchBatch
 from streamlog.metadata.backoff import Backoff, Retry
 from streamlog.metadata.fold import Moved
@@ -68,7 +69,7 @@ class Follower:
         self._checkpoint_seen = state.checkpoint_revision
         self._adopted = asyncio.Condition()
         self._on_moved: list[Callable[[Moved], None]] = []
-        self._on_sealed: list[Callable[[], None]] = []
+        self._on_sealed: list[tuple[Tenure, Callable[[], None]]] = []
         self._own_moves: dict[tuple[Tenure, int], bytes] = {}
         self.tenure = tenure
         self.state = state
@@ -86,25 +87,36 @@ class Follower:
     @property
     def gen(self) -> int:
         """Moves away from this tenure that are folded."""
-        return self.state.fold.mark(self.tenure).gen
+        return self.gen_of(self.tenure)
+
+    def gen_of(self, tenure: Tenure) -> int:
+        return self.state.fold.mark(tenure).gen
 
     @property
     def is_sealed(self) -> bool:
         """The fence was seen sealed, or gone."""
-        own = self.state.fences.get(self.tenure)
-        return own is None or not own.is_live
+        return self.has_sealed(self.tenure)
 
-    def note_sealed(self, seen: fence.Fence | None) -> None:
-        """An answer showed the own fence sealed, before the watch did."""
+    def has_sealed(self, tenure: Tenure) -> bool:
+        """The fence of a tenure whose registration is folded was seen sealed, or gone."""
+        known = self.state.fences.get(tenure)
+        return known is None or not known.is_live
+
+    def note_sealed(self, tenure: Tenure, seen: fence.Fence | None) -> None:
+        """An answer showed the fence sealed, before the watch did."""
         if seen is None:
-            self.state.fences.pop(self.tenure, None)
+            self.state.fences.pop(tenure, None)
         else:
-            self.state.fences[self.tenure] = seen
+            self.state.fences[tenure] = seen
         self._tell_sealed()
 
-    def on_sealed(self, callback: Callable[[], None]) -> None:
-        """Called when this tenure's fence is seen sealed; maybe more than once."""
-        self._on_sealed.append(callback)
+    def on_sealed(self, callback: Callable[[], None], tenure: Tenure | None = None) -> None:
+        """Called when the tenure's fence (None: the own) is seen sealed; maybe more than once."""
+        self._on_sealed.append((tenure or self.tenure, callback))
+
+    def forget_sealed(self, tenure: Tenure) -> None:
+        """Its callbacks are not called any more."""
+        self._on_sealed = [one for one in self._on_sealed if one[0] != tenure]
 
     def on_moved(self, callback: Callable[[Moved], None]) -> None:
         """Called for every stream that this tenure loses, when that is folded."""
@@ -180,8 +192,15 @@ class Follower:
         self._checkpoint_seen = max(self._checkpoint_seen, put_at)
         self._foreign_checkpoint.set()
 
+    def show_compactions(self) -> None:
+        """In the metrics."""
+        fold = self.state.fold
+        self._metrics.compaction_counter.set(fold.compactions.counter)
+        self._metrics.patches.set(sum(g.patch_count for g in fold.generations))
+
     async def installed(self) -> None:
         """This tenure put a new `k` and changed `state` accordingly."""
+        self.show_compactions()
         async with self._adopted:
             self._adopted.notify_all()
 
@@ -256,6 +275,9 @@ class Follower:
                 await run_breathing(
                     fold.apply_record(tenure, seq, record, change.revision, len(value))
                 )
+                if isinstance(record, CompactionRecord):
+                    self._metrics.compactions_folded.inc()
+                    self.show_compactions()
         elif letter == b"m":
             tenure, gen = tenure_in(change.key, self._prefix), number_in(change.key)
             await self._take_move(tenure, gen, move.decode(change.kv.value))
@@ -263,8 +285,9 @@ class Follower:
     def _take_fence(self, change: Change) -> None:
         tenure, fold = tenure_in(change.key, self._prefix), self.state.fold
         if change.kv is not None:
-            self.state.fences[tenure] = fence.decode(change.kv.value)
-            if tenure == self.tenure:
+            known = fence.decode(change.kv.value)
+            self.state.fences[tenure] = known
+            if not known.is_live:
                 self._tell_sealed()
             return
         self.state.fences.pop(tenure, None)
@@ -283,7 +306,8 @@ class Follower:
     def _tell_sealed(self) -> None:
         if self.is_sealed:
             self.news.set()
-            for callback in self._on_sealed:
+        for tenure, callback in list(self._on_sealed):
+            if self.has_sealed(tenure):
                 callback()
 
     def _tell_moved(self, moved: list[Moved]) -> None:

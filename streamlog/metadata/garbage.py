@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from streamlog.kvstore.interface import Compare, Delete, KVStore, Operation, RevisionIs, prefix_end
+from streamlog.metadata.compactors import Compactors
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.id_allocator import ObjectIdAllocator
@@ -32,6 +33,7 @@ class Garbage:
         lookup: Lookup,
         ids: ObjectIds,
         allocator: ObjectIdAllocator,
+        compactors: Compactors,
         *,
         config: MetadataConfig,
         clock: Clock,
@@ -43,9 +45,12 @@ class Garbage:
         self._lookup = lookup
         self._ids = ids
         self._allocator = allocator
+        self._compactors = compactors
         self._config = config
         self._clock = clock
         self._metrics = metrics
+        self._listed: dict[Tenure, Orphans] = {}
+        """The windows of sealed tenures, as last told."""
         self._swept: set[Tenure] = set()
 
     def dead_objects(self, limit: int) -> list[DeadObject]:
@@ -65,6 +70,7 @@ class Garbage:
         own = self._ids.orphans
         if own:
             found.append(Orphans(self._follower.tenure, tuple(own)))
+        found += self._compactors.orphans()
         sealed = self._sealed_to_sweep()
         if sealed:
             blocks = await self._blocks(id_block.OBJECTS)
@@ -79,7 +85,8 @@ class Garbage:
                     is_dead = object_id in self._follower.state.dead
                     if not is_dead and await self._lookup.object(object_id) is None:
                         ids.append(object_id)
-                found.append(Orphans(tenure, tuple(ids), is_final))
+                self._listed[tenure] = Orphans(tenure, tuple(ids), is_final)
+                found.append(self._listed[tenure])
         return found
 
     async def orphans_deleted(self, orphans: Orphans) -> None:
@@ -87,6 +94,10 @@ class Garbage:
         if orphans.tenure == self._follower.tenure:
             self._ids.swept(orphans.object_ids)
             self._allocator.changed()
+            return
+        self._compactors.swept(orphans.tenure, orphans.object_ids)
+        # What a compactor released while it lived is not its whole window.
+        if self._listed.get(orphans.tenure) != orphans:
             return
         self._swept.add(orphans.tenure)
         if orphans.is_final:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from streamlog.errors import Internal, StreamlogError, TenureFenced
 from streamlog.kvstore.interface import Get, KVStore, Put, RevisionIs, ValueIs
 from streamlog.metadata.backoff import Retry
-from streamlog.metadata.follower import Follower
+from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, id_block
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.object_ids import ObjectIds
@@ -17,10 +17,10 @@ from streamlog.metadata.object_ids import ObjectIds
 class BlockTaker:
     """Takes blocks by a transaction on the counter and the own fence."""
 
-    def __init__(self, kv: KVStore, prefix: bytes, follower: Follower, retry: Retry) -> None:
+    def __init__(self, kv: KVStore, prefix: bytes, tenure: Tenure, retry: Retry) -> None:
         self._kv = kv
         self._prefix = prefix
-        self._follower = follower
+        self._tenure = tenure
         self._retry = retry
 
     async def take(self, kind: IdKind) -> int:
@@ -30,7 +30,7 @@ class BlockTaker:
         """
         backoff = self._retry.bounded()
         counter_key = id_block.counter_key(self._prefix, kind)
-        tenure = self._follower.tenure
+        tenure = self._tenure
         fence_key = fence.key(self._prefix, tenure)
         while True:
             try:

@@ -63,6 +63,10 @@ class Lookup:
                         found.append(RangeRow(stream_id, row.epoch, low, high))
         return found
 
+    async def ranges(self, stream_id: int, start: int, end: int) -> list[FoundRange]:
+        """Live ranges that overlap [start, end), the first ones, clipped to the stream's start."""
+        return await self._with_levels(lambda state: self._ranges(state, stream_id, start, end))
+
     async def _of_object(
         self, object_id: int, stream_id: int, start: int, end: int
     ) -> list[tuple[int, int]]:
@@ -70,10 +74,7 @@ class Lookup:
         live: list[tuple[int, int]] = []
         at = start
         while at < end:
-            low = at
-            part = await self._with_levels(
-                lambda state, low=low: self._ranges(state, stream_id, low, end)  # type: ignore[misc]
-            )
+            part = await self.ranges(stream_id, at, end)
             for one in part:
                 if one.object_id != object_id:
                     continue

@@ -76,3 +76,18 @@ class MetadataMetrics:
             "Dead objects that wait for their deletion",
             registry=registry,
         )
+        self.compactions_folded = Counter(
+            "streamlog_metadata_compactions_folded_total",
+            "Compaction records folded since the start",
+            registry=registry,
+        )
+        self.compaction_counter = Gauge(
+            "streamlog_metadata_compactions",
+            "Compactions that the cluster ever committed, as folded",
+            registry=registry,
+        )
+        self.patches = Gauge(
+            "streamlog_metadata_patches",
+            "Ranges in memory that compactions laid over older ones since the checkpoint",
+            registry=registry,
+        )

@@ -332,7 +332,7 @@ class Mover:
             if self._follower.own_move(holder, gen) == request_id:
                 return True
         if not owns:
-            self._follower.note_sealed(None)
+            self._follower.note_sealed(self._me, None)
             raise self._fenced()
         await self._follower.reach(owns[0].mod_revision)
         self._check_sealed(fence.decode(owns[0].value))
@@ -371,7 +371,7 @@ class Mover:
 
     def _check_sealed(self, own: Fence) -> None:
         if not own.is_live:
-            self._follower.note_sealed(own)
+            self._follower.note_sealed(self._me, own)
             raise self._fenced()
 
     def _fenced(self) -> TenureFenced:

@@ -61,7 +61,12 @@ class ObjectIds:
 
     @property
     def has_room(self) -> bool:
-        return self._next < self._durable + self._window
+        return self.room > 0
+
+    @property
+    def room(self) -> int:
+        """Ids that may be taken now."""
+        return self._durable + self._window - self._next
 
     @property
     def can_raise_floor(self) -> bool:

@@ -12,6 +12,7 @@ from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpoint_files import BlockReader
 from streamlog.metadata.checkpointer import Checkpointer
 from streamlog.metadata.committer import Committer
+from streamlog.metadata.compactors import Compactors
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.garbage import Garbage
@@ -23,7 +24,8 @@ from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.mover import Mover
 from streamlog.metadata.object_ids import ObjectIds
-from streamlog.metadata.registration import register
+from streamlog.metadata.record_sender import RecordSender
+from streamlog.metadata.registration import check_node_id, register
 from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
@@ -50,9 +52,10 @@ async def open_metadata(
     The tenure holds no streams yet: once the local WAL durably names it, call `take_over_previous`.
     `kv` and `store` stay the caller's to close.
 
-    Errors: InvalidName (the cluster id), MetadataUnavailable, StoreUnavailable, Corrupt,
-    UnsupportedVersion.
+    Errors: InvalidName (the cluster id), Invalid (the node id), MetadataUnavailable,
+    StoreUnavailable, Corrupt, UnsupportedVersion.
     """
+    check_node_id(node_id)
     config = config or MetadataConfig()
     prefix = prefix_of(cluster_id)
     retry = Retry(config, clock, random)
@@ -63,6 +66,7 @@ async def open_metadata(
         node_id,
         has_disk_wal=wal_mode == "disk",
         address=address,
+        window=config.put_window,
         config=config,
         clock=clock,
         retry=retry,
@@ -72,22 +76,27 @@ async def open_metadata(
     follower = Follower(kv, prefix, loader, state, registered.tenure, retry, offload, metrics)
     reader = BlockReader(store, config.block_cache_bytes)
     ids = ObjectIds(registered.object_block, config.put_window)
-    committer = Committer(
+    tenure = registered.tenure
+    sender = RecordSender(
+        kv, prefix, follower, tenure, registered.fence, clock=clock, retry=retry, metrics=metrics
+    )
+    committer = Committer(sender, follower, ids, config=config, offload=offload, metrics=metrics)
+    blocks = BlockTaker(kv, prefix, tenure, retry)
+    allocator = ObjectIdAllocator(ids, blocks, committer.ask_for_floor)
+    committer.allocator = allocator
+    lookup = Lookup(follower, reader)
+    compactors = Compactors(
         kv,
         prefix,
-        follower,
         registered.fence,
-        ids,
+        follower=follower,
+        lookup=lookup,
         config=config,
         clock=clock,
         retry=retry,
         offload=offload,
         metrics=metrics,
     )
-    blocks = BlockTaker(kv, prefix, follower, retry)
-    allocator = ObjectIdAllocator(ids, blocks, committer.ask_for_floor)
-    committer.allocator = allocator
-    lookup = Lookup(follower, reader)
     metadata = TenureMetadata(
         cluster_id,
         kv,
@@ -120,6 +129,7 @@ async def open_metadata(
             lookup,
             ids,
             allocator,
+            compactors,
             config=config,
             clock=clock,
             metrics=metrics,
@@ -128,6 +138,7 @@ async def open_metadata(
         object_ids=ids,
         allocator=allocator,
         stream_ids=StreamIds(blocks),
+        compactors=compactors,
         clock=clock,
         retry=retry,
     )

@@ -4,29 +4,51 @@ Compares the node's key, its old fence and the object id counter as read; so of 
 one node id each seals the other, and no tenure is ever used twice. A copy that lands late is
 refused, for the node's key has moved on; a registration whose answer was lost is sealed by the
 next attempt.
+
+A node's compactor registers under a number of its own (`compactor_of`), in the same way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streamlog.errors import NotFound, StreamlogError
-from streamlog.kvstore.interface import Get, KeyValue, KVStore, Put, RevisionIs
+from streamlog.errors import Invalid, MetadataUnavailable, NotFound, StreamlogError
+from streamlog.kvstore.interface import Compare, Get, KeyValue, KVStore, Put, RevisionIs
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, head, id_block, lease, node
 from streamlog.runtime.clock import Clock
 
+NODE_ID_MAX = (1 << 31) - 1
+COMPACTOR = 1 << 31
+"""In a node id: the node's compactor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`fence`: LIVE, gen 0. `object_block`: the first one, owned by the tenure."""
+    """`fence`: LIVE, gen 0. `object_block`: the first one, owned by the tenure.
+
+    All of it was written at `revision`.
+    """
 
     tenure: Tenure
     fence: fence.Fence
     object_block: int
     lease_id: int
+    revision: int
+
+
+def check_node_id(node_id: int) -> None:
+    """Errors: Invalid."""
+    if not 0 <= node_id <= NODE_ID_MAX:
+        raise Invalid(f"node id {node_id} is not one of 0 to {NODE_ID_MAX}")
+
+
+def compactor_of(node_id: int) -> int:
+    """What the node's compactor has for a node id."""
+    return node_id | COMPACTOR
 
 
 async def register(
@@ -36,17 +58,23 @@ async def register(
     *,
     has_disk_wal: bool,
     address: str,
+    window: int,
     config: MetadataConfig,
     clock: Clock,
     retry: Retry,
+    guard: Callable[[], Sequence[Compare]] = tuple,
 ) -> Registered:
-    """Errors: MetadataUnavailable after `operation_timeout_ms`."""
+    """`guard`: more to compare, asked before every attempt; its errors come out.
+
+    Errors: MetadataUnavailable after `operation_timeout_ms`.
+    """
     backoff = retry.bounded()
     while True:
         try:
             lease_id = await kv.grant_lease(config.lease_ttl_ms)
+            mine = fence.Fence(True, 0, has_disk_wal, False, window)
             found = await _attempt(
-                kv, prefix, node_id, has_disk_wal, address, config, clock, lease_id
+                kv, prefix, node_id, mine, address, config, clock, lease_id, guard()
             )
         except NotFound:
             continue  # the lease ended before it was used
@@ -55,6 +83,8 @@ async def register(
             continue
         if found is not None:
             return found
+        if backoff.is_over:
+            raise MetadataUnavailable(f"the registration of node {node_id} was overtaken each time")
         await backoff.wait()
 
 
@@ -62,11 +92,12 @@ async def _attempt(
     kv: KVStore,
     prefix: bytes,
     node_id: int,
-    has_disk_wal: bool,
+    mine: fence.Fence,
     address: str,
     config: MetadataConfig,
     clock: Clock,
     lease_id: int,
+    guard: Sequence[Compare],
 ) -> Registered | None:
     """None: another registration was faster."""
     node_key = node.key(prefix, node_id)
@@ -76,14 +107,13 @@ async def _attempt(
     old_epoch = node.decode(node_kv.value).node_epoch if node_kv else 0
     block = 1 + (id_block.decode_counter(counter_kv.value) if counter_kv else 0)
     tenure, old = Tenure(node_id, old_epoch + 1), Tenure(node_id, old_epoch)
-    mine = fence.Fence(True, 0, has_disk_wal, False, config.put_window)
     old_key = fence.key(prefix, old)
     old_kv = await kv.get(old_key)
     puts = [
         Put(
             node_key,
             node.encode(
-                node.Node(tenure.node_epoch, has_disk_wal, config.put_window, address, config.rack)
+                node.Node(tenure.node_epoch, mine.has_disk_wal, mine.window, address, config.rack)
             ),
         ),
         Put(fence.key(prefix, tenure), fence.encode(mine)),
@@ -96,13 +126,16 @@ async def _attempt(
         old_fence = fence.decode(old_kv.value)
         if old_fence.is_live:
             puts.append(Put(old_key, fence.encode(old_fence.sealed(clock.now_ms()))))
-    compares = [
+    compares: list[Compare] = [
+        *guard,
         RevisionIs(node_key, _revision(node_kv)),
         RevisionIs(old_key, _revision(old_kv)),
         RevisionIs(counter_key, _revision(counter_kv)),
     ]
     result = await kv.txn(compares, puts)
-    return Registered(tenure, mine, block, lease_id) if result.succeeded else None
+    if not result.succeeded:
+        return None
+    return Registered(tenure, mine, block, lease_id, result.revision)
 
 
 def _first(found: tuple[KeyValue, ...]) -> KeyValue | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from streamlog.errors import (
     Closed,
@@ -15,10 +15,12 @@ from streamlog.errors import (
     StreamlogError,
     TenureFenced,
 )
-from streamlog.kvstore.interface import Get, KVStore, Put, ValueIs
-from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.kvstore.interface import KVStore
+from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpointer import Checkpointer
 from streamlog.metadata.committer import Committer
+from streamlog.metadata.compaction_interface import CompactionPoint, CompactionTenure, LiveObject
+from streamlog.metadata.compactors import Compactors
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.garbage import Garbage
 from streamlog.metadata.id_allocator import ObjectIdAllocator, StreamIds, check_count
@@ -29,6 +31,7 @@ from streamlog.metadata.interface import (
     LiveRange,
     ObjectRow,
     Orphans,
+    RangeRow,
     StreamRow,
     Tenure,
 )
@@ -37,10 +40,14 @@ from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.mover import Mover
 from streamlog.metadata.object_ids import ObjectIds
+from streamlog.metadata.own_seal import seal_own
+from streamlog.metadata.registration import compactor_of
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class TenureMetadata:
@@ -62,6 +69,7 @@ class TenureMetadata:
         liveness: Liveness,
         object_ids: ObjectIds,
         allocator: ObjectIdAllocator,
+        compactors: Compactors,
         stream_ids: StreamIds,
         clock: Clock,
         retry: Retry,
@@ -79,6 +87,7 @@ class TenureMetadata:
         self._liveness = liveness
         self._object_ids = object_ids
         self._allocator = allocator
+        self._compactors = compactors
         self._stream_ids = stream_ids
         self._clock = clock
         self._retry = retry
@@ -89,12 +98,20 @@ class TenureMetadata:
         self._is_closed = False
 
     def start(self) -> None:
-        """Begins following, committing, checkpointing and keeping the lease."""
+        """Begins following, committing, checkpointing and keeping the lease.
+
+        A compactor that the node's earlier process left behind is sealed.
+        """
+        mine = compactor_of(self.tenure.node_id)
+        fences = self._follower.state.fences
+        left = [t for t, known in fences.items() if t.node_id == mine and known.is_live]
         self._background.spawn(self._follower.follow(), name="follow")
         self._background.spawn(self._follower.adopt(), name="adopt")
         self._background.spawn(self._committer.run(), name="commit")
         self._background.spawn(self._checkpointer.run(), name="checkpoint")
         self._background.every(self._liveness.interval_s, self._liveness.tick, name="lease")
+        if left:
+            self._background.spawn(self._seal_compactors(left), name="seal_compactors")
 
     # what is known
 
@@ -148,13 +165,7 @@ class TenureMetadata:
         """
         self._check_open()
         backoff = self._retry.bounded()
-        try:
-            async with asyncio.timeout(backoff.left_s()):
-                await self._follower.catch_up(backoff)
-        except TimeoutError as error:
-            raise MetadataUnavailable(
-                "the metadata store did not bring its newest records in time; try again"
-            ) from error
+        await self._in_time(self._follower.catch_up(backoff))
         return self.revision
 
     # ids
@@ -212,6 +223,24 @@ class TenureMetadata:
         # Given up half-way, it would not know whether the metadata names its files.
         await self._background.unbroken(self._checkpointer.checkpoint, name="checkpoint_now")
 
+    # compaction and repair
+
+    async def compaction_point(self) -> CompactionPoint:
+        self._check_open()
+        return await self._in_time(self._compactors.point())
+
+    async def live_objects(self, *, after: int = 0, limit: int = 1000) -> list[LiveObject]:
+        self._check_open()
+        return await self._lookup.live_objects(after, limit)
+
+    async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
+        self._check_open()
+        return await self._lookup.live_parts(object_id, rows)
+
+    async def open_compaction_tenure(self, *, ids_max: int) -> CompactionTenure:
+        self._check_open()
+        return await self._in_time(self._compactors.open(ids_max))
+
     # garbage
 
     def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
@@ -248,7 +277,17 @@ class TenureMetadata:
             backoff = self._retry.bounded()
             async with asyncio.timeout(backoff.left_s()):
                 await self._committer.drained()
-                await self._seal(drained)
+                await self._compactors.close()
+                await seal_own(
+                    self._kv,
+                    self._prefix,
+                    self._follower,
+                    self.tenure,
+                    self._own_fence,
+                    drained=drained,
+                    clock=self._clock,
+                    backoff=backoff,
+                )
                 await self._liveness.end()
         except TimeoutError:
             log.warning("the metadata store did not answer: the next start seals this tenure")
@@ -261,30 +300,19 @@ class TenureMetadata:
         self._is_closed = True
         await self._stop()
 
-    async def _seal(self, drained: bool) -> None:
-        key = fence.key(self._prefix, self.tenure)
-        backoff = self._retry.bounded()
-        while not self.is_fenced:
-            gen = self._follower.gen
-            own = replace(self._own_fence, gen=gen)
-            sealed = own.sealed(self._clock.now_ms(), drained=drained)
-            try:
-                result = await self._kv.txn(
-                    [ValueIs(key, fence.encode(own))], [Put(key, fence.encode(sealed))], [Get(key)]
-                )
-            except StreamlogError as error:
-                if not is_transient(error):
-                    raise
-                await backoff.after(error)
-                continue
-            if result.succeeded or not result.responses[0]:
-                return
-            if not fence.decode(result.responses[0][0].value).is_live:
-                return
-            await self._follower.reach(result.responses[0][0].mod_revision)
+    async def _seal_compactors(self, tenures: Sequence[Tenure]) -> None:
+        for tenure in tenures:
+            backoff = self._retry.endless()
+            while True:
+                try:
+                    await self._mover.seal(tenure, even_if_alive=True)
+                    break
+                except StreamlogError as error:
+                    await backoff.after(error)
 
     async def _stop(self) -> None:
         closed = self._failure or Closed("the metadata was closed")
+        await self._compactors.kill()
         await self._background.close()
         self._committer.fail(closed)
         self._follower.fail(closed)
@@ -300,8 +328,19 @@ class TenureMetadata:
             error.__cause__ = cause
         self._failure = error
         self._committer.fail(error)
+        self._compactors.fail(error)
         self._follower.fail(error)
         self._ended.set()
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        """What waits for the fold waits for the metadata store: not for ever."""
+        try:
+            async with asyncio.timeout(self._retry.bounded().left_s()):
+                return await work
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                "the metadata store did not bring its newest records in time; try again"
+            ) from error
 
     def _check_open(self) -> None:
         if self._failure is not None:

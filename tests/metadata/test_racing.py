@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import Compare, Operation, Put, RevisionIs
-from streamlog.metadata import committer, fold, garbage, plan
+from streamlog.metadata import fold, garbage, plan, record_sender
 from streamlog.metadata.keys.space import prefix_of
 from tests.metadata.racing import Mutation, Violation, race
 
@@ -77,7 +77,7 @@ def _strip_by_holder(draft: plan._EntryDraft, info: fold.Info, epoch: int) -> bo
 
 
 async def _refused_is_not_applied(
-    self: committer.Committer, frozen: committer._Frozen, result: object
+    self: record_sender.RecordSender, frozen: object, result: object
 ) -> None:
     heads = result.responses[1]  # type: ignore[attr-defined]
     await self._follower.reach(heads[0].mod_revision)
@@ -92,7 +92,7 @@ def _sweep_without_seal(self: garbage.Garbage) -> list[tuple[object, bool]]:
     [
         pytest.param(plan._EntryDraft, "_is_mine", _strip_by_holder, id="strip by holder"),
         pytest.param(
-            committer.Committer,
+            record_sender.RecordSender,
             "_refused",
             _refused_is_not_applied,
             id="a refused resend is taken for not applied",
