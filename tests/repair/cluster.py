@@ -1,0 +1,114 @@
+"""A whole engine over stores that outlive it, and helpers to fill, break and check it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import streamlog
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.kvstore.interface import KVStore
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.model.batch import RecordBatch
+from streamlog.model.stream import Stream
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.repair.findings import Report
+from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
+from streamlog.wiring import Components, OpenEngine
+from tests.support.server_harness import batch
+
+TIMEOUT_S = 30.0
+
+
+@dataclass
+class Cluster:
+    """`node()` opens an engine in it; the stores stay."""
+
+    clock: SystemClock = field(default_factory=SystemClock)
+    random: SeededRandom = field(default_factory=lambda: SeededRandom(5))
+    config: StreamEngineConfig = field(default_factory=StreamEngineConfig)
+
+    def __post_init__(self) -> None:
+        self.store = MemoryObjectStore(self.clock)
+        self.kv: KVStore = MemoryKVStore(self.clock)
+        self.offload = ThreadOffload()
+
+    @asynccontextmanager
+    async def node(
+        self, node_id: int = 1, *, crash: bool = False, wal: Literal["object"] = "object"
+    ) -> AsyncIterator[OpenEngine]:
+        parts = Components(store=self.store, kv=self.kv, random=self.random)
+        async with streamlog.open(
+            "memory://",
+            meta="memory://",
+            wal=wal,
+            node_id=node_id,
+            config=self.config,
+            components=parts,
+        ) as engine:
+            yield engine
+            if crash:
+                await engine.kill()
+
+    def lose_metadata(self) -> None:
+        self.kv = MemoryKVStore(self.clock)
+
+    async def fsck(self, *, deep: bool = True, repair: bool = False, force: bool = False) -> Report:
+        return await fsck(
+            self.kv,
+            self.store,
+            clock=self.clock,
+            random=self.random,
+            offload=self.offload,
+            options=FsckOptions(deep, repair, force),
+        )
+
+    async def is_clean(self) -> None:
+        report = await self.fsck()
+        assert report.is_clean, [str(one) for one in report.findings]
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S))
+
+
+async def produce(log: AbstractLog, *values: bytes) -> int:
+    """One batch, acknowledged; its base offset."""
+    return (await (await log.append(batch(*values)))).base_offset
+
+
+async def consume(log: AbstractLog) -> bytes:
+    """The bytes of all batches."""
+    found, at = [], log.log_start_offset
+    while at < log.high_watermark:
+        fetched = await log.fetch(at, 1 << 20)
+        found += [bytes(part) for part in fetched.parts]
+        at = fetched.next_offset
+    return b"".join(found)
+
+
+async def partition(engine: OpenEngine, topic: str, number: int = 0) -> AbstractLog:
+    return await engine.logs.log(TopicPartition(topic, number))
+
+
+async def append(stream: Stream, *payloads: bytes) -> None:
+    for payload in payloads:
+        await stream.append(RecordBatch(1, 1000, (payload,)))
+
+
+async def read(stream: Stream) -> dict[int, bytes]:
+    """Payload by offset."""
+    found: dict[int, bytes] = {}
+    at = stream.start_offset
+    while at < stream.confirm_offset:
+        for one in (await stream.fetch(at, stream.confirm_offset, 1 << 20)).batches:
+            found[one.base_offset] = b"".join(one.parts)
+            at = one.end_offset
+    return found
