@@ -3,36 +3,47 @@
 1. `peek` finds a loaded value. `pending` finds one that is being loaded.
 2. `begin` announces a load; `finish` or `fail` ends it and tells everybody who waits.
 3. A load belongs to whoever began it, never to a waiter: a cancelled waiter stops nothing.
+4. Values of one group share memory: they are used and dropped together.
+5. The bound covers what is loaded and what was reserved for loads under way.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+class _Group(Generic[K]):
+    __slots__ = ("keys", "retired", "size_bytes")
+
+    def __init__(self) -> None:
+        self.keys: list[K] = []
+        self.size_bytes = 0
+        self.retired: set[K] = set()
+
+
 class SingleFlightCache(Generic[K, V]):
-    """Values by key, the least recently used dropped while their bytes pass the bound."""
+    """Values by key; the least recently used group goes while the bytes pass the bound."""
 
     def __init__(self, bound_bytes: int) -> None:
         self.bound_bytes = bound_bytes
         self.size_bytes = 0
-        self.hits = 0
-        self.misses = 0
-        self._loaded: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.reserved_bytes = 0
+        self._loaded: dict[K, tuple[V, Hashable]] = {}
+        self._groups: OrderedDict[Hashable, _Group[K]] = OrderedDict()
         self._loading: dict[K, asyncio.Future[V]] = {}
 
     def peek(self, key: K) -> V | None:
-        """The value, made the most recently used one; None when it is not loaded."""
+        """The value, its group made the most recently used one; None when it is not loaded."""
         found = self._loaded.get(key)
         if found is None:
             return None
-        self._loaded.move_to_end(key)
+        self._groups.move_to_end(found[1])
         return found[0]
 
     def __contains__(self, key: K) -> bool:
@@ -51,16 +62,28 @@ class SingleFlightCache(Generic[K, V]):
         self._loading[key] = future
         return future
 
-    def finish(self, key: K, value: V, size_bytes: int) -> None:
-        """Ends a load; the value is kept, and told to everybody even if it fits no bound."""
+    def reserve(self, size_bytes: int) -> None:
+        """Makes room for a load whose bytes are on their way; give it back with a negative size."""
+        self.reserved_bytes += size_bytes
+        self._evict()
+
+    def finish(self, key: K, value: V, size_bytes: int, group: Hashable = None) -> None:
+        """Ends a load; the value is kept, and told to everybody even if it fits no bound.
+
+        `group`: what else lies in the same memory; None: nothing.
+        """
         future = self._loading.pop(key)
         if not future.done():
             future.set_result(value)
-        self._loaded[key] = (value, size_bytes)
+        name: Hashable = (key,) if group is None else group
+        self._loaded[key] = (value, name)
+        members = self._groups.get(name)
+        if members is None:
+            members = self._groups[name] = _Group()
+        members.keys.append(key)
+        members.size_bytes += size_bytes
         self.size_bytes += size_bytes
-        while self.size_bytes > self.bound_bytes and self._loaded:
-            _, (_, dropped_bytes) = self._loaded.popitem(last=False)
-            self.size_bytes -= dropped_bytes
+        self._evict()
 
     def fail(self, key: K, error: BaseException) -> None:
         """Ends a load with an error; nothing is kept."""
@@ -68,8 +91,26 @@ class SingleFlightCache(Generic[K, V]):
         if not future.done():
             future.set_exception(error)
 
-    def discard(self, key: K) -> None:
-        """Forgets a loaded value."""
-        found = self._loaded.pop(key, None)
+    def retire(self, key: K) -> None:
+        """The value will hardly be asked for again: once all of its group are, it goes first."""
+        found = self._loaded.get(key)
         if found is not None:
-            self.size_bytes -= found[1]
+            group = self._groups[found[1]]
+            group.retired.add(key)
+            if len(group.retired) == len(group.keys):
+                self._groups.move_to_end(found[1], last=False)
+
+    def discard(self, wanted: Callable[[K], bool]) -> None:
+        """Forgets loaded values, and their groups with them. Looks at every key."""
+        for name in {name for key, (_, name) in self._loaded.items() if wanted(key)}:
+            self._drop(name)
+
+    def _evict(self) -> None:
+        while self._groups and self.size_bytes + self.reserved_bytes > self.bound_bytes:
+            self._drop(next(iter(self._groups)))
+
+    def _drop(self, name: Hashable) -> None:
+        group = self._groups.pop(name)
+        self.size_bytes -= group.size_bytes
+        for key in group.keys:
+            del self._loaded[key]

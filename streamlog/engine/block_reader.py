@@ -1,7 +1,10 @@
 """Gets index regions and data blocks out of the store, each once, neighbours in one GET.
 
-Loads run in the reader's own tasks: a caller that goes away stops nothing, and whoever asks for the
-same block meanwhile waits for the same load.
+1. Loads run in tasks of their own: a caller that goes away stops nothing, and whoever asks for the
+   same block meanwhile waits for the same load.
+2. The blocks of one GET share its memory, so the cache keeps and drops them together.
+3. A GET under way is charged to the block cache; GETs wait while those under way fill it.
+4. Small objects come whole, with their index: their blocks need no GET of their own.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlog.cache.single_flight import SingleFlightCache
+from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.errors import Closed, StreamlogError
+from streamlog.errors import Closed, Corrupt, Invalid, StreamlogError
 from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_index import ObjectIndex, decode_index
 from streamlog.metadata.interface import ObjectRow
@@ -21,28 +25,28 @@ from streamlog.model.batch import StoredBatch
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.background import Background
-from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
-GET_BYTES_MAX = 4 << 20
-"""Neighbouring blocks share a GET up to this size: the first ones arrive while others are read."""
 _GETS_MAX = 16
 _INLINE_BYTES_MAX = 16 * 1024
-"""Smaller blocks are decoded on the loop: the way to a thread and back would cost more."""
+"""Smaller pieces are decoded on the loop: the way to a thread and back would cost more."""
 _BATCH_BYTES = 200
 """Memory of one decoded batch beside its payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRegion:
-    """An object's decoded index, and the region's bytes for the attributes in it."""
+    """An object's decoded index, the region's bytes for the attributes in it, and of a small object
+    all that lies before it."""
 
     index: ObjectIndex
-    data: Buffer
+    data: memoryview
+    body: memoryview | None
 
 
 BlockKey = tuple[int, int]
 """Object id, position."""
+Blocks = Sequence[StoredBatch]
 
 
 class BlockReader:
@@ -58,111 +62,178 @@ class BlockReader:
         self._offload = offload
         self._background = background
         self._metrics = metrics
+        self._gap_bytes_max = config.get_gap_bytes_max
+        self._small_object_bytes = config.small_object_bytes
         self._gets = asyncio.Semaphore(_GETS_MAX)
         self._lagging_gets = asyncio.Semaphore(config.lagging_reads_max)
-        self.blocks: SingleFlightCache[BlockKey, Sequence[StoredBatch]] = SingleFlightCache(
+        self._gate = ByteGate(config.block_cache_bytes)
+        self.blocks: SingleFlightCache[BlockKey, Blocks] = SingleFlightCache(
             config.block_cache_bytes
         )
         self.indexes: SingleFlightCache[int, IndexRegion] = SingleFlightCache(
             config.index_cache_bytes
         )
 
-    async def index(self, row: ObjectRow) -> IndexRegion:
-        """Errors: ObjectNotFound, Corrupt, StoreUnavailable."""
+    async def index(self, row: ObjectRow, *, with_body: bool = True) -> IndexRegion:
+        """`with_body`: its blocks will be wanted too, so a small object is read whole.
+
+        Errors: ObjectNotFound, Corrupt, StoreUnavailable.
+        """
         found = self.indexes.peek(row.object_id)
         self._count("index", found is not None)
         if found is not None:
             return found
-        self.load_index(row)
+        self.load_index(row, with_body=with_body)
         future = self.indexes.pending(row.object_id)
         assert future is not None
         return await asyncio.shield(future)
 
-    def load_index(self, row: ObjectRow) -> None:
+    def has(self, row: ObjectRow, block: BlockRow) -> bool:
+        """The block is here, or on its way."""
+        return (row.object_id, block.position) in self.blocks
+
+    def load_index(self, row: ObjectRow, *, with_body: bool = True) -> None:
         """Starts to read the object's index, if it is not here yet."""
         if row.object_id not in self.indexes:
             self.indexes.begin(row.object_id)
-            self._background.spawn(self._load_index(row), name="index")
+            self._background.spawn(self._load_index(row, with_body), name="index")
 
-    def load(self, row: ObjectRow, blocks: Sequence[BlockRow], *, is_lagging: bool = False) -> None:
-        """Starts to read those of an object's blocks, given in order, that are not here yet."""
+    def load(
+        self,
+        row: ObjectRow,
+        blocks: Sequence[BlockRow],
+        get_bytes_max: int,
+        *,
+        is_lagging: bool = False,
+    ) -> int:
+        """Starts to read those of an object's blocks, given in order, that are not here yet.
+
+        A GET ends with the block that reaches `get_bytes_max`. The bytes of blocks that are on
+        their way now and were not before.
+        """
         run: list[BlockRow] = []
-        run_bytes = 0
+        started = 0
         for block in blocks:
             if (row.object_id, block.position) in self.blocks:
                 continue
-            if run and (
-                run[-1].position + run[-1].length != block.position
-                or run_bytes + block.length > GET_BYTES_MAX
-            ):
-                self._start(row, run, is_lagging)
-                run, run_bytes = [], 0
+            if run:
+                end = run[-1].position + run[-1].length
+                is_full = end - run[0].position >= get_bytes_max
+                if is_full or block.position - end > self._gap_bytes_max:
+                    self._start(row, run, is_lagging)
+                    run = []
             run.append(block)
-            run_bytes += block.length
+            started += block.length
         if run:
             self._start(row, run, is_lagging)
+        return started
 
-    async def block(
-        self, row: ObjectRow, block: BlockRow, *, is_lagging: bool = False
-    ) -> Sequence[StoredBatch]:
-        """Errors: ObjectNotFound, Corrupt, StoreUnavailable."""
+    def held(self, row: ObjectRow, block: BlockRow) -> Blocks | asyncio.Future[Blocks]:
+        """A block for which `load` was called just now: loaded, or the load under way.
+
+        Errors of the load: ObjectNotFound, Corrupt, StoreUnavailable. Wait for it through
+        `asyncio.shield`.
+        """
         key = (row.object_id, block.position)
         found = self.blocks.peek(key)
         self._count("block", found is not None)
         if found is not None:
             return found
-        if self.blocks.pending(key) is None:
-            self.load(row, [block], is_lagging=is_lagging)
         future = self.blocks.pending(key)
         assert future is not None
-        return await asyncio.shield(future)
+        return future
+
+    def retire(self, row: ObjectRow, block: BlockRow) -> None:
+        """A reader in sequence has gone past the block."""
+        self.blocks.retire((row.object_id, block.position))
+
+    def forget(self, object_id: int) -> None:
+        """The object is gone from the store; what is here of it will not be asked for."""
+        self.indexes.discard(lambda key: key == object_id)
+        self.blocks.discard(lambda key: key[0] == object_id)
 
     def _start(self, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool) -> None:
         for block in run:
             self.blocks.begin((row.object_id, block.position))
         self._background.spawn(self._load_blocks(row, run, is_lagging), name="blocks")
 
-    async def _load_index(self, row: ObjectRow) -> None:
+    async def _load_index(self, row: ObjectRow, with_body: bool) -> None:
         key = data_key(row.object_id)
+        end = row.index_position + row.index_length
+        is_whole = with_body and end <= self._small_object_bytes
+        start = 0 if is_whole else row.index_position
         try:
             async with self._gets:
-                data = await self._store.get(key, row.index_position, row.index_length)
-            self._metrics.get_bytes.inc(len(data))
-            region = IndexRegion(decode_index(data, row, object_key=key), data)
+                data = await self._get(key, start, end - start)
+            region = data[row.index_position - start :]
+            if len(region) <= _INLINE_BYTES_MAX:
+                index = decode_index(region, row, object_key=key)
+            else:
+                index = await self._offload.run(Lane.CPU, _decode_index, region, row, key)
         except StreamlogError as error:
             self.indexes.fail(row.object_id, error)
         except asyncio.CancelledError:
             self.indexes.fail(row.object_id, _closed())
             raise
         else:
-            size_bytes = len(data) + region.index.memory_bytes
-            self.indexes.finish(row.object_id, region, size_bytes)
+            body = data[: row.index_position] if is_whole else None
+            self.indexes.finish(
+                row.object_id, IndexRegion(index, region, body), len(data) + index.memory_bytes
+            )
 
     async def _load_blocks(self, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool) -> None:
         key = data_key(row.object_id)
         start = run[0].position
-        done = 0
+        length = run[-1].position + run[-1].length - start
+        left = list(reversed(run))
+        reserved = 0
+        group = object()
         try:
-            async with self._lagging_gets if is_lagging else self._gets:
-                length = run[-1].position + run[-1].length - start
-                data = await self._store.get(key, start, length)
-            self._metrics.get_bytes.inc(len(data))
-            view = memoryview(data)
-            for block in run:
+            region = self.indexes.peek(row.object_id)
+            if region is not None and region.body is not None:
+                view = region.body[start : start + length]
+            else:
+                lane = self._lagging_gets if is_lagging else self._gets
+                async with lane, self._gate.passing(length):
+                    reserved = length
+                    self.blocks.reserve(length)
+                    view = await self._get(key, start, length)
+            while left:
+                block = left[-1]
                 at = block.position - start
                 batches = await self._decode(view[at : at + block.length], block, key, is_lagging)
-                size_bytes = len(batches) * _BATCH_BYTES + sum(
-                    len(batch.parts[0]) for batch in batches
+                returned = min(reserved, block.length)
+                reserved -= returned
+                self.blocks.reserve(-returned)
+                left.pop()
+                self.blocks.finish(
+                    (row.object_id, block.position), batches, _memory_bytes(batches), group
                 )
-                self.blocks.finish((row.object_id, block.position), batches, size_bytes)
-                done += 1
         except StreamlogError as error:
-            for block in run[done:]:
-                self.blocks.fail((row.object_id, block.position), error)
+            self._fail(row, left, error)
         except asyncio.CancelledError:
-            for block in run[done:]:
-                self.blocks.fail((row.object_id, block.position), _closed())
+            self._fail(row, left, _closed())
             raise
+        finally:
+            self.blocks.reserve(-reserved)
+
+    async def _get(self, key: str, start: int, length: int) -> memoryview:
+        try:
+            data = await self._store.get(key, start, length)
+        except Invalid as error:
+            raise Corrupt(
+                f"{key} ends before byte {start}, where the metadata says that it has data: run "
+                "fsck",
+                object_key=key,
+                start=start,
+                end=start + length,
+            ) from error
+        self._metrics.get_bytes.inc(len(data))
+        return memoryview(data)
+
+    def _fail(self, row: ObjectRow, blocks: Sequence[BlockRow], error: StreamlogError) -> None:
+        for block in blocks:
+            self.blocks.fail((row.object_id, block.position), error)
 
     async def _decode(
         self, data: memoryview, block: BlockRow, key: str, is_lagging: bool
@@ -177,8 +248,16 @@ class BlockReader:
         counter.labels(cache).inc()
 
 
+def _memory_bytes(batches: Sequence[StoredBatch]) -> int:
+    return sum([len(batch.parts[0]) for batch in batches]) + len(batches) * _BATCH_BYTES
+
+
 def _decode(data: memoryview, block: BlockRow, key: str) -> Sequence[StoredBatch]:
     return decode_block(data, block, object_key=key)
+
+
+def _decode_index(data: memoryview, row: ObjectRow, key: str) -> ObjectIndex:
+    return decode_index(data, row, object_key=key)
 
 
 def _closed() -> Closed:

@@ -134,15 +134,39 @@ class ReadConfig:
         "readers near the end never ask the store.",
     )
     block_cache_bytes: int = setting(
-        64 * MIB, "Decoded blocks of readers further behind, least recently used dropped first."
+        128 * MIB,
+        "Decoded blocks of readers further behind, least recently used dropped first, and GETs "
+        "under way. Readers in sequence share it: with less than 64 MiB for each their GETs are "
+        "smaller, and more.",
     )
     index_cache_bytes: int = setting(16 * MIB, "Decoded index sections of objects.")
     read_ahead_bytes_min: int = setting(
-        512 * 1024, "First read of a reader; doubles while it reads on in sequence."
+        512 * 1024, "Smallest GET of a reader in sequence, when many share the block cache."
+    )
+    read_ahead_bytes_first: int = setting(
+        12 * MIB,
+        "First GET ahead of a reader that goes on past its first fetch. Larger: fewer GETs; "
+        "smaller: its second fetch is answered sooner, and less is read in vain.",
     )
     read_ahead_bytes_max: int = setting(
         32 * MIB,
-        "Most that one reader reads ahead; never more than a quarter of the block cache.",
+        "Largest GET ahead. Larger: fewer GETs; smaller: less memory for each reader, and shorter "
+        "waits where a connection is slow.",
+    )
+    get_bytes_max: int = setting(
+        8 * MIB,
+        "A fetch larger than this reads it in several GETs at a time. Smaller ones answer sooner "
+        "and cost requests.",
+        minimum=MIB,
+    )
+    get_gap_bytes_max: int = setting(
+        512 * 1024,
+        "Two pieces of an object that lie so close are read in one GET, with what lies between "
+        "them. Larger: fewer GETs, more bytes read in vain.",
+    )
+    small_object_bytes: int = setting(
+        256 * 1024,
+        "Objects up to this size are read whole, index and data in one GET.",
     )
     lagging_reads_max: int = setting(
         4, "Reads of far-behind readers at a time, so that they cannot slow the others.", minimum=1

@@ -19,6 +19,7 @@ from streamlog.cache.tail import TailCache
 from streamlog.engine.block_reader import BlockReader
 from streamlog.engine.budget import Budget
 from streamlog.engine.closing import ClosePolicy
+from streamlog.engine.cold_reader import ReaderMetadata
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.fetcher import Fetcher
 from streamlog.engine.group import Group, confirm
@@ -39,7 +40,7 @@ from streamlog.errors import (
     StreamlogError,
     TenureFenced,
 )
-from streamlog.metadata.interface import Committed, Metadata, StreamRow
+from streamlog.metadata.interface import Committed, StreamRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
@@ -57,7 +58,7 @@ class EngineParts:
     """What an engine is made of. `wal` with mode "object": left behind by disk mode, replayed."""
 
     mode: WalMode
-    metadata: Metadata
+    metadata: ReaderMetadata
     store: ObjectStore
     wal: WriteAheadLog | None
     clock: Clock

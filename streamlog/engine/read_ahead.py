@@ -1,43 +1,108 @@
 """Finds readers that go through a stream in sequence, and how far ahead to read for each.
 
-A reader has no name: it is known by the offset at which its next fetch will start. Its window
-doubles with every fetch that goes on where the last one ended.
+A reader has no name: it is known by the offset at which its next fetch will start.
+1. Its first fetch reads what it asks for. When it goes on past that, it is *in sequence*, and its
+   GETs grow: to the first step, then to the maximum.
+2. In sequence, the next GETs are under way while earlier ones are decoded and consumed.
+3. Readers in sequence share the block cache: each asks ahead for its share at most, in GETs of at
+   most half of it, so that what was read ahead is not dropped before it is consumed.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+
+from streamlog.engine.config import ReadConfig
+from streamlog.runtime.clock import Clock
 
 _READERS_MAX = 4096
+_ACTIVE_S = 5.0
+"""A reader that has not moved for so long has no share of the cache any more."""
+_COUNT_EVERY_S = 0.25
+_GETS_AHEAD_MAX = 3
+"""One that is consumed and two under way."""
 
 
 class Reader:
-    """`ahead_until`: blocks up to this offset were asked for."""
+    """`asked_until`: blocks up to this offset were asked for. `asked_bytes` of them: not consumed
+    as far as whole GETs go."""
 
-    __slots__ = ("ahead_until", "is_busy", "window_bytes")
+    __slots__ = ("_asked", "asked_bytes", "asked_until", "is_busy", "moved_at", "window_bytes")
 
-    def __init__(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes
-        self.ahead_until = 0
+    def __init__(self) -> None:
+        self._asked: deque[tuple[int, int]] = deque()
+        self.window_bytes = 0
+        """Of its next GET; 0 before it is in sequence."""
+        self.asked_until = 0
+        self.asked_bytes = 0
         self.is_busy = False
+        self.moved_at = 0.0
+
+    def asked(self, until: int, size_bytes: int) -> None:
+        """A GET up to the offset `until` is under way."""
+        self._asked.append((until, size_bytes))
+        self.asked_until = max(self.asked_until, until)
+        self.asked_bytes += size_bytes
+
+    def consumed(self, offset: int) -> None:
+        """Everything below `offset` has been handed out."""
+        while self._asked and self._asked[0][0] <= offset:
+            self.asked_bytes -= self._asked.popleft()[1]
+        self.asked_until = max(self.asked_until, offset)
 
 
 class Readers:
-    def __init__(self, window_bytes_min: int, window_bytes_max: int) -> None:
-        self._min = min(window_bytes_min, window_bytes_max)
-        self._max = window_bytes_max
+    def __init__(self, config: ReadConfig, clock: Clock) -> None:
+        self._clock = clock
+        self._total = config.block_cache_bytes
+        self._min = config.read_ahead_bytes_min
+        self._first = min(config.read_ahead_bytes_first, config.read_ahead_bytes_max)
+        self._max = config.read_ahead_bytes_max
         self._known: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+        self._active = 1
+        self._counted_at = -1e9
 
     def at(self, stream_id: int, offset: int) -> tuple[Reader, bool]:
         """The reader whose next offset this is (True), or a new one (False)."""
         reader = self._known.pop((stream_id, offset), None)
         if reader is None:
-            return Reader(self._min), False
-        reader.window_bytes = min(reader.window_bytes * 2, self._max)
+            return Reader(), False
+        reader.consumed(offset)
         return reader, True
 
     def moved(self, stream_id: int, reader: Reader, offset: int) -> None:
         """The reader's next fetch will start at `offset`."""
+        reader.moved_at = self._clock.monotonic()
         self._known[stream_id, offset] = reader
         if len(self._known) > _READERS_MAX:
             self._known.popitem(last=False)
+
+    def step(self, reader: Reader) -> int:
+        """Bytes of the reader's next GET in sequence; the one after it is larger."""
+        size = max(reader.window_bytes, self._first)
+        reader.window_bytes = self._max
+        return self._clipped(size)
+
+    def may_go_ahead(self, reader: Reader) -> bool:
+        """There is room in the reader's share for its next GET."""
+        if not reader.window_bytes:
+            return False
+        return reader.asked_bytes + self._clipped(reader.window_bytes) <= self._share()
+
+    def _clipped(self, size: int) -> int:
+        return max(self._min, min(size, self._share() // 2))
+
+    def _share(self) -> int:
+        now = self._clock.monotonic()
+        if now - self._counted_at >= _COUNT_EVERY_S:
+            self._counted_at = now
+            self._active = max(
+                1,
+                sum(
+                    [
+                        reader.window_bytes > 0 and reader.moved_at > now - _ACTIVE_S
+                        for reader in self._known.values()
+                    ]
+                ),
+            )
+        return min(self._total // self._active, _GETS_AHEAD_MAX * self._max)

@@ -36,6 +36,8 @@ class FakeMetadata:
         self.commits: list[CommitEntry] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.caught_up = 0
+        self.while_catching_up: Callable[[], None] = lambda: None
         self._lost: Callable[[int, int], None] = lambda stream_id, epoch: None
         self._stream_ids = 0
         self._object_ids = 0
@@ -73,6 +75,11 @@ class FakeMetadata:
             if row.end > max(start, first) and row.start < end
         ]
         return found[:limit]
+
+    async def catch_up(self) -> int:
+        self.caught_up += 1
+        self.while_catching_up()
+        return self.revision
 
     async def object(self, object_id: int) -> ObjectRow | None:
         return None

@@ -192,11 +192,16 @@ def test_readers_of_one_block_share_one_request() -> None:
         async with world.engine() as (streams, _):
             stream = await streams.create_and_open_stream()
             await stream.append(batch(bytes(100_000)))
+            await stream.append(batch(bytes(300_000)))
             world.store.gets.clear()
             reads = [stream.fetch(0, 1, 1) for _ in range(50)]
             assert len(await asyncio.gather(*reads)) == 50
+            # A small object comes as a whole.
+            assert len(world.store.gets) == 1
+            reads = [stream.fetch(1, 2, 1) for _ in range(50)]
+            assert len(await asyncio.gather(*reads)) == 50
             # One for the index region, one for the block.
-            assert len(world.store.gets) == 2
+            assert len(world.store.gets) == 3
 
     run(scenario)
 

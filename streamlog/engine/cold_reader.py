@@ -1,0 +1,335 @@
+"""Reads what is no longer in memory: out of objects, at the places that the fold names.
+
+1. Live ranges come from the fold, never from an object's own index: an object may hold ranges that
+   another tenure's commit has replaced.
+2. What is returned has no gap, or the read fails with Corrupt.
+3. A missing object: fold all that was committed up to now and look again. Another object or a trim
+   explains it; an object that is still live and gone is Corrupt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Protocol
+
+from streamlog.engine.block_reader import BlockReader, Blocks, IndexRegion
+from streamlog.engine.config import ReadConfig
+from streamlog.engine.read_ahead import Reader, Readers
+from streamlog.engine.read_checks import check_offsets, check_run
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import Corrupt, ObjectNotFound, StreamlogError
+from streamlog.format.object_block import BlockRow
+from streamlog.format.object_index import decode_attributes
+from streamlog.metadata.interface import LiveRange, Metadata, ObjectRow
+from streamlog.model.batch import BatchAttributes, FetchContext, StoredBatch
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.background import Background
+from streamlog.runtime.buffers import parts_size
+from streamlog.runtime.clock import Clock
+
+_LOOKUPS_MAX = 8
+"""Objects that may vanish under one read, each replaced by another one."""
+_INDEXES_AHEAD = 8
+"""Index regions of later ranges that are read while the first ones are looked at."""
+_RANGES_AHEAD = 32
+"""Ranges that one step of reading ahead passes at most: each may need two GETs."""
+_ASKED_BYTES_MIN = 64 * 1024
+"""What a GET ahead is charged at least: small ones are bounded by their number."""
+_YIELD_BATCHES = 1024
+"""Batches handed out between two moments for others on the loop."""
+_base_offset = attrgetter("base_offset")
+
+
+class ReaderMetadata(Metadata, Protocol):
+    """The metadata of a node whose readers may meet objects that others delete."""
+
+    async def catch_up(self) -> int:
+        """As CompactionMetadata.catch_up."""
+        ...
+
+
+class ColdReader:
+    def __init__(
+        self,
+        metadata: ReaderMetadata,
+        blocks: BlockReader,
+        config: ReadConfig,
+        background: Background,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._blocks = blocks
+        self._background = background
+        self._get_bytes_max = config.get_bytes_max
+        self._index_bytes_ahead = config.index_cache_bytes // 4
+        self._readers = Readers(config, clock)
+
+    async def read(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> list[StoredBatch]:
+        """At least one batch from `start` on."""
+        reader, is_sequential = self._readers.at(core.stream_id, start)
+        missing: ObjectNotFound | None = None
+        for _ in range(_LOOKUPS_MAX):
+            ranges = await self._ranges(core, start, end, missing)
+            read = _Read(core, start, end, max_bytes, reader if is_sequential else None, context)
+            try:
+                batches = await self._read(read, ranges)
+            except ObjectNotFound as error:
+                missing = error
+                continue
+            position = batches[-1].end_offset
+            reader.consumed(position)
+            self._readers.moved(core.stream_id, reader, position)
+            if is_sequential and not reader.is_busy and self._readers.may_go_ahead(reader):
+                reader.is_busy = True
+                self._background.spawn(self._go_ahead(core, reader, position), name="read_ahead")
+            return batches
+        raise _lost(core, missing)
+
+    async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
+        """At least one batch's from `start` on."""
+        missing: ObjectNotFound | None = None
+        for _ in range(_LOOKUPS_MAX):
+            ranges = await self._ranges(core, start, end, missing)
+            found: list[BatchAttributes] = []
+            try:
+                for number, live in enumerate(ranges):
+                    ahead = ranges[number : number + _INDEXES_AHEAD]
+                    self._load_indexes(ahead, with_body=False)
+                    region = await self._blocks.index(live.object, with_body=False)
+                    found += decode_attributes(
+                        region.data,
+                        core.stream_id,
+                        max(start, live.start),
+                        min(end, live.end),
+                        object_key=data_key(live.object.object_id),
+                        index_position=live.object.index_position,
+                    )
+            except ObjectNotFound as error:
+                missing = error
+                continue
+            check_run(core, found, start, ranges[-1].object)
+            return found
+        raise _lost(core, missing)
+
+    async def _ranges(
+        self, core: StreamCore, start: int, end: int, missing: ObjectNotFound | None
+    ) -> list[LiveRange]:
+        """Live ranges that meet, from `start` on; not empty. `missing`: what was met last time."""
+        missing_key = None
+        if missing is not None:
+            missing_key = missing.fields.get("object_key")
+            await self._metadata.catch_up()
+        ranges = await self._metadata.locate(core.stream_id, start, end)
+        position = start
+        for live in ranges:
+            if live.start > position:
+                break
+            if missing_key is not None and data_key(live.object.object_id) == missing_key:
+                self._blocks.forget(live.object.object_id)
+                raise _lost(core, missing, live.object)
+            position = live.end
+        else:
+            if ranges:
+                return ranges
+        # Lost with what only memory held, or trimmed by a commit whose caller has no answer yet.
+        row = self._metadata.stream(core.stream_id)
+        if row is not None and row.epoch == core.epoch:
+            core.start = max(core.start, row.start)
+        check_offsets(core, start, end)
+        raise Corrupt(
+            f"stream {core.stream_id} has no data at offset {position}, between its start "
+            f"{core.start} and its end {core.confirm}: run fsck",
+            object_key="",
+            start=position,
+            end=position,
+        )
+
+    async def _read(self, read: _Read, ranges: Sequence[LiveRange]) -> list[StoredBatch]:
+        position, size = read.start, 0
+        for number, live in enumerate(ranges):
+            if number:
+                # Ranges are small, then: the next ones' indexes will be needed too.
+                self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
+            try:
+                region = await self._blocks.index(live.object)
+                size += self._want(read, live, region, position, read.max_bytes - size)
+            except StreamlogError:
+                if not read.wanted:
+                    raise
+                break
+            position = live.end
+            if size >= read.max_bytes:
+                break
+        batches = await self._hand_out(read)
+        check_run(read.core, batches, read.start, ranges[0].object)
+        return batches
+
+    def _want(
+        self, read: _Read, live: LiveRange, region: IndexRegion, position: int, max_bytes: int
+    ) -> int:
+        """Starts to read the range's blocks from `position` on until `max_bytes` is met.
+
+        A reader in sequence that meets a block that is not here reads a whole step from there on.
+        The bytes wanted.
+        """
+        row, reader = live.object, read.reader
+        stop = min(read.end, live.end)
+        blocks: list[BlockRow] = []
+        wanted = size = step = fresh = 0
+        until = position
+        for block in _blocks(region, read.core.stream_id, position, live.end):
+            if size < max_bytes and block.start < stop:
+                if reader is not None and not step and not self._blocks.has(row, block):
+                    step = self._readers.step(reader)
+                wanted += 1
+                size += block.length
+                until = block.end
+            elif fresh >= step:
+                break
+            blocks.append(block)
+            fresh += block.length if step else 0
+        if until < stop and size < max_bytes:
+            raise _no_block(read.core, live, until)
+        started = self._blocks.load(
+            row, blocks, step or self._get_bytes_max, is_lagging=read.is_lagging
+        )
+        if reader is not None and step:
+            reader.asked(blocks[-1].end, started)
+        read.wanted += [(live, block, self._blocks.held(row, block)) for block in blocks[:wanted]]
+        return size
+
+    async def _hand_out(self, read: _Read) -> list[StoredBatch]:
+        batches: list[StoredBatch] = []
+        position, size, yield_at = read.start, 0, _YIELD_BATCHES
+        for live, block, held in read.wanted:
+            try:
+                loaded = await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
+            except StreamlogError:
+                if not batches:
+                    raise
+                break
+            first = max(0, bisect_right(loaded, position, key=_base_offset) - 1)
+            stop = min(read.end, live.end)
+            for batch in loaded[first:]:
+                batch_size = parts_size(batch.parts)
+                if batch.base_offset >= stop or (batches and size + batch_size > read.max_bytes):
+                    return batches
+                batches.append(batch)
+                size += batch_size
+            position = block.end
+            if read.reader is not None:
+                self._blocks.retire(live.object, block)
+            if len(batches) >= yield_at:
+                yield_at = len(batches) + _YIELD_BATCHES
+                await asyncio.sleep(0)
+        return batches
+
+    async def _go_ahead(self, core: StreamCore, reader: Reader, position: int) -> None:
+        """Starts the reader's next GET, or several where objects are small."""
+        try:
+            start = max(reader.asked_until, position)
+            if start >= core.settled:
+                return
+            step = self._readers.step(reader)
+            size = 0
+            ranges = await self._metadata.locate(
+                core.stream_id, start, core.settled, limit=_RANGES_AHEAD
+            )
+            for number, live in enumerate(ranges):
+                self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
+                region = await self._blocks.index(live.object)
+                blocks: list[BlockRow] = []
+                for block in _blocks(region, core.stream_id, start, live.end):
+                    blocks.append(block)
+                    size += block.length
+                    if size >= step:
+                        break
+                if not blocks:
+                    return
+                self._blocks.load(live.object, blocks, step, is_lagging=True)
+                start = blocks[-1].end
+                reader.asked(start, max(_ASKED_BYTES_MIN, sum([one.length for one in blocks])))
+                # The rest of a step is not worth a GET of its own: the next step starts there.
+                if size >= step // 4:
+                    return
+        except StreamlogError:
+            # Nobody waits for it: the fetch that needs the block will meet the error itself.
+            return
+        finally:
+            reader.is_busy = False
+
+    def _load_indexes(self, ranges: Sequence[LiveRange], *, with_body: bool = True) -> None:
+        """The first one's, and the next ones' as far as they fit beside those of other readers."""
+        size = 0
+        for number, live in enumerate(ranges):
+            size += live.object.index_length
+            if number and size > self._index_bytes_ahead:
+                return
+            self._blocks.load_index(live.object, with_body=with_body)
+
+
+_Wanted = tuple[LiveRange, BlockRow, Blocks | asyncio.Future[Blocks]]
+
+
+class _Read:
+    """One fetch's way through objects. `reader` None: it is not in sequence."""
+
+    __slots__ = ("core", "end", "is_lagging", "max_bytes", "reader", "start", "wanted")
+
+    def __init__(
+        self,
+        core: StreamCore,
+        start: int,
+        end: int,
+        max_bytes: int,
+        reader: Reader | None,
+        context: FetchContext,
+    ) -> None:
+        self.core = core
+        self.start = start
+        self.end = end
+        self.max_bytes = max_bytes
+        self.reader = reader
+        self.is_lagging = context.lagging or (reader is not None and reader.window_bytes > 0)
+        self.wanted: list[_Wanted] = []
+
+
+def _blocks(region: IndexRegion, stream_id: int, start: int, stop: int) -> Iterator[BlockRow]:
+    """The stream's blocks from the one that contains `start` on, up to `stop` or a gap."""
+    index = region.index
+    number, position = index.numbers_for(stream_id, start, start + 1).start, start
+    while number < len(index):
+        block = index.block(number)
+        if block.stream_id != stream_id or block.start > position or block.start >= stop:
+            return
+        yield block
+        number, position = number + 1, block.end
+
+
+def _no_block(core: StreamCore, live: LiveRange, position: int) -> Corrupt:
+    row = live.object
+    return Corrupt(
+        f"the index of {data_key(row.object_id)} has no block of stream {core.stream_id} at "
+        f"offset {position}, which the metadata says is there: run fsck",
+        object_key=data_key(row.object_id),
+        start=row.index_position,
+        end=row.index_position + row.index_length,
+    )
+
+
+def _lost(
+    core: StreamCore, missing: ObjectNotFound | None, row: ObjectRow | None = None
+) -> Corrupt:
+    key = "" if missing is None else str(missing.fields.get("object_key", ""))
+    return Corrupt(
+        f"object {key} holds live data of stream {core.stream_id} and is not in the store: "
+        "restore it from a copy, or run fsck to see what is affected",
+        object_key=key,
+        start=0,
+        end=0 if row is None else row.size_bytes,
+    )

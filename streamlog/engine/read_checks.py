@@ -1,0 +1,50 @@
+"""What a read must not get wrong: its offsets, and gaps in what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import Corrupt, OffsetOutOfRange
+from streamlog.metadata.interface import ObjectRow
+from streamlog.model.batch import BatchAttributes, StoredBatch
+from streamlog.objectstore.keys import data_key
+
+
+def check_offsets(core: StreamCore, start: int, end: int) -> None:
+    """The stream can be read, and has [start, end). Errors: its reason, OffsetOutOfRange."""
+    if core.stop is not None:
+        raise core.stop()
+    if start < core.start or end > core.confirm or start > end:
+        offset = start if start < core.start or start > end else end
+        raise OffsetOutOfRange(
+            f"offset {offset} is out of range: stream {core.stream_id} has {core.start} "
+            f"(inclusive) to {core.confirm} (exclusive)",
+            offset=offset,
+            start_offset=core.start,
+            end_offset=core.confirm,
+        )
+
+
+def check_run(
+    core: StreamCore,
+    batches: Sequence[StoredBatch] | Sequence[BatchAttributes],
+    start: int,
+    row: ObjectRow,
+) -> None:
+    """The batches contain `start` and leave no gap. Errors: Corrupt."""
+    position = start
+    for batch in batches:
+        if batch.base_offset > position or (position != start and batch.base_offset != position):
+            break
+        position = batch.base_offset + batch.record_count
+    else:
+        if batches:
+            return
+    raise Corrupt(
+        f"stream {core.stream_id} has a gap at offset {position} in or after "
+        f"{data_key(row.object_id)}: run fsck",
+        object_key=data_key(row.object_id),
+        start=0,
+        end=row.size_bytes,
+    )

@@ -1,0 +1,52 @@
+"""Which cluster this is, when nodes start at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamlog.engine.cluster import settle_cluster_id
+from streamlog.errors import ForeignCluster
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.rand import SeededRandom
+
+
+class OtherStartsFirst(MemoryObjectStore):
+    """Another node starts, and is done, when this one looks at the store for the first time."""
+
+    def __init__(self, kv: MemoryKVStore) -> None:
+        super().__init__(SystemClock())
+        self._kv = kv
+        self.other: str | None = None
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        if self.other is None:
+            self.other = ""
+            self.other = await settle_cluster_id(self._kv, self, SeededRandom(1))
+        return await super().get(key, start, length)
+
+
+def test_nodes_that_start_together_agree() -> None:
+    async def main() -> None:
+        kv = MemoryKVStore(SystemClock())
+        store = OtherStartsFirst(kv)
+        mine = await settle_cluster_id(kv, store, SeededRandom(2))
+        assert mine == store.other
+        await kv.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_with_data_beside_empty_metadata_is_refused() -> None:
+    async def main() -> None:
+        store = MemoryObjectStore(SystemClock())
+        first, second = MemoryKVStore(SystemClock()), MemoryKVStore(SystemClock())
+        await settle_cluster_id(first, store, SeededRandom(1))
+        with pytest.raises(ForeignCluster):
+            await settle_cluster_id(second, store, SeededRandom(2))
+
+    asyncio.run(main())

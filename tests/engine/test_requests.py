@@ -1,0 +1,106 @@
+"""How many GETs a reader needs that goes through objects as compaction leaves them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+from streamlog.codec.crc import crc32c
+from streamlog.engine.client import EngineStreamClient
+from streamlog.engine.config import MIB, ReadConfig
+from streamlog.format.entry import StreamEntry
+from streamlog.format.object_build import build_object
+from streamlog.format.object_footer import ObjectIdentity
+from streamlog.metadata.interface import StreamRow
+from streamlog.model.batch import StreamState
+from streamlog.objectstore.keys import data_key
+from tests.engine.harness import QUICK, World, run
+
+GIB = 1 << 30
+PAYLOAD = bytes(range(256)) * 512
+"""128 KiB."""
+CONFIG = dataclasses.replace(QUICK, read=ReadConfig())
+
+
+async def store_object(
+    world: World, object_id: int, streams: Sequence[tuple[int, int]], batches: int
+) -> None:
+    """One object with `batches` of each (stream, first offset), as a compaction would write it."""
+    metadata = world.metadata
+    entries = [
+        StreamEntry(stream_id, 1, first + number, 1, 0, (PAYLOAD,), b"", crc32c(PAYLOAD))
+        for stream_id, first in streams
+        for number in range(batches)
+    ]
+    built = build_object(ObjectIdentity("fake", 1, 1, object_id), entries)
+    await world.store.put(data_key(object_id), built.parts)
+    for row in built.ranges:
+        metadata.ranges.setdefault(row.stream_id, []).append((row, built.row))
+        metadata.rows[row.stream_id] = StreamRow(
+            row.stream_id, 1, metadata.tenure, 0, row.end, StreamState.OPEN, b"", {}
+        )
+
+
+async def read_through(streams: EngineStreamClient, stream_id: int, hint: int) -> int:
+    stream = await streams.open_stream(stream_id)
+    position = size = 0
+    while position < stream.confirm_offset:
+        found = (await stream.fetch(position, stream.confirm_offset, hint)).batches
+        size += sum(len(part) for batch in found for part in batch.parts)
+        position = found[-1].end_offset
+    return size
+
+
+def test_streams_of_64_mib_need_at_most_80_gets_a_gib() -> None:
+    async def scenario() -> None:
+        for hint, readers in ((MIB, 1), (300_000, 1), (8 * MIB, 2)):
+            world = World("object", CONFIG)
+            await store_object(world, 1, [(1, 0)], 64 * MIB // len(PAYLOAD))
+            await store_object(world, 2, [(2, 0)], 64 * MIB // len(PAYLOAD))
+            async with world.engine() as (streams, engine):
+                if readers == 1:
+                    size = sum([await read_through(streams, one, hint) for one in (1, 2)])
+                else:
+                    size = sum(
+                        await asyncio.gather(*[read_through(streams, n, hint) for n in (1, 2)])
+                    )
+                assert size == 128 * MIB
+                assert len(world.store.gets) * GIB <= 80 * size
+                assert sum(length or 0 for _, _, length in world.store.gets) < 1.01 * size
+                blocks = engine.blocks.blocks
+                assert blocks.size_bytes + blocks.reserved_bytes <= blocks.bound_bytes
+                assert blocks.reserved_bytes == 0
+
+    run(scenario)
+
+
+def test_a_long_stream_is_read_in_gets_of_the_largest_size() -> None:
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        for number in range(3):
+            per_object = 64 * MIB // len(PAYLOAD)
+            await store_object(world, number + 1, [(1, number * per_object)], per_object)
+        async with world.engine() as (streams, _):
+            size = await read_through(streams, 1, MIB)
+        # Of the first object: what the first fetch asked for, the first step, two more. Each has an
+        # index.
+        assert size == 192 * MIB
+        assert len(world.store.gets) == 4 + 2 + 2 + 3
+
+    run(scenario)
+
+
+def test_many_streams_in_one_object_need_two_gets_each() -> None:
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        ids = range(1, 65)
+        await store_object(world, 1, [(stream_id, 0) for stream_id in ids], MIB // len(PAYLOAD))
+        async with world.engine() as (streams, _):
+            for hint in (300_000, MIB):
+                world.store.gets.clear()
+                size = sum([await read_through(streams, stream_id, hint) for stream_id in ids])
+                assert size == 64 * MIB
+                assert len(world.store.gets) <= 2 * len(ids) + 80 * size / GIB
+
+    run(scenario)
