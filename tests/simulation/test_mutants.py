@@ -13,7 +13,7 @@ from streamlog.engine.group import Group
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
 from streamlog.log.meta_codec import ProducerBatch
 from streamlog.log.producers import ProducerStates
-from streamlog.metadata.committer import Committer
+from streamlog.metadata.record_sender import RecordSender
 from streamlog.testing.simulation.history import WalMode, run_history
 from streamlog.testing.simulation.kv import SimulationKV
 
@@ -71,13 +71,13 @@ def test_a_resend_taken_for_something_new_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_commit_that_forgets_that_it_was_applied_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refused = Committer._refused
+    refused = RecordSender._refused
 
-    async def not_applied(self: Committer, frozen: Any, result: TxnResult) -> int | None:
+    async def not_applied(self: RecordSender, frozen: Any, result: TxnResult) -> int | None:
         revision = await refused(self, frozen, result)
         if revision is not None:
             await self._follower.reach(revision)
         return None
 
-    monkeypatch.setattr(Committer, "_refused", not_applied)
+    monkeypatch.setattr(RecordSender, "_refused", not_applied)
     seed_that_finds("object")
