@@ -54,8 +54,7 @@ def _holder(port: int) -> str:
     inodes = _listening(port)
     for folder in _PROC.glob("[0-9]*"):
         try:
-            names = [os.readlink(one.path) for one in os.scandir(folder / "fd")]
-            if not inodes.isdisjoint(names):
+            if any(_target(folder / "fd" / name) in inodes for name in os.listdir(folder / "fd")):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
                 text = command.decode(errors="replace").strip()
                 return f"process {folder.name} ({text[:120]})"
@@ -63,6 +62,14 @@ def _holder(port: int) -> str:
             # The process ended, or is another user's.
             continue
     return "a process that this user may not see"
+
+
+def _target(link: Path) -> str:
+    """Empty when the descriptor was closed meanwhile."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
 
 
 def _listening(port: int) -> set[str]:

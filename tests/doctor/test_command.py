@@ -1,0 +1,184 @@
+"""`streamlog doctor` as a user runs it; a node refuses a store that fails its quick part."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.cli.examination import Examination
+from streamlog.cli.main import run as run_here
+from streamlog.doctor.scratch import PREFIX
+from streamlog.errors import StoreUntrusted
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.clock import SystemClock
+from streamlog.settings import load
+from streamlog.wiring import Components
+from streamlog.wiring import open as open_engine
+from tests.doctor.broken import IfAbsentIgnored
+from tests.support.command import COMMAND, environment, run
+from tests.support.node import NodeProcess
+from tests.support.s3 import S3Tests
+
+STORE_CHECKS = {
+    f"store.{name}"
+    for name in (
+        *("read_after_write", "overwrite", "if_absent", "if_match", "racers", "range", "list"),
+        *("delete", "multipart", "clock", "latency", "throughput"),
+    )
+}
+META_CHECKS = {
+    f"meta.{name}"
+    for name in ("limits", "compare_and_set", "revision", "watch", "lease", "latency")
+}
+OTHERS = {"versions", "machine.memory", "machine.files", "port.grpc", "port.http"}
+ANY_PORT = ("--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
+
+
+def test_a_data_folder_is_examined(tmp_path: Path) -> None:
+    ended = run("doctor", "--data", tmp_path / "d", "--json", *ANY_PORT)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["ok"] is True
+    assert told["wal"] == "disk"
+    found = {one["name"]: one for one in told["findings"]}
+    assert set(found) == STORE_CHECKS | META_CHECKS | OTHERS | {
+        *("disk.sync", "disk.room", "cost.requests")
+    }
+    assert {one["outcome"] for one in found.values()} <= {"pass", "info", "warn"}
+    for name in STORE_CHECKS:
+        assert f"… {name}\n".encode() in ended.stderr
+    left = [path for path in (tmp_path / "d" / "objects").rglob("*") if path.name[0] != "."]
+    assert left == []
+
+
+def test_beside_a_running_node_what_can_be_checked_is(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "d") as node:
+        before = node.metric("streamlog_metadata_revision")
+        ended = run("doctor", "--data", node.data, "--listen", node.server)
+        assert ended.returncode == 0, ended.stderr
+        lines = {line.split()[1]: line for line in ended.stdout.decode().splitlines() if line}
+        assert lines["port.grpc"].startswith("warn")
+        assert f"process {node.pid} (" in lines["port.grpc"]
+        assert lines["meta.open"].startswith("warn")
+        assert all(lines[name].startswith("pass") for name in ("store.racers", "store.list"))
+        assert node.metric("streamlog_metadata_revision") == before
+
+
+def test_what_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "objects").write_text("a file where a folder is needed")
+    ended = run("doctor", "--data", tmp_path, "--json", *ANY_PORT)
+    assert ended.returncode == 1
+    found = {one["name"]: one for one in json.loads(ended.stdout)["findings"]}
+    assert found["store.open"]["outcome"] == "fail"
+    assert "StoreUnavailable" in found["store.open"]["detail"]
+    assert found["meta.limits"]["outcome"] == "pass", "one part's failure hides no other's"
+
+
+def test_without_a_place_it_says_what_to_give() -> None:
+    ended = run("doctor")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"--data DIR" in ended.stderr
+
+
+def _with_store(monkeypatch: pytest.MonkeyPatch, store: MemoryObjectStore) -> None:
+    async def opened(*_: Any) -> MemoryObjectStore:
+        return store
+
+    monkeypatch.setattr("streamlog.cli.examination.open_object_store", opened)
+
+
+def test_a_store_that_cannot_be_trusted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_store(monkeypatch, IfAbsentIgnored(SystemClock()))
+    assert run_here(["doctor", "--store", "memory://", "--meta", "memory://", *ANY_PORT]) == 1
+    out = capsys.readouterr().out
+    assert "fail     store.if_absent" in out
+    assert "\nfail store.if_absent: use a store" in out
+    assert out.endswith("Not a place for data: store.if_absent, store.racers failed.\n")
+
+
+def test_the_costs_of_a_remote_store_follow_from_its_settings() -> None:
+    flags = {
+        "store": "s3://bucket/prefix",
+        "meta": "memory://",
+        "engine.flush.put_rate_max_per_s": 1,
+    }
+    examination = Examination(load(None, {}, flags), print)
+
+    async def costs() -> dict[str, str]:
+        return {one.name: one.detail async for one in examination._costs()}
+
+    found = asyncio.run(costs())
+    assert "1 PUTs a second ($12.96)" in found["cost.month"]
+    assert "S3 Standard, us-east-1, list prices of " in found["cost.month"]
+    assert "128 PUTs" in found["cost.gib"]
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "doctor", "--data", str(tmp_path), *ANY_PORT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(PYTHONUNBUFFERED="1"),
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line == "… store.multipart\n".encode():
+            break
+    os.kill(process.pid, signal.SIGINT)
+    rest = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, rest
+    assert f"removing {PREFIX}".encode() in rest
+    assert [path for path in (tmp_path / "objects").rglob("*") if path.name[0] != "."] == []
+
+
+@pytest.mark.slow
+def test_a_real_s3_server_passes(s3: S3Tests, tmp_path: Path) -> None:
+    url = s3.new_url()
+    ended = run(
+        *("doctor", "--store", url, "--meta", f"rocksdb://{tmp_path}/meta", "--json", *ANY_PORT)
+    )
+    told = json.loads(ended.stdout)
+    failures = [one for one in told["findings"] if one["outcome"] in ("fail", "warn")]
+    assert (ended.returncode, failures) == (0, [])
+    found = {one["name"] for one in told["findings"]}
+    assert found >= STORE_CHECKS | META_CHECKS | {"cost.month", "cost.gib"}
+    assert told["wal"] == "object"
+
+
+# the quick part, before an engine opens
+
+
+def test_an_engine_does_not_open_on_a_store_that_fails_the_quick_part(tmp_path: Path) -> None:
+    store = IfAbsentIgnored(SystemClock())
+
+    async def start(check_store: bool) -> None:
+        async with open_engine(
+            f"local://{tmp_path}/o",
+            meta="memory://",
+            wal="object",
+            components=Components(store=store),
+            check_store=check_store,
+        ):
+            assert check_store is False
+
+    with pytest.raises(StoreUntrusted) as caught:
+        asyncio.run(start(True))
+    assert caught.value.check == "store.if_absent"
+    # Refused before anything was opened: the store is as it was.
+    assert [key for key in store._objects if not key.startswith(PREFIX)] == []
+    asyncio.run(start(False))
+
+
+def test_the_quick_part_runs_at_the_start_of_a_node_and_takes_little(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "d") as node:
+        # It has left its folder, and nothing in it.
+        assert list((node.data / "objects" / PREFIX).iterdir()) == []

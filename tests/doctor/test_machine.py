@@ -1,0 +1,122 @@
+"""Ports, limits, disk and prices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamlog.doctor import machine
+from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
+from streamlog.doctor.disk_checks import CHECKS, DiskSubject
+from streamlog.doctor.findings import Finding, Outcome, run_all
+from streamlog.doctor.ports import check_port
+from streamlog.engine.config import FlushConfig, StreamEngineConfig, UploadConfig
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
+
+CONFIG = StreamEngineConfig()
+
+
+def test_a_free_port_is_free_and_a_taken_one_names_who_has_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        found = check_port("port.grpc", f"127.0.0.1:{port}")
+        assert found.outcome is Outcome.WARN
+        assert f"process {os.getpid()} (" in found.detail
+    assert check_port("port.grpc", f"127.0.0.1:{port}").outcome is Outcome.PASS
+    assert check_port("port.grpc", "127.0.0.1:0").outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    "address", ["nowhere", "127.0.0.1:", ":1", "127.0.0.1:70000", "192.0.2.1:0"]
+)
+def test_an_address_that_is_not_of_this_machine_fails(address: str) -> None:
+    found = check_port("port.grpc", address)
+    assert found.outcome is Outcome.FAIL
+    assert found.advice
+
+
+def test_versions_name_python_packages_and_formats() -> None:
+    found = machine.check_versions()
+    assert found.outcome is Outcome.INFO
+    for name in ("Python 3.", "streamlog-engine ", "grpcio ", "rocksdict ", "boto3 ", "formats: "):
+        assert name in found.detail
+
+
+def test_memory_is_held_against_the_bounds() -> None:
+    assert machine.check_memory(CONFIG).outcome is Outcome.PASS
+    large = replace(CONFIG, read=replace(CONFIG.read, block_cache_bytes=1 << 50))
+    found = machine.check_memory(large)
+    assert found.outcome is Outcome.WARN
+    assert found.figures["bound_bytes"] > 1 << 50
+
+
+def test_open_files_are_held_against_the_connections() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert machine.check_files(0).outcome is Outcome.PASS
+    if soft != resource.RLIM_INFINITY:
+        found = machine.check_files(soft)
+        assert (found.outcome, "ulimit -n" in found.advice) == (Outcome.WARN, True)
+
+
+def examined(folder: Path, wal_bytes_max: int = 1 << 20) -> dict[str, Finding]:
+    async def examine() -> dict[str, Finding]:
+        offload = ThreadOffload()
+        subject = DiskSubject(folder, wal_bytes_max, SystemClock(), offload, SeededRandom(1))
+        try:
+            return {one.name: one async for one in run_all(CHECKS, subject)}
+        finally:
+            await offload.close()
+
+    return asyncio.run(examine())
+
+
+def test_the_disk_is_measured_where_the_folder_will_be(tmp_path: Path) -> None:
+    found = examined(tmp_path / "not" / "yet")
+    # A RAM disk is a warning.
+    assert found["disk.sync"].outcome in (Outcome.PASS, Outcome.WARN)
+    assert found["disk.sync"].figures["sync_p99_ms"] > 0
+    assert "cannot be seen from here" in found["disk.sync"].detail
+    assert found["disk.room"].outcome is Outcome.PASS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_fails(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    free = status.f_bavail * status.f_frsize
+    assert examined(tmp_path, 8 * free)["disk.room"].outcome is Outcome.FAIL
+    assert examined(tmp_path, free)["disk.room"].outcome is Outcome.WARN
+
+
+def test_a_folder_that_cannot_be_written_fails() -> None:
+    found = examined(Path("/proc"))["disk.sync"]
+    assert (found.outcome, "/proc" in found.detail) == (Outcome.FAIL, True)
+    assert found.advice
+
+
+def test_the_cost_of_wal_object_is_bound_by_its_rate_and_by_bytes() -> None:
+    cost = request_costs(CONFIG, wal="object")
+    assert cost.puts_per_month_max == 10 * MONTH_S == 25_920_000
+    assert cost.put_dollars_per_month_max == pytest.approx(129.6)
+    assert cost.puts_per_gib == 128
+    assert cost.put_dollars_per_gib == pytest.approx(128 * PUT_DOLLARS)
+    assert cost.get_dollars_per_gib_min == pytest.approx(32 * GET_DOLLARS)
+    assert cost.get_dollars_per_gib_max == pytest.approx(2048 * GET_DOLLARS)
+    slower = replace(CONFIG, flush=FlushConfig(put_rate_max_per_s=1.0))
+    assert request_costs(slower, wal="object").put_dollars_per_month_max == pytest.approx(12.96)
+
+
+def test_the_cost_of_wal_disk_follows_from_its_uploads() -> None:
+    cost = request_costs(CONFIG, wal="disk")
+    assert (cost.put_rate_max_per_s, cost.puts_per_gib) == (1.0, 64)
+    slower = replace(CONFIG, upload=UploadConfig(upload_interval_ms=10_000))
+    assert request_costs(slower, wal="disk").put_dollars_per_month_max == pytest.approx(1.296)
