@@ -31,6 +31,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_RATIO_MAX = 255
 _CHUNK_BYTES = 1 << 20
+_GZIP_MEMBERS_MAX = 64
+"""Clients write one. Each costs a copy of all that follows it."""
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
@@ -88,6 +90,8 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
     room = limit_bytes
     rest: Buffer = data
     while len(rest) > 0:
+        if len(pieces) == _GZIP_MEMBERS_MAX:
+            raise EOFError(f"it has more than {_GZIP_MEMBERS_MAX} members")
         member = zlib.decompressobj(wbits=31)
         piece = member.decompress(rest, room + 1)
         room -= len(piece)

@@ -33,6 +33,7 @@ import zstandard
 from streamlog.errors import Corrupt
 from streamlog.format.columns import from_le, to_le
 from streamlog.format.sealed import CRC, seal, unseal
+from streamlog.format.zstd import decompress_exactly
 from streamlog.runtime.buffers import Buffer
 
 MAGIC = b"SLCK"
@@ -119,7 +120,7 @@ def decode_tail(data: Buffer, name: str, position: int) -> Tail:
     try:
         body = unseal(data, VERSION, f"the tail of the checkpoint file {name}")
         return _decode(body)
-    except (struct.error, ValueError, OverflowError, zstandard.ZstdError, Corrupt) as error:
+    except (struct.error, ValueError, OverflowError, Corrupt) as error:
         raise Corrupt(
             f"the tail of the checkpoint file {name} is damaged at bytes {position} to "
             f"{position + len(data)}: {error}",
@@ -138,7 +139,7 @@ def _decode(body: memoryview) -> Tail:
     for length in lengths:
         columns.append(from_le("Q", body[at : at + 8 * length]))
         at += 8 * length
-    state = zstandard.decompress(body[at:], max_output_size=state_size) if stored else b""
+    state = decompress_exactly(body[at:], state_size) if stored else b""
     if len(state) != state_size:
         raise ValueError(f"the state has {len(state)} bytes, not {state_size}")
     return Tail(RangeIndex(*columns[:3]), ObjectIndex(*columns[3:]), ranges, objects, state)

@@ -49,6 +49,9 @@ from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
 COMMIT, COMPACTION = 1, 2
+ENTRIES_MAX = 1 << 16
+"""What a reader takes: an empty entry is one byte here and a hundred in memory. A writer's take 64
+bytes each of `record_bytes_max`."""
 U32_MAX = (1 << 32) - 1
 
 HEADER = struct.Struct("<BBBBIQI")
@@ -235,6 +238,8 @@ def _runs(streams: array[int]) -> Iterator[tuple[int, int]]:
 def _decode_body(body: memoryview) -> tuple[RecordEntry, ...]:
     cursor = Cursor(body)
     (count,) = cursor.unpack(U32)
+    if count > ENTRIES_MAX:
+        raise ValueError(f"{count} entries; at most {ENTRIES_MAX} are in a record")
     entries = tuple(_decode_entry(cursor) for _ in range(count))
     cursor.check_at_end()
     return entries

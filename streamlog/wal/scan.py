@@ -64,7 +64,8 @@ def scan_file(name: str, file: DiskFile, superblock: Superblock) -> ScannedFile:
     is_header_torn = False
     released_through = superblock.released_through
     if superblock.state is FileState.ACTIVE:
-        window = _Window(file, superblock.file_bytes)
+        # A file that was cut short, or a size that makes no sense, is not walked past its end.
+        window = _Window(file, min(superblock.file_bytes, file.size()))
         follows = SUPERBLOCK_BYTES
         for header in _headers(name, window, superblock):
             entries = decode_entries(header, window.read(header.position, header.length))

@@ -18,6 +18,7 @@ Absent: nothing was checkpointed.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class Checkpoint:
 
 
 FOLDER = "checkpoint/"
+_U32_TEXT = re.compile("[0-9]{1,10}")
 
 
 def folder(tenure: Tenure) -> str:
@@ -79,7 +81,7 @@ def folder(tenure: Tenure) -> str:
 def tenure_of_name(name: str) -> Tenure | None:
     """The tenure that wrote the file of that key; None for a foreign name."""
     parts = name.removeprefix(FOLDER).partition("/")[0].split(".")
-    if not name.startswith(FOLDER) or len(parts) != 2 or not all(p.isdecimal() for p in parts):
+    if not name.startswith(FOLDER) or len(parts) != 2 or not all(map(_U32_TEXT.fullmatch, parts)):
         return None
     return Tenure(int(parts[0]), int(parts[1]))
 

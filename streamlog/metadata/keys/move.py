@@ -27,6 +27,7 @@ import zstandard
 from streamlog.errors import Corrupt
 from streamlog.format.columns import from_le, to_le
 from streamlog.format.sealed import seal, unseal
+from streamlog.format.zstd import decompress_exactly
 from streamlog.metadata.interface import StreamEpoch, Tenure
 from streamlog.metadata.keys.space import U64, tenure_key
 
@@ -75,10 +76,8 @@ def decode(value: bytes) -> Move:
     if kind != LIST or count > STREAMS_MAX:
         raise Corrupt(f"a move has the unknown kind {kind} or {count} streams")
     try:
-        columns = zstandard.decompress(body[HEADER.size :], max_output_size=16 * count)
-    except zstandard.ZstdError as error:
-        raise Corrupt("the list of a move cannot be decompressed") from error
-    if len(columns) != 16 * count:
-        raise Corrupt(f"the list of a move has {len(columns)} bytes for {count} streams")
+        columns = decompress_exactly(body[HEADER.size :], 16 * count)
+    except ValueError as error:
+        raise Corrupt(f"the list of a move of {count} streams is unreadable: {error}") from error
     ids, epochs = from_le("Q", columns[: 8 * count]), from_le("Q", columns[8 * count :])
     return Move(to, request_id, [StreamEpoch(s, e) for s, e in zip(ids, epochs, strict=True)])

@@ -48,6 +48,8 @@ def decode(value: bytes) -> Pin:
             found=version,
             supported=VERSION,
         )
+    if version != VERSION:
+        raise Corrupt(f"a pin has the version {version}, which never was")
     try:
         return Pin(revision, value[HEADER.size :].decode())
     except UnicodeDecodeError as error:

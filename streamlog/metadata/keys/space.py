@@ -35,7 +35,9 @@ def tenure_in(key: bytes, prefix: bytes) -> Tenure:
 
 
 def number_in(key: bytes) -> int:
-    """The u64 that ends a key of records, moves or blocks."""
+    """The u64 that ends a key of records, moves or blocks. Errors: Corrupt."""
+    if len(key) < U64.size:
+        raise Corrupt(f"metadata key {key!r} is too short for a number")
     return int(U64.unpack_from(key, len(key) - U64.size)[0])
 
 
