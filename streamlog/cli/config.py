@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from streamlog.cli.output import emit, table
 from streamlog.cli.remote import admin
 from streamlog.cli.state import Function, State, pass_state, remote_options
 from streamlog.errors import InvalidConfig
+
+COST_NAME = "cost.put_dollars_per_month_max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,55 @@ def config() -> None:
 @config.command()
 @_resource_options
 def show(state: State, **resource: Any) -> None:
-    """Show values, and where each comes from."""
+    """Show values, and where each comes from.
+
+    With a remote store also what its PUTs cost a month at most, at list prices, beside full
+    batches: the bound that engine.flush.put_rate_max_per_s sets.
+    """
     found = _entries(state, **resource)
+    bound = _put_bound({one.name: one.value for one in found})
     if state.json:
-        emit({one.name: {"value": one.value, "source": one.source} for one in found})
-    else:
-        table(("setting", "value", "source"), [(one.name, one.value, one.source) for one in found])
+        shown = {one.name: {"value": one.value, "source": one.source} for one in found}
+        if bound is not None:
+            dollars, setting = f"{bound.dollars_per_month:.2f}", bound.setting
+            shown[COST_NAME] = {"value": dollars, "source": setting}
+        emit(shown)
+        return
+    table(("setting", "value", "source"), [(one.name, one.value, one.source) for one in found])
+    if bound is not None:
+        click.echo(
+            f"\nPUTs cost at most ${bound.dollars_per_month:.2f} a month beside full batches: "
+            f"{bound.setting} allows {bound.rate_per_s:g} a second ({bound.prices})."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _PutBound:
+    """Batches that are not full are sent at most at this rate."""
+
+    rate_per_s: float
+    dollars_per_month: float
+    setting: str
+    prices: str
+
+
+def _put_bound(values: Mapping[str, str]) -> _PutBound | None:
+    """None for a store that is not paid by the request, and for settings of something else."""
+    if not values.get("node.store", "").startswith("s3://"):
+        return None
+    from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
+    from streamlog.engine.config import FlushConfig, StreamEngineConfig, UploadConfig
+
+    wal = values["node.wal"] or "object"
+    by_rate, by_interval = "engine.flush.put_rate_max_per_s", "engine.upload.upload_interval_ms"
+    config = StreamEngineConfig(
+        flush=FlushConfig(put_rate_max_per_s=float(values[by_rate])),
+        upload=UploadConfig(upload_interval_ms=int(values[by_interval])),
+    )
+    cost = request_costs(config, wal=wal)
+    setting = by_interval if wal == "disk" else by_rate
+    prices = f"{PRICES_OF}, list prices of {PRICES_DATE}"
+    return _PutBound(cost.put_rate_max_per_s, cost.put_dollars_per_month_max, setting, prices)
 
 
 @config.command()

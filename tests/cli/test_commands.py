@@ -336,3 +336,33 @@ def test_a_setting_that_is_not_there_is_an_error_with_the_nearest_name(run: Comm
     ended = run("config", "describe", "engine.wal.wal_byte_max")
     assert ended.returncode == 1
     assert b"did you mean engine.wal.wal_bytes_max?" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("wal", "dollars", "setting"),
+    [
+        ("object", "129.60", "engine.flush.put_rate_max_per_s"),
+        ("disk", "12.96", "engine.upload.upload_interval_ms"),
+    ],
+)
+def test_config_show_says_what_puts_cost_at_most(wal: str, dollars: str, setting: str) -> None:
+    environment = {"STREAMLOG_STORE": "s3://bucket/prefix", "STREAMLOG_WAL": wal}
+    command = [*COMMAND, "config", "show"]
+    text = subprocess.run(command, capture_output=True, env=environment, check=True).stdout
+    last = text.decode().splitlines()[-1]
+    assert last.startswith(f"PUTs cost at most ${dollars} a month beside full batches: {setting} ")
+    command.append("--json")
+    shown = json.loads(
+        subprocess.run(command, capture_output=True, env=environment, check=True).stdout
+    )
+    assert shown["cost.put_dollars_per_month_max"] == {"value": dollars, "source": setting}
+
+
+def test_config_show_names_no_cost_of_a_local_store() -> None:
+    ended = subprocess.run(
+        [*COMMAND, "config", "show"],
+        capture_output=True,
+        env={"STREAMLOG_STORE": "local:///data"},
+        check=True,
+    )
+    assert b"cost" not in ended.stdout
