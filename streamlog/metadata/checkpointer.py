@@ -196,6 +196,7 @@ class Checkpointer:
             await self._unfreeze(state)
         else:
             self._metrics.checkpoints.labels("installed").inc()
+            self._metrics.checkpoint_time.set(self._clock.now_ms() / 1000)
             await self._install(attempt, put_at)
             await self._delete_covered(attempt)
         await self._delete_own_files()

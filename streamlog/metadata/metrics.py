@@ -66,6 +66,11 @@ class MetadataMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.checkpoint_time = Gauge(
+            "streamlog_metadata_checkpoint_timestamp_seconds",
+            "Unix time of this node's last checkpoint; 0 before its first",
+            registry=registry,
+        )
         self.checkpoint_bytes = Counter(
             "streamlog_metadata_checkpoint_bytes_total",
             "Bytes of checkpoint files stored",
