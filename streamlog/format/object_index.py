@@ -47,7 +47,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BATCH_BYTES, BLOCK_HEADER_BYTES, BlockRow, Compression
 from streamlog.format.object_header import HEADER_BYTES, VERSION
 from streamlog.format.rows import ObjectRow
-from streamlog.model.batch import BatchAttributes
+from streamlog.model.batch import BatchAttributes, StoredBatch
 from streamlog.runtime.buffers import Buffer
 
 _MAGIC = b"SLIX"
@@ -56,12 +56,14 @@ _CRC_POSITION = 16
 _ROW = Struct("<QqqQIIIIB")
 _STREAM_AND_END = Struct("<Q8xq")
 _ATTRIBUTES = Struct("<IqB")
+INDEX_HEADER_BYTES = _HEADER.size
+INDEX_ROW_BYTES = _ROW.size
 
 encode_row = _ROW.pack
 """The fields of a BlockRow, in order."""
 
 
-def encode_attributes(entries: Sequence[StreamEntry]) -> bytes:
+def encode_attributes(entries: Sequence[StreamEntry] | Sequence[StoredBatch]) -> bytes:
     """The attributes run of one block."""
     pack = _ATTRIBUTES.pack
     parts = [pack(e.record_count, e.base_timestamp_ms, len(e.attributes)) for e in entries]

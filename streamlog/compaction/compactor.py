@@ -1,0 +1,358 @@
+"""The compactor of a node: looks, plans, has specs carried out, commits them. One at a time.
+
+1. Fresh objects go first, also between the specs of a long merge: they are the ones that pile up.
+2. A merge too large for one spec is done stream by stream; each spec is planned anew from what
+   lives then, so that trims, takeovers and restarts in between need no care.
+3. What fails is looked at again at the next tick. A damaged or missing input is left alone from
+   then on, with an error in the log: fsck finds out what it cost.
+4. A job that did not come to its commit leaves orphans, which the node sweeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamlog.compaction.catalog import Catalog
+from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.executor import Executor
+from streamlog.compaction.facts import ObjectFacts
+from streamlog.compaction.metrics import CompactionMetrics
+from streamlog.compaction.planner import (
+    DEAD,
+    Candidate,
+    Choice,
+    Plan,
+    PlannedInput,
+    Tier,
+    choose,
+    choose_all,
+    end_stream,
+    plan,
+    tiers,
+)
+from streamlog.compaction.spec import OUTPUTS_MAX, CompactionSpec, Job, Rows
+from streamlog.errors import (
+    Conflict,
+    Corrupt,
+    Internal,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StreamlogError,
+    TenureFenced,
+    Unavailable,
+)
+from streamlog.metadata.compaction_interface import (
+    CompactionMetadata,
+    CompactionPoint,
+    CompactionTenure,
+    Replacement,
+)
+from streamlog.metadata.interface import ObjectRow
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import object_id as id_of_key
+from streamlog.runtime.background import Background
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Lane, Offload
+
+log = logging.getLogger(__name__)
+
+PRESSURE_INTERVAL_S = 0.5
+FUTILE_MAX = 64
+MISSED_MAX = 3
+"""Times that a live object may be missing before it is given up."""
+
+
+@dataclass(slots=True)
+class _Merge:
+    """Inputs that one or more specs put together; done below `next_stream`."""
+
+    tier: Tier
+    inputs: list[ObjectRow]
+    next_stream: int = 0
+    specs: int = 0
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(row.object_id for row in self.inputs)
+
+
+class Compactor:
+    """`tick` compacts until nothing is due. Made inside a running loop."""
+
+    def __init__(
+        self,
+        metadata: CompactionMetadata,
+        store: ObjectStore,
+        executor: Executor,
+        offload: Offload,
+        clock: Clock,
+        config: CompactionConfig,
+        metrics: CompactionMetrics,
+        pressure: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`pressure`: the share of the append budget in use, 0 to 1."""
+        self._metadata = metadata
+        self._executor = executor
+        self._offload = offload
+        self._clock = clock
+        self._config = config
+        self._metrics = metrics
+        self._pressure = pressure
+        self._catalog = Catalog(metadata, store, offload, config)
+        self._background = Background("compactor", self._fail)
+        self._tenure: CompactionTenure | None = None
+        self._merges: list[_Merge] = []
+        self._futile: list[frozenset[int]] = []
+        self._quarantine: set[int] = set()
+        self._missed: dict[int, int] = {}
+        self._labels: set[tuple[str, str]] = set()
+        self._turn = asyncio.Lock()
+
+    def start(self) -> None:
+        """Goes on by itself until `close`."""
+        self._background.every(
+            lambda: self._config.compaction_interval_ms / 1000, self.tick, name="compact"
+        )
+        self._background.every(lambda: PRESSURE_INTERVAL_S, self._watch, name="pressure")
+
+    async def close(self) -> None:
+        """Gives up what is under way; seals the tenure."""
+        await self._stop()
+        if self._tenure is not None:
+            tenure, self._tenure = self._tenure, None
+            try:
+                await tenure.close()
+            except (Unavailable, OutcomeUnknown, TenureFenced) as error:
+                log.warning("the compactor's tenure stays open", extra={"reason": str(error)})
+
+    async def kill(self) -> None:
+        """Stops at once, as a crash would."""
+        await self._stop()
+        if self._tenure is not None:
+            await self._tenure.kill()
+
+    async def _stop(self) -> None:
+        await self._background.close()
+        await self._executor.close()
+
+    async def tick(self) -> None:
+        """Compacts until nothing is due, or something is away: then the next tick goes on."""
+        try:
+            async with self._turn:
+                while await self._step(choose):
+                    pass
+        except (Unavailable, OutcomeUnknown) as error:
+            log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
+
+    async def compact_all(self) -> None:
+        """Compacts what is due, then all that is not settled. Errors: Unavailable."""
+        async with self._turn:
+            while await self._step(choose):
+                pass
+            choices = [choose_all]
+
+            def once(
+                candidates: list[Candidate],
+                config: CompactionConfig,
+                futile: list[frozenset[int]],
+            ) -> Choice | None:
+                return choices.pop()(candidates, config) if choices else None
+
+            while await self._step(once):
+                pass
+
+    async def _watch(self) -> None:
+        self._executor.set_busy(self._pressure() > self._config.compaction_busy_share)
+
+    async def _step(
+        self,
+        choose: Callable[[list[Candidate], CompactionConfig, list[frozenset[int]]], Choice | None],
+    ) -> bool:
+        """One spec, of the merge that is most due. False: nothing is due."""
+        busy = self._quarantine.union(*(merge.ids for merge in self._merges))
+        candidates = await self._catalog.look(self._quarantine)
+        self._show(candidates)
+        free = [one for one in candidates if one.row.object_id not in busy]
+        choice = choose(free, self._config, self._futile)
+        if choice is not None and all(choice.tier > merge.tier for merge in self._merges):
+            self._merges.append(_Merge(choice.tier, list(choice.inputs)))
+        if not self._merges:
+            return False
+        merge = max(self._merges, key=lambda one: one.tier)
+        await self._advance(merge)
+        return True
+
+    async def _advance(self, merge: _Merge) -> None:
+        """Its next spec. A merge that fails is dropped: the next look finds what is left of it."""
+        started = self._clock.monotonic()
+        try:
+            found = await self._plan(merge)
+            if found.spec is not None:
+                await self._carry_out(found.spec)
+                merge.specs += 1
+                self._metrics.spec_seconds.observe(self._clock.monotonic() - started)
+        except BaseException as error:
+            self._merges.remove(merge)
+            if not isinstance(error, StreamlogError):
+                raise
+            await self._failed(merge, error)
+            return
+        if found.next_stream is not None:
+            merge.next_stream = found.next_stream
+            return
+        self._merges.remove(merge)
+        if not merge.specs:
+            self._give_up(merge)
+
+    async def _plan(self, merge: _Merge) -> Plan:
+        """From what lives now."""
+        point = await self._metadata.compaction_point()
+        facts: list[ObjectFacts] = []
+        for row in merge.inputs:
+            if await self._metadata.object(row.object_id) is not None:
+                facts.append(await self._catalog.facts(row))
+        if not facts:
+            return Plan(None, None)
+        end = end_stream(facts, merge.next_stream, self._config)
+        inputs: list[PlannedInput] = []
+        for one in facts:
+            own = one.rows.between(merge.next_stream, end)
+            live = Rows(await self._metadata.live_parts(one.row.object_id, list(own)))
+            if len(live):
+                sizes = await self._offload.run(Lane.CPU, one.bytes_of, live)
+                inputs.append(PlannedInput(one.row, live, sizes, one.attribute_bytes))
+        is_reclaiming = merge.tier == DEAD and self._is_dead(facts, inputs, merge, end)
+        return await self._offload.run(
+            Lane.CPU, _plan, point, inputs, end, self._config, is_reclaiming
+        )
+
+    def _is_dead(
+        self,
+        facts: list[ObjectFacts],
+        inputs: list[PlannedInput],
+        merge: _Merge,
+        end: int,
+    ) -> bool:
+        """Ranges are not bytes: it is only now that is known how much would be freed."""
+        before = sum(one.bytes_between(merge.next_stream, end) for one in facts)
+        live = sum(sum(one.sizes) for one in inputs)
+        return live <= before * (1 - self._config.dead_share_min)
+
+    async def _carry_out(self, spec: CompactionSpec) -> None:
+        tenure = await self._opened()
+        ids = await tenure.allocate_object_ids(len(spec.outputs))
+        try:
+            job = Job(spec, self._metadata.cluster_id, tenure.tenure, ids)
+            self._metrics.running.set(1)
+            outcome = await self._executor.run(job)
+        except BaseException:
+            tenure.release_object_ids(ids)
+            raise
+        finally:
+            self._metrics.running.set(0)
+        self._metrics.read_bytes.inc(outcome.bytes_read)
+        self._metrics.written_bytes.inc(outcome.bytes_written)
+        self._metrics.gets.inc(outcome.gets)
+        inputs = [one.row.object_id for one in spec.inputs]
+        await tenure.commit(Replacement(spec.point, inputs, outcome.outputs(spec)))
+        self._metrics.specs.labels("committed").inc()
+        self._metrics.inputs.inc(len(inputs))
+        self._metrics.outputs.inc(len(ids))
+        log.info(
+            "compacted",
+            extra={
+                "inputs": len(inputs),
+                "outputs": len(ids),
+                "rows": spec.rows,
+                "size_bytes": outcome.bytes_written,
+            },
+        )
+
+    async def _opened(self) -> CompactionTenure:
+        if self._tenure is None:
+            self._tenure = await self._metadata.open_compaction_tenure(ids_max=OUTPUTS_MAX)
+        return self._tenure
+
+    async def _failed(self, merge: _Merge, error: StreamlogError) -> None:
+        """Raises what the next tick is to repeat."""
+        outcome = _outcome(error)
+        self._metrics.specs.labels(outcome).inc()
+        if isinstance(error, TenureFenced):
+            log.warning("the compactor's tenure was sealed", extra={"reason": str(error)})
+            fenced, self._tenure = self._tenure, None
+            if fenced is not None:
+                await fenced.kill()
+            raise Unavailable("the compactor opens a new tenure") from error
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            raise error
+        if isinstance(error, Conflict):
+            log.info("another compaction came first", extra={"reason": str(error)})
+            return
+        key = error.fields.get("object_key")
+        if isinstance(error, Corrupt | ObjectNotFound) and isinstance(key, str):
+            await self._suspect(id_of_key(key), error)
+            return
+        log.error("a merge is given up: %s", error, exc_info=error)
+        self._give_up(merge)
+
+    async def _suspect(self, object_id: int, error: StreamlogError) -> None:
+        """Damaged objects are left alone at once, missing ones unless they have died meanwhile."""
+        if isinstance(error, ObjectNotFound):
+            await self._metadata.catch_up()
+            if await self._metadata.object(object_id) is None:
+                self._missed.pop(object_id, None)
+                return
+            self._missed[object_id] = self._missed.get(object_id, 0) + 1
+            if self._missed[object_id] < MISSED_MAX:
+                return
+        self._quarantine.add(object_id)
+        self._metrics.quarantined.set(len(self._quarantine))
+        log.error(
+            "compaction leaves an object alone from now on: %s",
+            error,
+            extra={"object_id": object_id, **error.fields},
+        )
+
+    def _give_up(self, merge: _Merge) -> None:
+        """The same inputs alone are not tried again."""
+        self._futile.append(merge.ids)
+        del self._futile[:-FUTILE_MAX]
+
+    def _show(self, candidates: list[Candidate]) -> None:
+        found = {
+            (str(tier.steps), "large" if tier.is_large else "small"): len(rows)
+            for tier, rows in tiers(candidates, self._config).items()
+        }
+        self._labels |= found.keys()
+        for labels in self._labels:
+            self._metrics.backlog.labels(*labels).set(found.get(labels, 0))
+
+    def _fail(self, error: BaseException) -> None:
+        # A node without compaction serves on; objects pile up, which the backlog shows.
+        self._metrics.failed.set(1)
+
+
+def _plan(
+    point: CompactionPoint,
+    inputs: list[PlannedInput],
+    end: int,
+    config: CompactionConfig,
+    is_reclaiming: bool,
+) -> Plan:
+    return plan(point, inputs, end, config, is_reclaiming=is_reclaiming)
+
+
+def _outcome(error: StreamlogError) -> str:
+    kinds: list[tuple[type[StreamlogError], str]] = [
+        (TenureFenced, "fenced"),
+        (Conflict, "conflict"),
+        (Corrupt, "corrupt"),
+        (ObjectNotFound, "gone"),
+        (Unavailable, "unavailable"),
+        (OutcomeUnknown, "unavailable"),
+        (Internal, "failed"),
+    ]
+    return next((name for kind, name in kinds if isinstance(error, kind)), "failed")

@@ -1,0 +1,73 @@
+"""What node and compactor process say to each other: frames over the child's stdin and stdout.
+
+    offset  field    bytes  meaning (little endian)
+    0       length   4      of the payload
+    4       kind     1      Frame
+    5       payload  -
+
+The node sends SETTINGS once (JSON), then JOB and BUSY (one byte, 0 or 1). The child answers READY
+once the store is open, and each job with OUTCOME or ERROR (JSON: type, message, fields). The child
+ends when its stdin does: it never outlives its node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from streamlog import errors
+from streamlog.errors import Internal, StreamlogError
+
+HEADER = struct.Struct("<IB")
+PAYLOAD_BYTES_MAX = 1 << 28
+
+
+class Frame(IntEnum):
+    SETTINGS = 1
+    JOB = 2
+    BUSY = 3
+    READY = 4
+    OUTCOME = 5
+    ERROR = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Never credentials: the child finds them as the node did, from its environment."""
+
+    store_url: str
+    memory_bytes: int
+    rate_bytes_per_s: int
+    nice: int
+    spool_dir: str | None
+    log_format: str = "text"
+    log_level: str = "info"
+
+    def encode(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> WorkerSettings:
+        return cls(**json.loads(data))
+
+
+def encode_frame(kind: Frame, payload: bytes = b"") -> bytes:
+    return HEADER.pack(len(payload), kind) + payload
+
+
+def encode_error(error: StreamlogError) -> bytes:
+    return json.dumps(
+        {"type": type(error).__name__, "message": error.message, "fields": error.fields}
+    ).encode()
+
+
+def decode_error(data: bytes) -> StreamlogError:
+    """The error as it was raised in the other process."""
+    found = json.loads(data)
+    kind = getattr(errors, found["type"], None)
+    if not (isinstance(kind, type) and issubclass(kind, StreamlogError)):
+        return Internal(f"{found['type']}: {found['message']}")
+    return kind(found["message"], **found["fields"])

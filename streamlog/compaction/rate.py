@@ -1,0 +1,29 @@
+"""How fast compaction may read: a token bucket of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.runtime.clock import Clock
+
+BURST_S = 0.25
+BUSY_DIVISOR = 4
+
+
+class RateLimit:
+    """Callers are served in the order of their calls; `is_busy` makes it a quarter."""
+
+    def __init__(self, bytes_per_s: int, clock: Clock) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._free_at = clock.monotonic()
+        """When what was taken so far has been paid for."""
+        self.is_busy = False
+
+    async def take(self, size_bytes: int) -> None:
+        """Returns when so many bytes may be read."""
+        now = self._clock.monotonic()
+        rate = self._bytes_per_s / (BUSY_DIVISOR if self.is_busy else 1)
+        self._free_at = max(self._free_at, now - BURST_S) + size_bytes / rate
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)

@@ -1,0 +1,114 @@
+"""The compactor process: carries out jobs that its node sends over stdin; answers over stdout.
+
+`python -m streamlog.compaction.worker`, started by ProcessExecutor. It stands back behind produce
+and fetch (nice), writes its log lines to stderr, and ends at once when its stdin ends: with the
+node, however that ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+import threading
+from typing import BinaryIO
+
+from streamlog.compaction.executor import InlineExecutor
+from streamlog.compaction.frames import (
+    HEADER,
+    PAYLOAD_BYTES_MAX,
+    Frame,
+    WorkerSettings,
+    encode_error,
+    encode_frame,
+)
+from streamlog.compaction.rate import RateLimit
+from streamlog.compaction.spec import decode_job, encode_outcome
+from streamlog.compaction.spool import FileSpool
+from streamlog.errors import Internal, StreamlogError
+from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.url import parse_store_url
+from streamlog.runtime import logs
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+
+FramePayload = tuple[Frame, bytes]
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole group: the node decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    first = _read(stdin)
+    if first is None or first[0] is not Frame.SETTINGS:
+        sys.exit("this is a part of a streamlog node, and is started by it")
+    settings = WorkerSettings.decode(first[1])
+    os.nice(settings.nice)
+    logs.set_up(sys.stderr, style=settings.log_format, level=settings.log_level)
+    asyncio.run(_serve(settings, stdin, stdout))
+
+
+async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) -> None:
+    clock, offload = SystemClock(), ThreadOffload()
+    try:
+        store = await open_store(parse_store_url(settings.store_url), offload, clock)
+    except StreamlogError as error:
+        _send(stdout, Frame.ERROR, encode_error(error))
+        return
+    executor = InlineExecutor(
+        store,
+        offload,
+        RateLimit(settings.rate_bytes_per_s, clock),
+        functools.partial(FileSpool, settings.spool_dir),
+        memory_bytes=settings.memory_bytes,
+    )
+    frames: asyncio.Queue[bytes] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        while (frame := _read(stdin)) is not None:
+            kind, payload = frame
+            if kind is Frame.BUSY:
+                loop.call_soon_threadsafe(executor.set_busy, payload != b"\0")
+            elif kind is Frame.JOB:
+                loop.call_soon_threadsafe(frames.put_nowait, payload)
+        os._exit(0)
+
+    threading.Thread(target=listen, name="stdin", daemon=True).start()
+    _send(stdout, Frame.READY)
+    while True:
+        job = await frames.get()
+        try:
+            outcome = await executor.run(decode_job(job))
+        except StreamlogError as error:
+            _send(stdout, Frame.ERROR, encode_error(error))
+        except Exception as error:
+            # The node hears of the bug before this process ends by it.
+            _send(stdout, Frame.ERROR, encode_error(Internal(f"the compactor failed: {error!r}")))
+            raise
+        else:
+            _send(stdout, Frame.OUTCOME, encode_outcome(outcome))
+
+
+def _read(source: BinaryIO) -> FramePayload | None:
+    """None at the end."""
+    head = source.read(HEADER.size)
+    if len(head) < HEADER.size:
+        return None
+    size, kind = HEADER.unpack(head)
+    if size > PAYLOAD_BYTES_MAX:
+        return None
+    payload = source.read(size)
+    return (Frame(kind), payload) if len(payload) == size else None
+
+
+def _send(target: BinaryIO, kind: Frame, payload: bytes = b"") -> None:
+    target.write(encode_frame(kind, payload))
+    target.flush()
+
+
+if __name__ == "__main__":
+    main()

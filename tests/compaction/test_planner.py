@@ -1,0 +1,250 @@
+"""The planner: each live row goes into one output, whole; bounds hold; it comes to an end."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog.compaction.config import KIB, CompactionConfig
+from streamlog.compaction.planner import (
+    DEAD,
+    SETTLED,
+    STREAM_END,
+    Candidate,
+    Plan,
+    PlannedInput,
+    Tier,
+    choose,
+    end_stream,
+    plan,
+    tier_of,
+)
+from streamlog.compaction.spec import (
+    OUTPUT_ROWS_MAX,
+    OUTPUTS_MAX,
+    OutputKind,
+    decode_spec,
+    encode_spec,
+)
+from streamlog.format.rows import ObjectRow, RangeRow
+from streamlog.metadata.compaction_interface import CompactionPoint
+from tests.compaction.model import FoldModel, facts_of
+
+SMALL = CompactionConfig(
+    small_objects_min=4,
+    large_objects_min=4,
+    small_object_bytes=64 * KIB,
+    settled_part_bytes=16 * KIB,
+    stream_object_bytes_min=128 * KIB,
+    object_bytes_max=512 * KIB,
+    spec_bytes_max=1024 * KIB,
+)
+POINT = CompactionPoint(3, 17)
+
+
+def planned(object_id: int, rows: Sequence[RangeRow], size: int) -> PlannedInput:
+    facts = facts_of(object_id, rows, [size] * len(rows))
+    return PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows))
+
+
+def covered(found: Plan) -> list[tuple[int, int, int, int]]:
+    """Every (stream, epoch, start, end) of the outputs, merged where rows meet."""
+    assert found.spec is not None
+    return merged([row for output in found.spec.outputs for row in output.rows])
+
+
+def merged(rows: Sequence[RangeRow]) -> list[tuple[int, int, int, int]]:
+    done: list[tuple[int, int, int, int]] = []
+    for stream, epoch, start, end in sorted(rows, key=lambda row: (row[0], row[2])):
+        if done and done[-1][:2] == (stream, epoch) and done[-1][3] == start:
+            done[-1] = (stream, epoch, done[-1][2], end)
+        else:
+            assert not done or done[-1][0] < stream or done[-1][3] <= start
+            done.append((stream, epoch, start, end))
+    return done
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> list[PlannedInput]:
+    """Objects with parts of streams that go on from object to object, with gaps and epochs."""
+    ends: dict[int, int] = {}
+    epochs: dict[int, int] = {}
+    made = []
+    for number in range(draw(st.integers(2, 8))):
+        rows, sizes = [], []
+        for stream in sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=8))):
+            epochs[stream] = epochs.get(stream, 1) + draw(st.integers(0, 1))
+            start = ends.get(stream, 0) + draw(st.sampled_from([0, 0, 0, 5]))
+            ends[stream] = start + draw(st.integers(1, 50))
+            rows.append(RangeRow(stream, epochs[stream], start, ends[stream]))
+            sizes.append(draw(st.sampled_from([100, 20_000, 150_000])))
+        facts = facts_of(number + 1, rows, sizes)
+        made.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(inputs())
+def test_every_live_row_is_covered_once_and_whole(given_inputs: list[PlannedInput]) -> None:
+    found = plan(POINT, given_inputs, STREAM_END, SMALL, is_reclaiming=True)
+    assert found.spec is not None
+    assert found.next_stream is None
+    rows = [row for one in given_inputs for row in one.rows]
+    assert covered(found) == merged(rows)
+    assert merged([row for one in found.spec.inputs for row in one.rows]) == merged(rows)
+    ends = {(row.stream_id, row.end) for row in rows}
+    for output in found.spec.outputs:
+        assert list(output.rows) == sorted(output.rows, key=lambda row: (row[0], row[2]))
+        assert all((row.stream_id, row.end) in ends for row in output.rows)
+        kinds = {row.stream_id for row in output.rows}
+        assert (output.kind is OutputKind.STREAM) == (len(kinds) == 1)
+    assert len(found.spec.outputs) <= OUTPUTS_MAX
+    assert decode_spec(encode_spec(found.spec)) == found.spec
+
+
+@settings(max_examples=50, deadline=None)
+@given(inputs())
+def test_what_was_just_written_is_not_worth_writing_again(
+    given_inputs: list[PlannedInput],
+) -> None:
+    first = plan(POINT, given_inputs, STREAM_END, SMALL, is_reclaiming=True)
+    assert first.spec is not None
+    sizes = {
+        (r.stream_id, r.end): s for i in given_inputs for r, s in zip(i.rows, i.sizes, strict=True)
+    }
+    again = []
+    for number, output in enumerate(first.spec.outputs):
+        rows = list(output.rows)
+        held = [
+            sum(
+                size
+                for (stream, end), size in sizes.items()
+                if stream == row.stream_id and row.start < end <= row.end
+            )
+            for row in rows
+        ]
+        facts = facts_of(100 + number, rows, held)
+        again.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
+    assert plan(POINT, again, STREAM_END, SMALL).spec is None
+
+
+def test_compaction_comes_to_an_end() -> None:
+    model = FoldModel(7, SMALL)
+    for _ in range(40):
+        model.append(20 * KIB)
+        model.compact()
+    done = len(model.specs)
+    model.compact()
+    assert len(model.specs) == done > 5
+    assert not model.futile
+
+
+def test_a_stream_with_much_data_gets_an_object_of_its_own() -> None:
+    parts = [
+        [RangeRow(1, 1, n, n + 1), RangeRow(2, 1, n, n + 1), RangeRow(3, 1, n, n + 1)]
+        for n in range(4)
+    ]
+    made = []
+    for number, rows in enumerate(parts):
+        facts = facts_of(number + 1, rows, [1000, 60_000, 1000])
+        made.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
+    found = plan(POINT, made, STREAM_END, SMALL)
+    assert found.spec is not None
+    assert [(o.kind, list(o.rows)) for o in found.spec.outputs] == [
+        (OutputKind.STREAM_SET, [RangeRow(1, 1, 0, 4), RangeRow(3, 1, 0, 4)]),
+        (OutputKind.STREAM, [RangeRow(2, 1, 0, 4)]),
+    ]
+
+
+def test_an_object_that_meets_no_other_is_spared() -> None:
+    alone = planned(1, [RangeRow(9, 1, 0, 5)], 40_000)
+    found = plan(
+        POINT,
+        [alone, *(planned(2 + n, [RangeRow(1, 1, n, n + 1)], 1000) for n in range(3))],
+        STREAM_END,
+        SMALL,
+    )
+    assert found.spec is not None
+    assert [one.row.object_id for one in found.spec.inputs] == [2, 3, 4]
+
+
+def test_a_merge_too_large_for_one_spec_goes_on_at_the_next_stream() -> None:
+    made = [
+        facts_of(
+            number + 1, [RangeRow(s, 1, number, number + 1) for s in range(1, 41)], [9_000] * 40
+        )
+        for number in range(6)
+    ]
+    at, streams, specs = 0, [], 0
+    while True:
+        end = end_stream(made, at, SMALL)
+        inputs = [
+            PlannedInput(one.row, rows, one.bytes_of(rows))
+            for one in made
+            if len(rows := one.rows.between(at, end))
+        ]
+        found = plan(POINT, inputs, end, SMALL)
+        assert found.spec is not None
+        assert sum(output.size_bytes for output in found.spec.outputs) <= SMALL.spec_bytes_max
+        streams += sorted({row.stream_id for o in found.spec.outputs for row in o.rows})
+        specs += 1
+        if found.next_stream is None:
+            break
+        at = found.next_stream
+    assert streams == list(range(1, 41))
+    assert specs == 3
+
+
+def test_rows_of_a_spec_are_bound() -> None:
+    count = 15_000
+    made = []
+    for number in range(4):
+        # Gaps between the parts: nothing merges, each is a row.
+        rows = [RangeRow(s, 1, 2 * number, 2 * number + 1) for s in range(1, count + 1)]
+        facts = facts_of(number + 1, rows, [10] * count)
+        made.append(PlannedInput(facts.row, facts.rows, array("Q", [10] * count)))
+    found = plan(POINT, made, STREAM_END, SMALL, is_reclaiming=True)
+    assert found.spec is not None
+    assert found.spec.rows == OUTPUT_ROWS_MAX
+    assert found.next_stream == OUTPUT_ROWS_MAX // 4 + 1
+    assert all(max(one.rows.streams) < found.next_stream for one in found.spec.inputs)
+
+
+def test_tiers() -> None:
+    def tier(size_bytes: int, parts: int, dead: float = 0.0) -> Tier:
+        return tier_of(Candidate(ObjectRow(1, size_bytes, 0, 0, 0), parts, dead), SMALL)
+
+    assert tier(8 * KIB, 1) == Tier(1, False)
+    assert tier(8 * KIB, 16) == Tier(2, False)
+    assert tier(64 * KIB, 4) == SETTLED
+    assert tier(64 * KIB, 64) == Tier(1, True)
+    assert tier(600 * KIB, 1) == SETTLED
+    assert tier(600 * KIB, 4, 0.5) == DEAD
+
+
+def test_fresh_objects_go_first_and_dead_ones_last() -> None:
+    fresh = [Candidate(ObjectRow(n, 8 * KIB, 0, 0, 0), 16) for n in range(4)]
+    ripe = [Candidate(ObjectRow(10 + n, 64 * KIB, 0, 0, 0), 64) for n in range(4)]
+    dead = [Candidate(ObjectRow(20, 600 * KIB, 0, 0, 0), 4, 0.9)]
+    choice = choose([*dead, *ripe, *fresh], SMALL)
+    assert choice is not None
+    assert [row.object_id for row in choice.inputs] == [0, 1, 2, 3]
+    futile = frozenset({0, 1, 2, 3})
+    choice = choose([*dead, *ripe, *fresh], SMALL, [futile])
+    assert choice is not None
+    assert [row.object_id for row in choice.inputs] == [10, 11, 12, 13]
+    choice = choose([*dead, *ripe[1:], *fresh[1:]], SMALL)
+    assert choice is not None
+    assert choice.tier == DEAD
+    assert choose([*ripe[1:], *fresh[1:]], SMALL) is None
+
+
+def test_only_as_much_as_a_spec_takes_is_reclaimed_at_a_time() -> None:
+    dead = [Candidate(ObjectRow(n, 600 * KIB, 0, 0, 0), 4, 0.9) for n in range(5)]
+    choice = choose(dead, replace(SMALL, spec_bytes_max=1300 * KIB))
+    assert choice is not None
+    assert len(choice.inputs) == 2
