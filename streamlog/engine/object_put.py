@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig, FlushConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable
+from streamlog.errors import OutcomeUnknown, Unavailable
+from streamlog.objectstore.hedging import hedged
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.latency import Latencies, LatenciesBySize
 from streamlog.runtime.background import Background
-from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
-
-_HISTORY = 256
-"""PUTs of which the running p99 is taken."""
 
 
 class ObjectPut:
@@ -45,8 +44,7 @@ class ObjectPut:
         self._random = random
         self._metrics = metrics
         self._is_hedging = is_hedging
-        self._seconds: list[float] = []
-        self._next = 0
+        self._latencies = LatenciesBySize()
 
     async def put(self, key: str, parts: Sequence[Buffer], *, tries_max: int | None = None) -> None:
         """The object is in the store on return; without tries_max it tries for ever.
@@ -54,10 +52,14 @@ class ObjectPut:
         Errors: with tries_max, the last try's; others than Unavailable and OutcomeUnknown always.
         """
         backoff: Backoff | None = None
+        usual = self._latencies.of(parts_size(parts))
         while True:
             started = self._clock.monotonic()
             try:
-                await (self._hedged(key, parts) if self._is_hedging else self._once(key, parts))
+                if self._is_hedging:
+                    await self._hedged(key, parts, usual)
+                else:
+                    await self._store.put(key, parts)
             except (Unavailable, OutcomeUnknown) as error:
                 self._metrics.failures.labels("put").inc()
                 if backoff is None:
@@ -69,58 +71,18 @@ class ObjectPut:
             else:
                 seconds = self._clock.monotonic() - started
                 self._metrics.put_seconds.observe(seconds)
-                self._remember(seconds)
+                usual.add(seconds)
                 return
 
-    async def _once(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self._store.put(key, parts)
+    async def _hedged(self, key: str, parts: Sequence[Buffer], usual: Latencies) -> None:
+        """The first of up to two PUTs that succeeds; the other one is given up."""
+        await hedged(
+            self._background,
+            partial(self._store.put, key, parts),
+            usual.hedge_delay_s(self._delay_min_s),
+            self._count,
+        )
 
-    async def _hedged(self, key: str, parts: Sequence[Buffer]) -> None:
-        """The first of up to two PUTs that succeeds; the other one is left to end by itself."""
-        running = [self._start(key, parts)]
-        await asyncio.wait(running, timeout=self._delay_s())
-        if not running[0].done():
-            self._metrics.hedged.inc()
-            running.append(self._start(key, parts))
-        while True:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            pending = [attempt for attempt in running if not attempt.done()]
-            ended = [attempt for attempt in running if attempt.done()]
-            errors = [attempt.exception() for attempt in ended]
-            if None in errors:
-                return
-            if not pending:
-                error = errors[0]
-                assert error is not None
-                raise error
-            running = pending
-
-    def _start(self, key: str, parts: Sequence[Buffer]) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-        async def attempt() -> None:
-            try:
-                await self._once(key, parts)
-            except StreamlogError as error:
-                if not future.done():
-                    future.set_exception(error)
-            else:
-                if not future.done():
-                    future.set_result(None)
-
-        self._background.spawn(attempt(), name="put")
-        return future
-
-    def _delay_s(self) -> float:
-        if not self._seconds:
-            return self._delay_min_s
-        ordered = sorted(self._seconds)
-        return max(3 * ordered[int(0.99 * (len(ordered) - 1))], self._delay_min_s)
-
-    def _remember(self, seconds: float) -> None:
-        if len(self._seconds) < _HISTORY:
-            self._seconds.append(seconds)
-        else:
-            self._seconds[self._next] = seconds
-            self._next = (self._next + 1) % _HISTORY
+    def _count(self) -> bool:
+        self._metrics.hedged.inc()
+        return True

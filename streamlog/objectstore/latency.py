@@ -32,3 +32,17 @@ class Latencies:
             ordered = sorted(self._seconds)
             self._p99 = ordered[int(0.99 * (len(ordered) - 1))]
         return max(_FACTOR * self._p99, minimum_s)
+
+
+class LatenciesBySize:
+    """Requests of about one size take about as long: a class spans a factor of 16."""
+
+    __slots__ = ("_classes",)
+
+    def __init__(self) -> None:
+        self._classes: dict[int, Latencies] = {}
+
+    def of(self, size_bytes: int | None) -> Latencies:
+        """Those of requests for `size_bytes`; None: for whole objects."""
+        size_class = 16 if size_bytes is None else max(size_bytes, 1).bit_length() // 4
+        return self._classes.setdefault(size_class, Latencies())

@@ -45,6 +45,7 @@ BAD_CREDENTIALS = frozenset(
         "ExpiredToken",
         "TokenRefreshRequired",
         "AuthFailure",
+        "XAdminUserNotFound",
     }
 )
 WRONG_REGION = frozenset(

@@ -1,0 +1,190 @@
+"""Slow GETs are sent twice; a store in memory whose GETs end when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import Closed, ObjectNotFound, StoreUnavailable, StreamlogError
+from streamlog.objectstore.hedged import BURST, HedgedStore
+from streamlog.objectstore.latency import Latencies
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.objectstore.store_config import StoreConfig
+from streamlog.objectstore.store_metrics import StoreMetrics
+from streamlog.runtime.buffers import Buffer
+from streamlog.testing.clocks import ManualClock
+
+
+class SteeredStore(MemoryObjectStore):
+    """Each GET waits for its own event, in the order of the calls, and may fail then."""
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock())
+        self.gets: list[asyncio.Event] = []
+        self.errors: dict[int, StreamlogError] = {}
+        self.cancelled: list[int] = []
+        self.arrived = asyncio.Condition()
+        self.is_quick = False
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        number = len(self.gets)
+        self.gets.append(asyncio.Event())
+        async with self.arrived:
+            self.arrived.notify_all()
+        try:
+            if not self.is_quick:
+                await self.gets[number].wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(number)
+            raise
+        if number in self.errors:
+            raise self.errors[number]
+        return b"%d" % number
+
+    async def until(self, count: int) -> None:
+        """Returns when so many GETs have come."""
+        async with self.arrived:
+            await self.arrived.wait_for(lambda: len(self.gets) >= count)
+
+
+Body = Callable[[SteeredStore, HedgedStore, StoreMetrics], Awaitable[None]]
+
+
+def run(body: Body, *, delay_ms: int = 1, share: float = 0.1) -> None:
+    async def main() -> None:
+        inner, clock = SteeredStore(), ManualClock()
+        metrics = StoreMetrics(CollectorRegistry(), clock)
+        config = StoreConfig(hedge_get_delay_ms_min=delay_ms, hedge_get_share_max=share)
+        store = HedgedStore(inner, config, clock, metrics)
+        await body(inner, store, metrics)
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+NEVER_MS = 10_000_000
+
+
+def test_a_quick_get_is_sent_once() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        inner.is_quick = True
+        for n in range(50):
+            assert await store.get("a") == b"%d" % n
+        assert metrics.hedged_gets._value.get() == 0
+
+    run(body, delay_ms=NEVER_MS)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_the_first_answer_counts_and_the_other_is_dropped(winner: int) -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(2)
+        inner.gets[winner].set()
+        assert await got == b"%d" % winner
+        # The loser has ended when the next GET has.
+        inner.is_quick = True
+        await store.get("a")
+        assert inner.cancelled == [1 - winner]
+        assert metrics.hedged_gets._value.get() == 1
+        assert metrics.hedge_wins._value.get() == winner
+
+    run(body)
+
+
+def test_one_failure_is_not_the_answer_and_two_are_the_first() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        inner.errors[0] = StoreUnavailable("first")
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(2)
+        inner.gets[0].set()
+        inner.gets[1].set()
+        assert await got == b"1"
+        inner.errors |= {2: ObjectNotFound("first"), 3: StoreUnavailable("second")}
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(4)
+        inner.gets[3].set()
+        inner.gets[2].set()
+        with pytest.raises(ObjectNotFound, match="first"):
+            await got
+
+    run(body)
+
+
+def test_a_failure_before_the_delay_is_told_at_once() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        inner.is_quick = True
+        inner.errors[0] = ObjectNotFound("absent")
+        with pytest.raises(ObjectNotFound):
+            await store.get("a")
+        assert len(inner.gets) == 1
+
+    run(body, delay_ms=NEVER_MS)
+
+
+def test_a_store_that_is_slow_as_a_whole_gets_a_bounded_share() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        count = 100
+        gets = [asyncio.ensure_future(store.get("a")) for _ in range(count)]
+        most = BURST + int(count * 0.1)
+        await inner.until(count + BURST)
+        for event in inner.gets:
+            event.set()
+        inner.is_quick = True
+        await asyncio.gather(*gets)
+        assert BURST <= metrics.hedged_gets._value.get() <= most
+
+    run(body)
+
+
+def test_no_share_no_hedge() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(1)
+        asyncio.get_running_loop().call_later(0.05, inner.gets[0].set)
+        assert await got == b"0"
+        assert len(inner.gets) == 1
+
+    run(body, share=0)
+
+
+def test_a_caller_that_goes_away_ends_both() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(2)
+        got.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await got
+        inner.is_quick = True
+        await store.get("a")
+        assert sorted(inner.cancelled) == [0, 1]
+
+    run(body)
+
+
+def test_closing_answers_who_waits() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(1)
+        await store.close()
+        with pytest.raises(Closed):
+            await got
+        with pytest.raises(Closed):
+            await store.get("a")
+
+    run(body, delay_ms=NEVER_MS)
+
+
+def test_the_delay_follows_the_slowest_of_the_last() -> None:
+    usual = Latencies()
+    assert usual.hedge_delay_s(0.5) == 0.5
+    for n in range(100):
+        usual.add(n / 100)
+    assert usual.hedge_delay_s(0.5) == pytest.approx(3 * 0.98)
+    for _ in range(256):
+        usual.add(0.1)
+    assert usual.hedge_delay_s(0.5) == 0.5
+    assert usual.hedge_delay_s(0.2) == pytest.approx(0.3)

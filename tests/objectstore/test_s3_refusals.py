@@ -1,0 +1,109 @@
+"""A store that cannot be opened says what to do; asked of a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import streamlog
+from streamlog.errors import Invalid, StoreUnavailable, StreamlogError, Unauthorized
+from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.store_config import StoreConfig
+from streamlog.objectstore.url import parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from tests.support.command import environment
+from tests.support.node import free_port
+from tests.support.s3 import BUCKET, S3Tests
+
+CLIENTS = ("boto3", "obstore")
+QUICK = StoreConfig(request_deadline_ms=300)
+
+
+def refused(url: str) -> StreamlogError:
+    async def main() -> StreamlogError:
+        offload = ThreadOffload()
+        with pytest.raises(StreamlogError) as raised:
+            await open_store(parse_store_url(url), offload, SystemClock(), config=QUICK)
+        await offload.close()
+        return raised.value
+
+    return asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.fixture(params=CLIENTS)
+def url(s3: S3Tests, request: pytest.FixtureRequest) -> str:
+    return s3.new_url(client=request.param)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_bad_credentials(url: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "wrong")
+    error = refused(url)
+    assert isinstance(error, Unauthorized)
+    assert "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in error.message
+    assert "wrong" not in error.message
+
+
+def test_no_credentials(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    error = refused(url)
+    assert isinstance(error, Unauthorized)
+    assert "~/.aws/credentials" in error.message
+
+
+def test_no_such_bucket(url: str) -> None:
+    error = refused(url.replace(BUCKET, "another-bucket"))
+    assert isinstance(error, Invalid)
+    assert "there is no bucket another-bucket" in error.message
+    assert "make it" in error.message
+
+
+def test_a_wrong_region(s3: S3Tests) -> None:
+    """boto3 by itself goes where the store sends it."""
+    url = s3.new_url(client="obstore")
+    error = refused(url.replace("region=us-east-1", "region=eu-central-1"))
+    assert isinstance(error, Invalid)
+    assert "region eu-central-1 is wrong" in error.message
+    assert "us-east-1" in error.message
+
+
+def test_nobody_at_the_endpoint(url: str) -> None:
+    error = refused(re.sub(r":\d+&", f":{free_port()}&", url))
+    assert isinstance(error, StoreUnavailable)
+    assert "cannot be reached" in error.message
+    assert "endpoint=" in error.message
+
+
+def test_a_store_in_a_bucket_needs_a_place_for_metadata(s3: S3Tests) -> None:
+    async def main() -> None:
+        async with streamlog.open(s3.new_url()):
+            raise AssertionError("opened")
+
+    with pytest.raises(Invalid, match="rocksdb:///abs/path") as raised:
+        asyncio.run(main())
+    assert "etcd://" in raised.value.message
+
+
+def test_the_command_says_it_in_one_line(s3: S3Tests, tmp_path: Path) -> None:
+    url = s3.new_url().replace(BUCKET, "another-bucket")
+    done = subprocess.run(
+        [sys.executable, "-m", "streamlog.cli", "serve", "--store", url,
+         "--meta", f"rocksdb://{tmp_path}/meta", "--listen", "127.0.0.1:0"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "there is no bucket another-bucket" in done.stderr.splitlines()[-1]
+    assert s3.server.secret_key not in done.stderr
