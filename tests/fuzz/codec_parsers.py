@@ -1,0 +1,102 @@
+"""Record batches and their compression."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from streamlog.codec import records
+from streamlog.codec.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    Compression,
+    Producer,
+    resealed,
+    scan,
+)
+from streamlog.codec.compression import compress, decompress
+from streamlog.codec.plain_decoder import decode_plain
+from streamlog.errors import CorruptMessage, InvalidRecord
+from tests.fuzz.parser import Parser
+
+ERRORS = (CorruptMessage, InvalidRecord)
+LIMIT_BYTES = 1 << 20
+"""What a batch may expand to here."""
+
+
+def _batch(codec: Compression, count: int, producer: Producer | None = None) -> bytes:
+    made = records.encode_values(
+        [None if i % 3 == 2 else b"value %d " % i * 4 for i in range(count)],
+        timestamp_ms=0,
+        timestamps_ms=[1_700_000_000_000 + 7 * i for i in range(count)],
+        keys=[None if i % 2 else b"key" for i in range(count)],
+        headers=[[("größe", b"x"), ("n", None)] if i % 4 == 0 else [] for i in range(count)],
+        compression=codec,
+        producer=producer or Producer(-1, -1, -1),
+    )
+    return bytes(made.data)
+
+
+BATCHES = (
+    _batch(Compression.NONE, 1),
+    _batch(Compression.NONE, 5, Producer(9, 1, 3)),
+    *(_batch(codec, 12) for codec in Compression if codec is not Compression.NONE),
+)
+
+
+def mend_batch(data: bytes) -> bytes:
+    """The bytes as one batch whose magic, length and CRC are right."""
+    if len(data) < HEADER_BYTES:
+        return data
+    changed = bytearray(data)
+    changed[8:LENGTH_END] = (len(changed) - LENGTH_END).to_bytes(4, "big")
+    changed[16] = MAGIC
+    return bytes(resealed(changed))
+
+
+def _scanned(data: bytes) -> object:
+    return [(batch.header, bytes(batch.view)) for batch in scan(data)]
+
+
+def _decoded(data: bytes) -> object:
+    return records.decode(data, limit_bytes=LIMIT_BYTES)
+
+
+def _iterated(data: bytes) -> object:
+    return list(records.iterate(data, verify_crc=False, limit_bytes=LIMIT_BYTES))
+
+
+def _found(data: bytes) -> object:
+    return records.first_at_or_after(data, 1_700_000_000_020, 2)
+
+
+def _expanded(codec: Compression, data: bytes) -> object:
+    return bytes(decompress(codec, data, LIMIT_BYTES))
+
+
+PLAIN = b"some text that repeats, some text that repeats; " * 20
+
+
+def _compressed(codec: Compression) -> Parser:
+    samples = [bytes(compress(codec, PLAIN)), bytes(compress(codec, b"q"))]
+    if codec is Compression.SNAPPY:
+        import cramjam
+
+        samples.append(bytes(cramjam.snappy.compress_raw(PLAIN)))
+    return Parser(
+        f"decompress_{codec.name.lower()}",
+        partial(_expanded, codec),
+        tuple(samples),
+        ERRORS,
+        memory_bytes=4 * LIMIT_BYTES,
+    )
+
+
+PARSERS = (
+    Parser("batch_scan", _scanned, BATCHES, ERRORS, mend_batch),
+    Parser("batch_decode", _decoded, BATCHES, ERRORS, mend_batch, memory_bytes=8 * LIMIT_BYTES),
+    Parser("batch_iterate", _iterated, BATCHES, ERRORS, memory_bytes=8 * LIMIT_BYTES),
+    Parser("batch_find", _found, BATCHES, ERRORS, memory_bytes=300 << 20),
+    Parser("batch_plain", decode_plain, BATCHES, ERRORS, mend_batch, memory_bytes=300 << 20),
+    *(_compressed(codec) for codec in Compression if codec is not Compression.NONE),
+)

@@ -1,0 +1,112 @@
+"""Meta streams, batch facts, the time index, topics."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.log.batch_facts import BatchFacts, decode_facts, encode_facts
+from streamlog.log.meta_codec import (
+    OPEN_END,
+    Checkpoint,
+    Description,
+    LeaderEpoch,
+    LogStart,
+    ProducerBatch,
+    ProducerRecord,
+    SegmentOpened,
+    SegmentRemoved,
+    SegmentSealed,
+    decode_entry,
+    encode_entry,
+)
+from streamlog.log.meta_state import MetaState
+from streamlog.log.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.log.topic_record import (
+    TopicRecord,
+    decode_partition,
+    decode_topic,
+    encode_partition,
+    encode_topic,
+)
+from streamlog.model.batch import StreamSlice
+from tests.fuzz.parser import Parser
+
+_ID = UUID("12345678-1234-4678-9234-567812345678")
+
+
+def _slices(*ends: int) -> list[StreamSlice]:
+    return [StreamSlice(10 + i, i, end) for i, end in enumerate(ends)]
+
+
+_RECORDS = (
+    Description("größe", _ID, 3, 11, 12, 13, {"retention.ms": "5", "a": "ü"}),
+    LeaderEpoch(1, 0),
+    SegmentSealed(0, 100, 5000, 10, 99, 1234, *_slices(100, 5, 2)),
+    SegmentOpened(100, 1_700_000_000_000, *_slices(OPEN_END, OPEN_END, OPEN_END)),
+    Checkpoint(
+        150,
+        100,
+        900,
+        101,
+        -1,
+        1235,
+        7,
+        140,
+        139,
+        33,
+        (ProducerRecord(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),),
+    ),
+    LogStart(50),
+    SegmentRemoved(0),
+)
+
+
+def mend_entry(data: bytes) -> bytes:
+    if len(data) < 16:
+        return data
+    head = data[:8] + (len(data) - 16).to_bytes(4, "big")
+    crc = crc32c(data[16:], crc32c(head))
+    return head + crc.to_bytes(4, "big") + data[16:]
+
+
+def _folded(data: bytes) -> object:
+    """Decoded, and applied as opening a partition does."""
+    state = MetaState()
+    state.apply_entry(decode_entry(data))
+    return state.records()
+
+
+PARSERS = (
+    Parser(
+        "meta_entry",
+        decode_entry,
+        (encode_entry(_RECORDS, is_snapshot=True), encode_entry(_RECORDS[1:2])),
+        mend=mend_entry,
+        is_sealed=True,
+    ),
+    Parser("meta_state", _folded, (encode_entry(_RECORDS, is_snapshot=True),), mend=mend_entry),
+    Parser(
+        "batch_facts",
+        decode_facts,
+        (encode_facts(BatchFacts(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),),
+    ),
+    Parser(
+        "time_index",
+        decode_entries,
+        (encode_entries([TimeEntry(-1, 0), TimeEntry(1_700_000_000_000, 2**31 - 1)]),),
+        (Corrupt,),
+    ),
+    Parser(
+        "topic",
+        lambda data: decode_topic("t", data),
+        (encode_topic(TopicRecord(_ID, 4, {"retention.ms": "7"}, (9, 2**40))),),
+    ),
+    Parser(
+        "partition",
+        lambda data: decode_partition(b"t/0", data),
+        (encode_partition(77),),
+        (Corrupt, UnsupportedVersion),
+    ),
+)
