@@ -45,6 +45,7 @@ class Commands(LazyGroup):
             "Check stores, disk and machine, and say what they cost.",
         ),
         "fsck": ("streamlog.cli.fsck:fsck", "Check metadata and objects against each other."),
+        "recover": ("streamlog.cli.recover:recover", "Rebuild lost metadata from the store."),
         "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
     }
 

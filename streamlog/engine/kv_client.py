@@ -144,6 +144,11 @@ def check_namespace(namespace: str) -> str:
     return namespace
 
 
+def stored_value(data: bytes) -> bytes:
+    """A user's value as the metadata store keeps it."""
+    return _VERSION_BYTE + data
+
+
 def _encode(key: Key, data: bytes) -> bytes:
     if len(data) > VALUE_BYTES_MAX:
         raise MessageTooLarge(
@@ -152,7 +157,7 @@ def _encode(key: Key, data: bytes) -> bytes:
             size_bytes=len(data),
             max_bytes=VALUE_BYTES_MAX,
         )
-    return _VERSION_BYTE + data
+    return stored_value(data)
 
 
 def _decode(found: StoredKeyValue) -> Value:

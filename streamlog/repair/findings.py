@@ -48,6 +48,8 @@ class Kind(StrEnum):
     CHECKPOINT_STRAY = "checkpoint-stray"
     CHECKPOINT_CORRUPT = "checkpoint-corrupt"
     TOPIC = "topic"
+    UNACKNOWLEDGED_TAIL = "unacknowledged-tail"
+    TRIMMED = "trimmed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,269 @@
+"""Recovery of streams: a checkpoint's, if there is one, and all that objects say beyond it.
+
+Memory: about 40 bytes for each range in an object that the checkpoint does not know, 16 for each
+that it knows, and some 300 for each object.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.format.object_footer import ObjectFooter
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.interface import StreamRow, Tenure
+from streamlog.model.batch import StreamState
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.bucket import Bucket, read_footer
+from streamlog.repair.findings import Finding, Kind, Progress, Range, Report, Severity, some_ranges
+from streamlog.repair.in_flight import in_flight
+from streamlog.repair.recovered import NOBODY, Recovered, RecoveredStream
+from streamlog.repair.resolve import Known, Piece, Resolved, Row, resolve
+from streamlog.repair.view import MetadataView
+from streamlog.runtime.offload import Offload
+
+PART_OBJECTS = 256
+WINDOW_IDS = 16 * MetadataConfig().put_window
+"""No node keeps so many ids uncommitted, unless `put_window` was set far above its default."""
+
+
+@dataclass(slots=True)
+class _Footers:
+    """What objects that the checkpoint does not know say; rows flat: epoch, start, end, object."""
+
+    rows: dict[int, array[int]] = field(default_factory=dict)
+    writers: dict[int, tuple[int, int, Tenure]] = field(default_factory=dict)
+    """Stream → epoch and end of its last row, and who wrote it."""
+    newest: dict[Tenure, int] = field(default_factory=dict)
+    tenures: dict[int, Tenure] = field(default_factory=dict)
+
+    def rows_of(self, stream_id: int) -> list[Row]:
+        flat = iter(self.rows.get(stream_id, ()))
+        return [Row(*one) for one in zip(flat, flat, flat, flat, strict=True)]
+
+    def is_past_window(self, object_id: int) -> bool:
+        tenure = self.tenures.get(object_id)
+        return tenure is not None and object_id + WINDOW_IDS <= self.newest[tenure]
+
+
+class StreamRecovery:
+    def __init__(
+        self,
+        store: ObjectStore,
+        offload: Offload,
+        bucket: Bucket,
+        view: MetadataView | None,
+        recovered: Recovered,
+        report: Report,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._bucket = bucket
+        self._view = view
+        self._recovered = recovered
+        self._report = report
+        self._progress = progress
+        self._footers = _Footers()
+        self._known: dict[int, tuple[StreamRow, Known]] = {}
+
+    async def run(self) -> None:
+        """Fills streams, objects, dead objects and the highest numbers.
+
+        Errors: Corrupt (a checkpoint file), StoreUnavailable.
+        """
+        if self._view is not None:
+            await self._take_known(self._view)
+        await self._read_unknown()
+        for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):
+            self._resolve(stream_id)
+        self._sort_out()
+
+    async def _take_known(self, view: MetadataView) -> None:
+        found, state = self._recovered, view.state
+        for row in view.streams():
+            pieces: list[Piece] = []
+            async for page in view.ranges(row):
+                for one in page:
+                    pieces.append(Piece(one.start, one.end, one.object.object_id))
+                    found.objects[one.object.object_id] = one.object
+            self._known[row.stream_id] = row, Known(row.epoch, row.start, row.end, pieces)
+            found.saw_tenure(row.holder)
+        for tenure in [*state.fold.marks, *state.fences]:
+            found.saw_tenure(tenure)
+        if state.checkpoint is not None:
+            for tenure in state.checkpoint.tenures:
+                found.saw_tenure(tenure)
+            for ref in state.checkpoint.files:
+                found.saw_tenure(ref.tenure)
+        found.dead = {
+            object_id: died_ms
+            for object_id, (died_ms, _) in state.dead.items()
+            if object_id in self._bucket
+        }
+        found.revision_max = view.revision
+        self._report.counts["streams_in_checkpoint"] = len(self._known)
+        self._report.counts["objects_in_checkpoint"] = len(found.objects)
+
+    async def _read_unknown(self) -> None:
+        found = self._recovered
+        unknown = [
+            (object_id, size)
+            for object_id, size in zip(self._bucket.ids, self._bucket.sizes, strict=True)
+            if object_id not in found.objects and object_id not in found.dead
+        ]
+        for low in range(0, len(unknown), PART_OBJECTS):
+            part = unknown[low : low + PART_OBJECTS]
+            for footer in await in_flight(part, self._footer):
+                if footer is not None:
+                    self._take_footer(footer)
+            self._progress("reading footers", low + len(part), len(unknown))
+        self._report.counts["objects_read"] = len(unknown)
+
+    async def _footer(self, one: tuple[int, int]) -> ObjectFooter | None:
+        object_id, size_bytes = one
+        try:
+            footer = await read_footer(self._store, self._offload, object_id, size_bytes)
+        except (Corrupt, UnsupportedVersion) as error:
+            self._skip(Kind.OBJECT_CORRUPT, object_id, f"cannot be read: {error}", Severity.ERROR)
+            return None
+        if footer is None:
+            return None
+        identity = footer.identity
+        if identity.cluster_id != self._recovered.cluster_id:
+            what = f"is of the cluster {identity.cluster_id}"
+            self._skip(Kind.OBJECT_FOREIGN, object_id, what, Severity.WARNING)
+            return None
+        if identity.object_id != object_id:
+            what = f"says of itself that it is object {identity.object_id}"
+            self._skip(Kind.OBJECT_WRONG, object_id, what, Severity.ERROR)
+            return None
+        return footer
+
+    def _skip(self, kind: Kind, object_id: int, what: str, severity: Severity) -> None:
+        self._report.add(
+            Finding(
+                kind,
+                severity,
+                f"object {object_id} {what}",
+                "what it holds is not recovered; put it back from a copy of the store first",
+                key=data_key(object_id),
+                object_id=object_id,
+            )
+        )
+
+    def _take_footer(self, footer: ObjectFooter) -> None:
+        identity, footers = footer.identity, self._footers
+        object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
+        self._recovered.saw_tenure(tenure)
+        self._recovered.objects[object_id] = footer.row
+        tenure = footers.tenures[object_id] = tenure
+        footers.newest[tenure] = max(footers.newest.get(tenure, 0), object_id)
+        for stream_id, epoch, start, end in footer.ranges:
+            footers.rows.setdefault(stream_id, array("Q")).extend((epoch, start, end, object_id))
+            last = footers.writers.get(stream_id)
+            if last is None or (epoch, end) > last[:2]:
+                footers.writers[stream_id] = epoch, end, tenure
+
+    def _resolve(self, stream_id: int) -> None:
+        rows = self._footers.rows_of(stream_id)
+        row, known = self._known.get(stream_id, (None, None))
+        found = resolve(known, rows, self._bucket.__contains__, self._footers.is_past_window)
+        holder = row.holder if row is not None else NOBODY
+        writer = self._footers.writers.get(stream_id)
+        if writer is not None and (row is None or writer[0] > row.epoch):
+            holder = writer[2]
+        self._recovered.streams[stream_id] = RecoveredStream(
+            found.start,
+            found.end,
+            found.epoch,
+            holder,
+            found.pieces,
+            # A stream that goes on under a later epoch was opened again.
+            row is None or row.state is StreamState.OPEN or found.epoch > row.epoch,
+            row.token if row is not None else b"",
+            dict(row.tags) if row is not None else {},
+        )
+        known_end = known.end if known is not None else found.start
+        self._report.counts["records_after_checkpoint"] += max(found.end - known_end, 0)
+        self._tell(stream_id, found)
+
+    def _tell(self, stream_id: int, found: Resolved) -> None:
+        lost = _ranges(stream_id, found.missing)
+        if lost:
+            self._report.add(
+                Finding(
+                    Kind.OBJECT_MISSING,
+                    Severity.ERROR,
+                    f"{some_ranges(lost)} lie in objects that are gone",
+                    "put the objects back from a copy of the store; reads of these offsets fail",
+                    stream_id=stream_id,
+                    lost=lost,
+                )
+            )
+        tail = _ranges(stream_id, found.tail)
+        if tail:
+            self._report.add(
+                Finding(
+                    Kind.UNACKNOWLEDGED_TAIL,
+                    Severity.NOTE,
+                    f"{some_ranges(tail)} are stored behind a gap: they were never acknowledged, "
+                    f"and the stream ends at {found.end}",
+                    stream_id=stream_id,
+                    lost=tail,
+                )
+            )
+        before = _ranges(stream_id, found.before)
+        if before:
+            self._report.add(
+                Finding(
+                    Kind.TRIMMED,
+                    # Nothing is deleted without a checkpoint that knows of the trim.
+                    Severity.ERROR if self._view is not None else Severity.WARNING,
+                    f"{some_ranges(before)} are stored, but what follows them is not: taken for "
+                    f"trimmed, the stream starts at {found.start}",
+                    "if objects were lost by accident, put them back and recover again",
+                    stream_id=stream_id,
+                    lost=before,
+                )
+            )
+
+    def _sort_out(self) -> None:
+        """Keeps the objects that streams need; those that surely nothing needs are dead."""
+        found = self._recovered
+        used = {piece.object_id for one in found.streams.values() for piece in one.pieces}
+        needed: set[int] = set()
+        for stream_id in self._footers.rows:
+            for row in self._footers.rows_of(stream_id):
+                if row.object_id not in used and not self._is_redundant(stream_id, row):
+                    needed.add(row.object_id)
+        now_dead = [
+            object_id
+            for object_id in self._footers.tenures
+            if object_id not in used and object_id not in needed
+        ]
+        found.dead.update(dict.fromkeys(now_dead, 0))
+        found.object_id_max = max([0, *self._bucket.ids, *found.objects])
+        found.stream_id_max = max([0, *found.streams])
+        found.objects = {i: row for i, row in found.objects.items() if i in used}
+        self._report.counts["objects"] = len(used)
+        self._report.counts["objects_left_over"] = len(needed)
+
+    def _is_redundant(self, stream_id: int, row: Row) -> bool:
+        """What it holds is in the recovered stream by another object, or was trimmed for sure."""
+        stream = self._recovered.streams[stream_id]
+        known = self._known.get(stream_id)
+        was_trimmed = known is not None and row.end <= known[1].start
+        return was_trimmed or (stream.start <= row.start and row.end <= stream.end)
+
+
+def _ranges(stream_id: int, pieces: list[Piece]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for piece in pieces:
+        if merged and merged[-1].end == piece.start:
+            merged[-1] = Range(stream_id, merged[-1].start, piece.end)
+        else:
+            merged.append(Range(stream_id, piece.start, piece.end))
+    return tuple(merged)

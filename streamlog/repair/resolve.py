@@ -1,0 +1,160 @@
+"""Which object holds which offsets of a stream, from what objects say of themselves. Pure.
+
+1. A holder begins at the end of all that was committed before it: of rows that overlap, the higher
+   epoch is right from its first offset on, and what a lower one has there was never committed.
+2. Within an epoch an offset was given once: rows that overlap hold the same records (a compaction's
+   inputs and outputs, an upload that was sent twice).
+3. What a checkpoint knows stands. Where it names an object that is gone, another row with the same
+   offsets takes its place (the object was compacted since); else the range stays and is told.
+4. Rows that a checkpoint does not know go on where it ends, under its epoch or a later one.
+5. Where offsets are missing the stream ends: an upload before them did not make it, so nothing
+   behind was acknowledged. Unless something behind is certain to have been committed: then what is
+   missing was trimmed and deleted, and the stream starts behind it.
+6. Certain: a later epoch goes on behind it; or its tenure stored an object so much later that the
+   window of uncommitted ids had passed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """Offsets start to end (exclusive) of a stream, written under `epoch` into an object."""
+
+    epoch: int
+    start: int
+    end: int
+    object_id: int
+
+
+class Piece(NamedTuple):
+    start: int
+    end: int
+    object_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The stream in a checkpoint; pieces meet from start to end."""
+
+    epoch: int
+    start: int
+    end: int
+    pieces: Sequence[Piece]
+
+
+@dataclass(slots=True)
+class Resolved:
+    """Pieces meet from `start` to `end`. `missing`: pieces whose object is gone. `tail`: stored and
+    never acknowledged. `before`: stored, and given up for trimmed.
+    """
+
+    start: int
+    end: int
+    epoch: int
+    pieces: list[Piece]
+    missing: list[Piece] = field(default_factory=list)
+    tail: list[Piece] = field(default_factory=list)
+    before: list[Piece] = field(default_factory=list)
+
+
+def resolve(
+    known: Known | None,
+    rows: Sequence[Row],
+    exists: Callable[[int], bool],
+    is_past_window: Callable[[int], bool],
+) -> Resolved:
+    """`exists(object id)`; `is_past_window(object id)`: its tenure cannot but have committed it."""
+    epoch = max([row.epoch for row in rows] + ([known.epoch] if known else []))
+    pieces: list[Piece] = []
+    missing: list[Piece] = []
+    newer = rows
+    if known is not None:
+        pieces, missing = _in_place(known, rows, exists)
+        newer = [
+            row._replace(start=max(row.start, known.end))
+            for row in rows
+            if row.end > known.end and row.epoch >= known.epoch
+        ]
+    layered = layers(newer)
+    last_epoch = max((row.epoch for row in newer), default=0)
+    certain = {
+        index
+        for index, row in enumerate(layered)
+        if row.epoch < last_epoch or is_past_window(row.object_id)
+    }
+    runs: list[list[Piece]] = [pieces] if known is not None else []
+    first = 0
+    for index, row in enumerate(layered):
+        end = runs[-1][-1].end if runs and runs[-1] else (known.end if known and runs else None)
+        if not runs or (end is not None and row.start != end):
+            runs.append([])
+        runs[-1].append(Piece(row.start, row.end, row.object_id))
+        if index in certain:
+            first = len(runs) - 1
+    if not runs:
+        raise ValueError("a stream without rows that no checkpoint knows")
+    kept = runs[first]
+    start = known.start if known is not None and first == 0 else kept[0].start
+    end = kept[-1].end if kept else (known.end if known is not None else start)
+    return Resolved(
+        start,
+        end,
+        epoch,
+        kept,
+        missing if first == 0 else [],
+        [piece for run in runs[first + 1 :] for piece in run],
+        [piece for run in runs[:first] for piece in run],
+    )
+
+
+def layers(rows: Iterable[Row]) -> list[Row]:
+    """Disjoint rows by start: rules 1 and 2."""
+    cover: list[Row] = []
+    ordered = sorted(rows, key=lambda row: (row.epoch, row.start, -row.end, row.object_id))
+    for _, group in groupby(ordered, key=lambda row: row.epoch):
+        at: int | None = None
+        for row in group:
+            if at is None:
+                at = row.start
+                while cover and cover[-1].end > at:
+                    last = cover.pop()
+                    if last.start < at:
+                        cover.append(last._replace(end=at))
+            if row.end > at:
+                cover.append(row._replace(start=max(at, row.start)))
+                at = row.end
+    return cover
+
+
+def _in_place(
+    known: Known, rows: Sequence[Row], exists: Callable[[int], bool]
+) -> tuple[list[Piece], list[Piece]]:
+    """The checkpoint's pieces, with others in the place of those that are gone; what stays gone."""
+    if all(exists(piece.object_id) for piece in known.pieces):
+        return list(known.pieces), []
+    others = layers(row for row in rows if row.start < known.end)
+    pieces: list[Piece] = []
+    missing: list[Piece] = []
+    for piece in known.pieces:
+        if exists(piece.object_id):
+            pieces.append(piece)
+            continue
+        at = piece.start
+        for row in others:
+            low, high = max(row.start, at), min(row.end, piece.end)
+            if low >= high:
+                continue
+            if low > at:
+                missing.append(Piece(at, low, piece.object_id))
+                pieces.append(missing[-1])
+            pieces.append(Piece(low, high, row.object_id))
+            at = high
+        if at < piece.end:
+            missing.append(Piece(at, piece.end, piece.object_id))
+            pieces.append(missing[-1])
+    return pieces, missing

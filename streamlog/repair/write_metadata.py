@@ -1,0 +1,162 @@
+"""Writes recovered metadata: a checkpoint in the store, keys, and the cluster's name last.
+
+1. What an earlier attempt left is deleted. Without the cluster's name no node opens the metadata.
+2. The files go into the store under a name that was never used.
+3. Keys follow: values, nodes, fences, counters, `k`.
+4. The cluster's name makes it whole.
+Everything that may have been in use and was not seen is passed over: epochs, ids, the revision.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id
+from streamlog.engine.kv_client import stored_value
+from streamlog.errors import Conflict
+from streamlog.kvstore.interface import Delete, KVStore, Operation, Put, RevisionIs, prefix_end
+from streamlog.metadata.checkpoint_appendix import encode_appendix
+from streamlog.metadata.checkpoint_build import BuiltFile, build, take_snapshot
+from streamlog.metadata.checkpoint_files import BlockReader, Levels
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.fold import Fold, Info
+from streamlog.metadata.generation import SPAN_MAX, NewObjectEntry
+from streamlog.metadata.interface import EPOCH_MAX, Tenure
+from streamlog.metadata.keys import checkpoint, fence, head, id_block, node
+from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.objectstore.interface import ObjectInfo, ObjectStore
+from streamlog.repair.recovered import Recovered
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+
+EPOCHS_AHEAD = 1000
+"""Opens of a stream, and starts of a node, that left no trace in the store."""
+BLOCKS_AHEAD = 1024
+"""Id blocks that were handed out and of which no id was seen."""
+REVISIONS_AHEAD = 1 << 24
+PUTS_PER_TXN = 100
+BYTES_PER_TXN = 1 << 20
+WRITER_NODE = 0
+"""Checkpoint files of recoveries lie under this node id, which no node has."""
+
+
+async def write_metadata(
+    kv: KVStore,
+    store: ObjectStore,
+    recovered: Recovered,
+    files: Sequence[ObjectInfo],
+    *,
+    clock: Clock,
+    offload: Offload,
+) -> None:
+    """`files`: the checkpoint files in the store. Cut short at any place, it can be done again.
+
+    Errors: Conflict (another process writes there, too), StoreUnavailable, MetadataUnavailable.
+    """
+    prefix = prefix_of(recovered.cluster_id)
+    await kv.txn([], [Delete(CLUSTER_KEY), Delete(prefix, prefix_end(prefix))])
+    await kv.raise_revision(recovered.revision_max + REVISIONS_AHEAD)
+    revision = await kv.revision()
+    fold = _fold(recovered, revision)
+    config = MetadataConfig()
+    built = await build(
+        take_snapshot(fold),
+        Levels(),
+        {i: (died_ms or clock.now_ms(), revision) for i, died_ms in recovered.dead.items()},
+        set(),
+        0,
+        0,
+        now_ms=clock.now_ms(),
+        reader=BlockReader(store, config.block_cache_bytes),
+        offload=offload,
+        config=config,
+    )
+    tenure = Tenure(WRITER_NODE, 1 + _last_attempt(files))
+    base = None
+    if built.base is not None:
+        base = _ref(tenure, 1, built.base)
+        await store.put(base.name, built.base.parts)
+    named = Checkpoint(revision, {}, _ref(tenure, 2, built.delta), base)
+    assert named.delta is not None
+    await store.put(named.delta.name, [*built.delta.parts, encode_appendix(named)])
+    puts = _puts(recovered, fold, prefix, clock.now_ms())
+    puts.append(Put(checkpoint.key(prefix), checkpoint.encode(named)))
+    await _put_all(kv, puts)
+    result = await kv.txn(
+        [RevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, encode_cluster_id(recovered.cluster_id))]
+    )
+    if not result.succeeded:
+        raise Conflict(
+            "another process gave the metadata store a cluster id meanwhile; stop it, and recover "
+            "again with --overwrite"
+        )
+
+
+def _last_attempt(files: Sequence[ObjectInfo]) -> int:
+    tenures = [checkpoint.tenure_of_name(info.key) for info in files]
+    own = [t.node_epoch for t in tenures if t is not None and t.node_id == WRITER_NODE]
+    return max(own, default=0)
+
+
+def _ref(tenure: Tenure, number: int, file: BuiltFile) -> FileRef:
+    return FileRef(tenure, number, file.size_bytes, file.tail_position, file.tail_crc32c)
+
+
+def _fold(recovered: Recovered, revision: int) -> Fold:
+    fold = Fold(revision)
+    newest, counts = fold.newest, dict[int, int]()
+    for stream_id, stream in sorted(recovered.streams.items()):
+        epoch = min(stream.epoch + EPOCHS_AHEAD, EPOCH_MAX)
+        info = Info(
+            epoch, stream.holder, stream.is_open, stream.token, tuple(sorted(stream.tags.items()))
+        )
+        fold.add_stream(stream_id, info, stream.start, stream.end)
+        if not stream.pieces:
+            continue
+        ranges = array("Q", (stream.pieces[0].start,))
+        for start, end, object_id in stream.pieces:
+            for low in range(start, end, SPAN_MAX):
+                ranges.extend((min(low + SPAN_MAX, end), object_id))
+                counts[object_id] = counts.get(object_id, 0) + 1
+        newest.ranges[stream_id] = ranges
+    for object_id, row in recovered.objects.items():
+        newest.objects[object_id] = NewObjectEntry(row, counts[object_id], revision)
+    newest.records = 1
+    return fold
+
+
+def _puts(recovered: Recovered, fold: Fold, prefix: bytes, now_ms: int) -> list[Put]:
+    window = MetadataConfig().put_window
+    sealed = fence.Fence(False, 0, False, True, window, now_ms)
+    puts = []
+    for (namespace, name), value in sorted(recovered.values.items()):
+        puts.append(Put(prefix + f"u/{namespace}/".encode() + name, stored_value(value)))
+    for tenure in sorted(fold.held):
+        puts.append(Put(fence.key(prefix, tenure), fence.encode(sealed)))
+        puts.append(Put(head.key(prefix, tenure), head.encode(0)))
+    for node_id, epoch in sorted(recovered.node_epochs.items()):
+        if node_id != WRITER_NODE:
+            known = node.Node(epoch + EPOCHS_AHEAD, False, window)
+            puts.append(Put(node.key(prefix, node_id), node.encode(known)))
+    for kind, highest in (
+        (id_block.OBJECTS, recovered.object_id_max),
+        (id_block.STREAMS, recovered.stream_id_max),
+    ):
+        blocks = (highest >> kind.block_bits) + BLOCKS_AHEAD
+        puts.append(Put(id_block.counter_key(prefix, kind), id_block.encode_counter(blocks)))
+    return puts
+
+
+async def _put_all(kv: KVStore, puts: Sequence[Put]) -> None:
+    part: list[Operation] = []
+    size = 0
+    for put in puts:
+        bytes_more = len(put.key) + len(put.value)
+        if part and (len(part) == PUTS_PER_TXN or size + bytes_more > BYTES_PER_TXN):
+            await kv.txn([], part)
+            part, size = [], 0
+        part.append(put)
+        size += bytes_more
+    await kv.txn([], part)

@@ -1,0 +1,257 @@
+"""Metadata is lost and rebuilt from the object store: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.model.batch import CreateStreamOptions
+from streamlog.model.kv import Key
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.findings import Kind, Report
+from streamlog.repair.recover import RecoverOptions, recover
+from streamlog.runtime.rand import SeededRandom
+from tests.repair.cluster import Cluster, append, consume, partition, produce, read, run
+
+
+async def recovered(cluster: Cluster, **options: bool) -> Report:
+    return await recover(
+        cluster.kv,
+        cluster.store,
+        clock=cluster.clock,
+        random=cluster.random,
+        offload=cluster.offload,
+        options=RecoverOptions(**options),
+    )
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("checkpoint", ["none", "some", "deleted"])
+def test_all_that_was_acknowledged_comes_back(crash: bool, checkpoint: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=crash) as engine:
+            await engine.logs.create_topic("t", 3, {"retention.ms": "77000"})
+            logs = [await partition(engine, "t", number) for number in range(3)]
+            for number in range(4):
+                await produce(logs[number % 2], b"first %d" % number)
+            stream = await engine.streams.create_and_open_stream(
+                CreateStreamOptions(tags={"name": "mine"})
+            )
+            await append(stream, *(b"%d" % number for number in range(5)))
+            await stream.trim(3)
+            if checkpoint != "none":
+                await engine.metadata.checkpoint()
+            await append(stream, b"after")
+            await produce(logs[0], b"after the checkpoint")
+            new = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(new, b"made after it")
+            await engine.logs.create_topic("later", 1)
+            await produce(await partition(engine, "later"), b"x", b"y")
+            expected = [await consume(one) for one in logs]
+            stream_id, new_id = stream.stream_id, new.stream_id
+        if checkpoint == "deleted":
+            files = (await cluster.store.list("checkpoint/")).objects
+            await cluster.store.delete([info.key for info in files])
+        cluster.lose_metadata()
+        with pytest.raises(ForeignCluster):
+            async with cluster.node():
+                raise AssertionError("a node started without its metadata")
+        dry = await recovered(cluster, dry_run=True)
+        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
+        report = await recovered(cluster)
+        assert dry.counts == report.counts
+        assert report.counts["partitions"] == 4
+        await cluster.is_clean()
+        async with cluster.node() as engine:
+            topic = engine.logs.topic("t")
+            assert topic is not None
+            assert (topic.partitions, dict(topic.configs)) == (3, {"retention.ms": "77000"})
+            logs = [await partition(engine, "t", number) for number in range(3)]
+            assert [await consume(one) for one in logs] == expected
+            mine = await engine.streams.open_stream(stream_id)
+            content = await read(mine)
+            assert {3: b"3", 4: b"4", 5: b"after"}.items() <= content.items()
+            if checkpoint == "some":
+                assert mine.start_offset == 3
+            assert await read(await engine.streams.open_stream(new_id)) == {0: b"made after it"}
+            # And on it goes.
+            await append(mine, b"more")
+            assert (await read(mine))[6] == b"more"
+            for one in logs:
+                end = one.high_watermark
+                assert await produce(one, b"again") == end
+            await engine.logs.create_topic("another", 1)
+            assert (await consume(await partition(engine, "later"))).count(b"x") == 1
+        await cluster.is_clean()
+        async with cluster.node() as engine:
+            assert (await read(await engine.streams.open_stream(stream_id)))[6] == b"more"
+
+    run(scenario)
+
+
+def test_metadata_can_be_lost_again_and_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            stream_id = stream.stream_id
+        expected: dict[int, bytes] = {}
+        for number in range(4):
+            async with cluster.node(1 + number % 2, crash=number % 2 == 0) as engine:
+                if number:
+                    stream = await engine.streams.open_stream(stream_id)
+                    await append(stream, b"%d" % number)
+                    expected[len(expected)] = b"%d" % number
+                    if number != 2:
+                        await engine.metadata.checkpoint()
+                else:
+                    await engine.metadata.checkpoint()
+            cluster.lose_metadata()
+            await recovered(cluster)
+        await cluster.is_clean()
+        async with cluster.node() as engine:
+            assert await read(await engine.streams.open_stream(stream_id)) == expected
+
+    run(scenario)
+
+
+def test_an_object_that_was_stored_and_never_committed_gives_way_to_a_later_epoch() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(stream, b"one")
+            stream_id, metadata = stream.stream_id, engine.metadata
+            sent = asyncio.Event()
+
+            async def never(_entry: Any) -> Any:
+                sent.set()
+                await asyncio.get_running_loop().create_future()
+
+            metadata.commit = never  # type: ignore[method-assign]
+            under_way = asyncio.ensure_future(append(stream, b"lost"))
+            await sent.wait()
+            under_way.cancel()
+        async with cluster.node(2) as engine:
+            await engine.metadata.seal(next(iter(await _other(engine))), even_if_alive=True)  # type: ignore[attr-defined]
+            stream = await engine.streams.open_stream(stream_id)
+            await append(stream, b"two", b"three")
+            await engine.kill()
+        await _no_checkpoints(cluster)
+        cluster.lose_metadata()
+        await recovered(cluster)
+        async with cluster.node() as engine:
+            found = await read(await engine.streams.open_stream(stream_id))
+            assert found == {0: b"one", 1: b"two", 2: b"three"}
+        await cluster.is_clean()
+
+    run(scenario)
+
+
+async def _other(engine: Any) -> list[Any]:
+    rows = engine.metadata.streams()
+    return [row.holder for row in rows if row.holder != engine.metadata.tenure]
+
+
+async def _no_checkpoints(cluster: Cluster) -> None:
+    files = (await cluster.store.list("checkpoint/")).objects
+    await cluster.store.delete([info.key for info in files])
+
+
+class FailingKV(MemoryKVStore):
+    """Fails its n-th transaction, counted from 1, and all that follow."""
+
+    def __init__(self, cluster: Cluster, fails_at: int) -> None:
+        super().__init__(cluster.clock)
+        self.left = fails_at
+
+    async def txn(self, *args: Any, **kwargs: Any) -> Any:
+        self.left -= 1
+        if self.left <= 0:
+            raise StoreUnavailable("killed", operation="test")
+        return await super().txn(*args, **kwargs)
+
+
+def test_a_recovery_that_was_cut_short_is_done_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 40)
+            log = await partition(engine, "t", 7)
+            await produce(log, b"kept")
+            expected = await consume(log)
+        for fails_at in range(1, 10):
+            kv = cluster.kv = FailingKV(cluster, fails_at)
+            (failure,) = await asyncio.gather(recovered(cluster), return_exceptions=True)
+            kv.left = 1 << 30
+            if not isinstance(failure, BaseException):
+                break
+            assert isinstance(failure, StoreUnavailable)
+            with pytest.raises(ForeignCluster):
+                async with cluster.node():
+                    raise AssertionError("a node started on half of the metadata")
+            await recovered(cluster)
+        assert 3 < fails_at < 9
+        await cluster.is_clean()
+        async with cluster.node() as engine:
+            assert await consume(await partition(engine, "t", 7)) == expected
+
+    run(scenario)
+
+
+def test_metadata_in_use_is_not_replaced_unless_told_to() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        with pytest.raises(Invalid, match=r"nothing to recover"):
+            await recovered(cluster)
+        async with cluster.node() as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(stream, b"a")
+            await engine.kv.put_kv(Key(b"mine"), b"value")
+            stream_id = stream.stream_id
+        with pytest.raises(AlreadyExists, match="--overwrite"):
+            await recovered(cluster)
+        await recovered(cluster, overwrite=True)
+        async with cluster.node() as engine:
+            assert await read(await engine.streams.open_stream(stream_id)) == {0: b"a"}
+            assert await engine.kv.get_kv(Key(b"mine")) is None
+        other = Cluster(random=SeededRandom(6))
+        async with other.node():
+            pass
+        cluster.kv = other.kv
+        with pytest.raises(ForeignCluster):
+            await recovered(cluster, overwrite=True)
+
+    run(scenario)
+
+
+def test_an_object_that_cannot_be_read_stops_it_unless_the_loss_is_accepted() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            stream = await engine.streams.create_and_open_stream(CreateStreamOptions())
+            await append(stream, b"a")
+            (first,) = [row.object for row in await engine.metadata.locate(stream.stream_id, 0, 1)]
+            await append(stream, b"b")
+            stream_id = stream.stream_id
+        await _no_checkpoints(cluster)
+        key = data_key(first.object_id)
+        await cluster.store.put(key, [b"garbage" * 100])
+        cluster.lose_metadata()
+        with pytest.raises(Corrupt, match="--accept-data-loss"):
+            await recovered(cluster)
+        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
+        dry = await recovered(cluster, dry_run=True)
+        assert [one.key for one in dry.of_kind(Kind.OBJECT_CORRUPT)] == [key]
+        await recovered(cluster, accept_data_loss=True)
+        async with cluster.node() as engine:
+            assert await read(await engine.streams.open_stream(stream_id)) == {1: b"b"}
+        # What could not be read is still there, and told.
+        assert key in {finding.key for finding in (await cluster.fsck()).findings}
+
+    run(scenario)
