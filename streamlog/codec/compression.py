@@ -117,6 +117,8 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(view, limit_bytes, limit_bytes)
+    if len(view) < len(_XERIAL_HEADER):
+        raise EOFError("the header was cut short")
     pieces: list[bytes] = []
     position, room = len(_XERIAL_HEADER), limit_bytes
     while position < len(view):

@@ -163,9 +163,14 @@ def decode_attributes(
     rows, attributes = _sections(data, index_position, object_key)
     index = ObjectIndex(bytes(rows), 1 << 64, object_key)
     found: list[BatchAttributes] = []
+    at = 0
     for block in index.blocks_for(stream_id, start, end):
         run = attributes[block.attributes_position :]
-        if not _read_run(run, block, start, end, found):
+        # Runs lie one behind the other: rows that share one would multiply it.
+        is_behind = block.attributes_position >= at
+        run_bytes = _read_run(run, block, start, end, found) if is_behind else 0
+        at = block.attributes_position + run_bytes
+        if not run_bytes:
             raise corrupt(
                 "an attributes run is impossible",
                 object_key,
@@ -177,17 +182,18 @@ def decode_attributes(
 
 def _read_run(
     run: memoryview, block: BlockRow, start: int, end: int, found: list[BatchAttributes]
-) -> bool:
+) -> int:
+    """Bytes of the run that starts `run`; 0 for an impossible one."""
     table_bytes = block.batch_count * _ATTRIBUTES.size
     if len(run) < table_bytes:
-        return False
+        return 0
     base, at = block.start, table_bytes
     for count, timestamp, size in _ATTRIBUTES.iter_unpack(run[:table_bytes]):
         if base + count > start and base < end:
             found.append(BatchAttributes(base, count, timestamp, bytes(run[at : at + size])))
         base += count
         at += size
-    return base == block.end and at <= len(run)
+    return at if base == block.end and at <= len(run) else 0
 
 
 def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview, memoryview]:
