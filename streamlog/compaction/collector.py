@@ -4,6 +4,8 @@
 2. Pins are read after the deaths they are held against; an object that died after a pinned revision
    stays.
 3. Orphans are named by the metadata and deleted blindly: whether they exist does not matter.
+4. Before anything goes, `Guard` is asked. When it objects, nothing is deleted any more until the
+   process is started with `force`: an alarm in log, metric and status.
 A run that fails is repeated at the next tick; to delete twice is harmless.
 """
 
@@ -13,10 +15,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from streamlog.compaction.collector_guard import Guard
 from streamlog.errors import OutcomeUnknown, Unavailable
-from streamlog.metadata.interface import Metadata
+from streamlog.metadata.interface import DeadObject, Metadata, Orphans
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.clock import Clock
@@ -39,6 +42,17 @@ class CollectorConfig:
     )
     collect_interval_ms: int = setting(60_000, "Time between two runs.", minimum=1)
     delete_batch_max: int = setting(500, "Objects deleted by one store request.", minimum=1)
+    orphans_per_tenure_max: int = setting(
+        1024,
+        "Orphans that one ended process may leave; with more in one run deletion stops with an "
+        "alarm. Not below metadata.put_window of any node.",
+        minimum=1,
+    )
+    force: bool = setting(
+        False,
+        "Delete although the guard objects (foreign, empty or old metadata). Set it for one start, "
+        "after streamlog fsck has found the metadata right.",
+    )
 
 
 class Collector:
@@ -62,22 +76,49 @@ class Collector:
             ["kind"],
             registry=registry,
         )
+        self._guard = Guard(metadata, store, config.orphans_per_tenure_max)
+        self.alarm = ""
+        """Why nothing is deleted any more."""
+        stopped = Gauge(
+            "streamlog_collector_stopped",
+            "1: the guard has stopped deletion; look at the log, and at streamlog status.",
+            registry=registry,
+        )
+        stopped.set_function(lambda: 1.0 if self.alarm else 0.0)
 
     async def tick(self) -> None:
         """Deletes what may go now. What fails is left for the next run."""
+        if self.alarm:
+            return
         try:
-            await self._dead()
-            await self._orphans()
+            due_ms = self._clock.now_ms() - self._config.deletion_delay_ms
+            dead = self._metadata.dead_objects(_LOOKED_AT_MAX)
+            orphans = await self._metadata.orphan_candidates()
+            if await self._may_delete(orphans, dead, due_ms):
+                await self._dead([found for found in dead if found.died_ms <= due_ms])
+                await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})
 
-    async def _dead(self) -> None:
-        due_ms = self._clock.now_ms() - self._config.deletion_delay_ms
-        dead = [
-            found
-            for found in self._metadata.dead_objects(_LOOKED_AT_MAX)
-            if found.died_ms <= due_ms
-        ]
+    async def _may_delete(
+        self, orphans: Sequence[Orphans], dead: Sequence[DeadObject], due_ms: int
+    ) -> bool:
+        ids = [found.object_id for found in dead]
+        objection = await self._guard.objection(orphans, ids, due_ms)
+        if not objection:
+            return True
+        if self._config.force:
+            log.warning("deletion is forced against the guard", extra={"reason": objection})
+            return True
+        self.alarm = objection
+        log.error(
+            "nothing is deleted any more: %s. Check the metadata with streamlog fsck; then start "
+            "once with engine.collector.force=true",
+            objection,
+        )
+        return False
+
+    async def _dead(self, dead: Sequence[DeadObject]) -> None:
         if not dead:
             return
         pin = await self._metadata.oldest_pin()
@@ -89,8 +130,8 @@ class Collector:
             await self._metadata.forget_objects(batch)
             self._deleted.labels("dead").inc(len(batch))
 
-    async def _orphans(self) -> None:
-        for orphans in await self._metadata.orphan_candidates():
+    async def _orphans(self, candidates: Sequence[Orphans]) -> None:
+        for orphans in candidates:
             await self._delete(orphans.object_ids)
             await self._metadata.orphans_deleted(orphans)
             self._deleted.labels("orphan").inc(len(orphans.object_ids))

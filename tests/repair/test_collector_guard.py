@@ -1,0 +1,139 @@
+"""The collector deletes nothing on the word of metadata that cannot be right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamlog.compaction.collector import Collector, CollectorConfig
+from streamlog.kvstore.interface import Put
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.metadata.interface import Metadata
+from streamlog.objectstore.cluster_guard import ClusterFile, encode
+from streamlog.objectstore.keys import CLUSTER_KEY, data_key
+from tests.metadata.world import World, append, create, new_object
+from tests.repair.cluster import run
+
+NOW = CollectorConfig(deletion_delay_ms=0)
+
+
+class _Collected:
+    """A collector over a tenure's metadata; `stopped` as the metric tells it."""
+
+    def __init__(self, world: World, metadata: Metadata, config: CollectorConfig = NOW) -> None:
+        self.registry = CollectorRegistry()
+        self.collector = Collector(metadata, world.store, world.clock, config, self.registry)
+
+    async def tick(self) -> str:
+        await self.collector.tick()
+        stopped = self.registry.get_sample_value("streamlog_collector_stopped")
+        assert stopped == (1.0 if self.collector.alarm else 0.0)
+        return self.collector.alarm
+
+
+async def keys(world: World) -> set[str]:
+    return {info.key for info in (await world.store.list("data/")).objects}
+
+
+async def fill(world: World, objects: int = 5) -> set[str]:
+    """Objects of a tenure that crashed, one of them an orphan; all keys."""
+    await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+    metadata = await world.open()
+    (stream,) = await create(metadata)
+    for _ in range(objects):
+        object_id = await append(metadata, stream, 2)
+        await world.store.put(data_key(object_id), [b"x"])
+    orphan = await new_object(metadata, [])
+    await world.store.put(data_key(orphan.row.object_id), [b"x"])
+    await metadata.kill()
+    return await keys(world)
+
+
+def test_the_orphan_of_a_crash_goes_and_nothing_else() -> None:
+    async def scenario() -> None:
+        world = World()
+        before = await fill(world)
+        async with world.tenure() as metadata:
+            assert await _Collected(world, metadata).tick() == ""
+        assert len(before) - len(await keys(world)) == 1
+
+    run(scenario)
+
+
+def test_empty_metadata_over_a_full_store_deletes_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        before = await fill(world)
+        world.kv = MemoryKVStore(world.clock)
+        # A tenure of the new, empty metadata that ended: its window has ids of the lost one.
+        await (await world.open()).kill()
+        async with world.tenure() as metadata:
+            collected = _Collected(world, metadata)
+            for _ in range(3):
+                assert "knows no object" in await collected.tick()
+            assert await keys(world) == before
+
+    run(scenario)
+
+
+def test_metadata_that_is_older_than_the_store_deletes_nothing() -> None:
+    async def scenario() -> None:
+        world = World(config=replace(World().config, put_window=4))
+        await fill(world, 3)
+        copied = (await world.kv.range(b"\0", b"\xff")).kvs
+        # The same tenure goes on, the copy does not hear of it.
+        prefix_keys = [kv for kv in copied if kv.lease_id == 0]
+        last = max(int(key[5:][::-1], 16) for key in await keys(world))
+        for number in range(1, 20):
+            await world.store.put(data_key(last + number), [b"committed meanwhile"])
+        world.kv = MemoryKVStore(world.clock)
+        await world.kv.txn([], [Put(kv.key, kv.value) for kv in prefix_keys])
+        before = await keys(world)
+        async with world.tenure() as metadata:
+            assert "older than the store" in await _Collected(world, metadata).tick()
+            assert await keys(world) == before
+
+    run(scenario)
+
+
+def test_another_clusters_store_is_left_alone() -> None:
+    async def scenario() -> None:
+        world = World()
+        before = await fill(world)
+        for content in (encode(ClusterFile("else")), None):
+            if content is None:
+                await world.store.delete([CLUSTER_KEY])
+            else:
+                await world.store.put(CLUSTER_KEY, [content])
+            async with world.tenure() as metadata:
+                assert "cluster" in await _Collected(world, metadata).tick()
+            assert await keys(world) == before
+
+    run(scenario)
+
+
+def test_more_orphans_than_crashes_explain_stop_it_until_forced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        before = await fill(world)
+        assert len(before) == 6
+        config = replace(NOW, orphans_per_tenure_max=63)
+        async with world.tenure() as metadata:
+            collected = _Collected(world, metadata, config)
+            assert "at most 63" in await collected.tick()
+            assert await keys(world) == before
+            # It stays, whatever the metadata says afterwards.
+            collected.collector._guard._per_tenure_max = 64
+            assert "at most 63" in await collected.tick()
+            assert await keys(world) == before
+            assert "nothing is deleted any more" in caplog.text
+        async with world.tenure() as metadata:
+            forced = _Collected(world, metadata, replace(config, force=True))
+            assert await forced.tick() == ""
+        assert len(await keys(world)) == 5
+
+    run(scenario)
