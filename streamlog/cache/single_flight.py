@@ -80,6 +80,9 @@ class SingleFlightCache(Generic[K, V]):
         members = self._groups.get(name)
         if members is None:
             members = self._groups[name] = _Group()
+        else:
+            # It may have been retired as far as it was here.
+            self._groups.move_to_end(name)
         members.keys.append(key)
         members.size_bytes += size_bytes
         self.size_bytes += size_bytes

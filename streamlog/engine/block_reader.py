@@ -17,7 +17,7 @@ from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.errors import Closed, Corrupt, Invalid, StreamlogError
+from streamlog.errors import Closed, Corrupt, Invalid, ObjectNotFound, StreamlogError
 from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_index import ObjectIndex, decode_index
 from streamlog.metadata.interface import ObjectRow
@@ -220,6 +220,8 @@ class BlockReader:
     async def _get(self, key: str, start: int, length: int) -> memoryview:
         try:
             data = await self._store.get(key, start, length)
+        except ObjectNotFound:
+            raise
         except Invalid as error:
             raise Corrupt(
                 f"{key} ends before byte {start}, where the metadata says that it has data: run "

@@ -80,6 +80,7 @@ class ColdReader:
                 batches = await self._read(read, ranges)
             except ObjectNotFound as error:
                 missing = error
+                self._forget(error, ranges)
                 continue
             position = batches[-1].end_offset
             reader.consumed(position)
@@ -111,6 +112,7 @@ class ColdReader:
                     )
             except ObjectNotFound as error:
                 missing = error
+                self._forget(error, ranges)
                 continue
             check_run(core, found, start, ranges[-1].object)
             return found
@@ -122,7 +124,7 @@ class ColdReader:
         """Live ranges that meet, from `start` on; not empty. `missing`: what was met last time."""
         missing_key = None
         if missing is not None:
-            missing_key = missing.fields.get("object_key")
+            missing_key = missing.object_key
             await self._metadata.catch_up()
         ranges = await self._metadata.locate(core.stream_id, start, end)
         position = start
@@ -130,7 +132,6 @@ class ColdReader:
             if live.start > position:
                 break
             if missing_key is not None and data_key(live.object.object_id) == missing_key:
-                self._blocks.forget(live.object.object_id)
                 raise _lost(core, missing, live.object)
             position = live.end
         else:
@@ -148,6 +149,11 @@ class ColdReader:
             start=position,
             end=position,
         )
+
+    def _forget(self, error: ObjectNotFound, ranges: Sequence[LiveRange]) -> None:
+        for object_id in {live.object.object_id for live in ranges}:
+            if data_key(object_id) == error.object_key:
+                self._blocks.forget(object_id)
 
     async def _read(self, read: _Read, ranges: Sequence[LiveRange]) -> list[StoredBatch]:
         position, size = read.start, 0
@@ -241,22 +247,24 @@ class ColdReader:
                 core.stream_id, start, core.settled, limit=_RANGES_AHEAD
             )
             for number, live in enumerate(ranges):
+                # A GET is cut at the object's end alone: a step's rest would make small ones.
+                if size >= step or (number and not self._readers.may_go_ahead(reader)):
+                    return
                 self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
                 region = await self._blocks.index(live.object)
                 blocks: list[BlockRow] = []
+                taken = 0
                 for block in _blocks(region, core.stream_id, start, live.end):
-                    blocks.append(block)
-                    size += block.length
-                    if size >= step:
+                    if taken >= step:
                         break
+                    blocks.append(block)
+                    taken += block.length
                 if not blocks:
                     return
                 self._blocks.load(live.object, blocks, step, is_lagging=True)
                 start = blocks[-1].end
-                reader.asked(start, max(_ASKED_BYTES_MIN, sum([one.length for one in blocks])))
-                # The rest of a step is not worth a GET of its own: the next step starts there.
-                if size >= step // 4:
-                    return
+                reader.asked(start, max(_ASKED_BYTES_MIN, taken))
+                size += taken
         except StreamlogError:
             # Nobody waits for it: the fetch that needs the block will meet the error itself.
             return
@@ -325,7 +333,7 @@ def _no_block(core: StreamCore, live: LiveRange, position: int) -> Corrupt:
 def _lost(
     core: StreamCore, missing: ObjectNotFound | None, row: ObjectRow | None = None
 ) -> Corrupt:
-    key = "" if missing is None else str(missing.fields.get("object_key", ""))
+    key = "" if missing is None else missing.object_key
     return Corrupt(
         f"object {key} holds live data of stream {core.stream_id} and is not in the store: "
         "restore it from a copy, or run fsck to see what is affected",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.config import CompactionConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.config import setting
@@ -82,11 +83,12 @@ class FlushConfig:
     )
     uploads_in_flight_max: int = setting(
         4,
-        "Uploads at a time. More raise throughput on stores with long latency, and memory.",
+        "Uploads at a time; to remote stores as many more as fit into append_bytes_max. More raise "
+        "throughput on stores with long latency, and memory.",
         minimum=1,
     )
     hedge_delay_ms_min: int = setting(
-        500,
+        100,
         "A PUT that takes longer than three times the running p99, and than this, is sent again "
         "under the same key with the same bytes. Lower cuts tail latency and costs PUTs.",
         minimum=1,
@@ -106,7 +108,11 @@ class UploadConfig:
         "disk and costs more PUTs.",
         minimum=0,
     )
-    uploads_in_flight_max: int = setting(2, "Uploads at a time.", minimum=1)
+    uploads_in_flight_max: int = setting(
+        2,
+        "Uploads at a time; to remote stores as many more as fit into append_bytes_max.",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,7 @@ class StreamEngineConfig:
     object: ObjectConfig = ObjectConfig()
     read: ReadConfig = ReadConfig()
     collector: CollectorConfig = field(default_factory=CollectorConfig)
+    compaction: CompactionConfig = field(default_factory=CompactionConfig)
     wal: WalConfig = field(default_factory=WalConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     store: StoreConfig = field(default_factory=StoreConfig)

@@ -51,6 +51,8 @@ from streamlog.wal.log import WriteAheadLog
 log = logging.getLogger(__name__)
 
 WalMode = Literal["disk", "object"]
+_UPLOADS_IN_FLIGHT_MAX = 32
+"""Half of the ids that a tenure may hold at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Engine:
         append = config.append
         self.uploader = Uploader(
             self._policy(is_disk),
-            (config.upload if is_disk else config.flush).uploads_in_flight_max,
+            self._uploads_in_flight_max(is_disk),
             parts.metadata,
             self.writer,
             self.put,
@@ -290,6 +292,16 @@ class Engine:
             None if self.parts.is_remote else flush.flush_bytes_overlap,
         )
 
+    def _uploads_in_flight_max(self, is_disk: bool) -> int:
+        """A remote store's latency is made up for by more uploads, within the byte bound."""
+        config = self.config
+        configured = (config.upload if is_disk else config.flush).uploads_in_flight_max
+        if not self.parts.is_remote:
+            return configured
+        target = self._policy(is_disk).bytes_target
+        fitting = config.append.append_bytes_max // target + 1
+        return max(configured, min(fitting, _UPLOADS_IN_FLIGHT_MAX))
+
     def _stored(self, group: Group, committed: Committed | None) -> None:
         """A batch is committed: with wal=object it is confirmed now; its room is free."""
         if committed is not None:
@@ -336,7 +348,7 @@ class Engine:
         raise await self.metadata.wait_failed()
 
     def _press(self) -> None:
-        self.uploader.press()
+        self.uploader.relieve()
 
     def _set_door(self, door: ErrorFactory | None) -> None:
         self.sequencer.door = door

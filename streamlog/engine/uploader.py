@@ -109,6 +109,12 @@ class Uploader:
             self._is_pressed = True
             self._schedule()
 
+    def relieve(self) -> None:
+        """Appends wait for room. Uploads under way will make some: until then the open batch goes
+        up only if it is large, so that pressure does not make small objects."""
+        if not self._uploads or self._open.size_bytes * 2 >= self._policy.bytes_target:
+            self.press()
+
     def unconfirmed(self) -> Iterable[Group]:
         return [*(upload.group for upload in self._uploads), *self._closed, self._open]
 

@@ -8,6 +8,7 @@ import pytest
 
 from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.cache.tail import TailCache
+from streamlog.engine.byte_gate import ByteGate
 from streamlog.errors import StoreUnavailable
 from streamlog.format.entry import StreamEntry
 
@@ -99,5 +100,77 @@ def test_a_failed_load_is_told_to_every_waiter_and_not_kept() -> None:
         cache.begin("a")
         cache.finish("a", "A", 1)
         assert cache.peek("a") == "A"
+
+    asyncio.run(scenario())
+
+
+def test_values_of_a_group_stay_and_go_together() -> None:
+    async def scenario() -> None:
+        cache: SingleFlightCache[str, str] = SingleFlightCache(40)
+        for key in ("a1", "a2", "b1", "b2"):
+            cache.begin(key)
+            cache.finish(key, key.upper(), 10, key[0])
+        assert cache.peek("a1") == "A1"
+        cache.begin("c")
+        cache.finish("c", "C", 10)
+        assert "b1" not in cache
+        assert "b2" not in cache
+        assert cache.peek("a2") == "A2"
+        assert cache.size_bytes == 30
+
+    asyncio.run(scenario())
+
+
+def test_what_was_consumed_goes_before_what_was_read_ahead() -> None:
+    async def scenario() -> None:
+        cache: SingleFlightCache[str, str] = SingleFlightCache(40)
+        for key in ("a1", "a2", "b1", "b2"):
+            cache.begin(key)
+            cache.finish(key, key.upper(), 10, key[0])
+        assert cache.peek("b1") == "B1"
+        cache.retire("b1")
+        cache.retire("b2")
+        cache.retire("gone")
+        cache.reserve(10)
+        assert "b1" not in cache
+        assert cache.peek("a1") == "A1"
+        cache.retire("a1")
+        # The rest of a group whose first values were consumed already has not been.
+        cache.begin("x1")
+        cache.finish("x1", "X1", 5, "x")
+        cache.retire("x1")
+        cache.begin("x2")
+        cache.finish("x2", "X2", 5, "x")
+        cache.reserve(10)
+        assert "a2" not in cache
+        assert cache.peek("x2") == "X2"
+        cache.reserve(-20)
+        assert cache.reserved_bytes == 0
+        assert cache.size_bytes == 10
+
+    asyncio.run(scenario())
+
+
+def test_a_gate_lets_its_bytes_through_in_order() -> None:
+    async def scenario() -> None:
+        gate = ByteGate(10)
+        order: list[str] = []
+        go_on = asyncio.Event()
+
+        async def pass_through(name: str, size_bytes: int) -> None:
+            async with gate.passing(size_bytes):
+                order.append(name)
+                await go_on.wait()
+
+        sizes = (("first", 6), ("large", 30), ("gone", 1), ("last", 4))
+        tasks = [asyncio.ensure_future(pass_through(name, size)) for name, size in sizes]
+        await asyncio.sleep(0)
+        assert order == ["first"]
+        tasks[2].cancel()
+        go_on.set()
+        await asyncio.wait(tasks)
+        assert order == ["first", "large", "last"]
+        async with gate.passing(10):
+            pass
 
     asyncio.run(scenario())

@@ -1,0 +1,140 @@
+"""Writing to a store that is slow or hangs; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections import deque
+
+import pytest
+
+from streamlog.engine.config import MIB, FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
+from streamlog.engine.engine import WalMode
+from streamlog.testing.slow_store import Traffic
+from tests.engine.harness import batch, payloads
+from tests.engine.remote import RemoteWorld, latency, virtually
+
+MODES: list[WalMode] = ["disk", "object"]
+PAYLOAD = bytes(256 * 1024)
+
+
+def p(share: float, values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
+
+
+@pytest.mark.parametrize(("latency_ms", "link"), [(20, 120e6), (100, 120e6), (300, 60e6)])
+def test_latency_costs_no_throughput_until_the_byte_bound(latency_ms: float, link: float) -> None:
+    """The link stays full."""
+    total = 192 * MIB
+    seconds = 0.0
+    world = RemoteWorld("object", dataclasses.replace(latency(latency_ms), link_bytes_per_s=link))
+
+    async def scenario() -> None:
+        nonlocal seconds
+        loop = asyncio.get_running_loop()
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            # What is usual for this size is known from then on.
+            await asyncio.gather(*[stream.append(batch(PAYLOAD)) for _ in range(512)])
+            world.store.traffic = Traffic()
+            began = loop.time()
+            appends = [stream.append(batch(PAYLOAD)) for _ in range(total // len(PAYLOAD))]
+            await asyncio.gather(*appends)
+            seconds = loop.time() - began
+            assert engine.budget.used_bytes == 0
+
+    virtually(scenario)
+    assert total / (seconds - 2 * latency_ms / 1000) > 0.9 * link
+    assert world.store.traffic.put_bytes <= 1.05 * total
+    assert world.store.traffic.puts <= 1.1 * total / (8 * MIB)
+
+
+def test_one_put_in_a_thousand_that_hangs_delays_few_acks() -> None:
+    moods = dataclasses.replace(latency(60), hanging_put_share=0.001)
+    world = RemoteWorld("object", moods)
+    waits: list[float] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            under_way: deque[asyncio.Future[None]] = deque()
+
+            async def append() -> None:
+                began = loop.time()
+                await stream.append(batch(b"x" * 1000))
+                waits.append(loop.time() - began)
+
+            for _ in range(30_000):
+                under_way.append(asyncio.ensure_future(append()))
+                await asyncio.sleep(0.01)
+                while under_way and under_way[0].done():
+                    under_way.popleft().result()
+            await asyncio.gather(*under_way)
+            assert engine.metrics.hedged._value.get() >= 2
+
+    virtually(scenario)
+    usual = [seconds for seconds in world.store.traffic.put_seconds if seconds < 30]
+    assert len(world.store.traffic.put_seconds) > 2500
+    assert p(0.999, waits) <= 0.1 + 5 * p(0.99, usual)
+    assert world.store.traffic.puts < 1.02 * len(world.metadata.commits) + 20
+
+
+def test_a_single_append_to_an_idle_node_waits_for_one_put() -> None:
+    world = RemoteWorld("object", latency(50))
+    waits: list[float] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with world.engine() as (streams, _):
+            stream = await streams.create_and_open_stream()
+            for _ in range(100):
+                await asyncio.sleep(1)
+                began = loop.time()
+                await stream.append(batch(b"x"))
+                waits.append(loop.time() - began)
+
+    virtually(scenario)
+    assert p(0.5, waits) <= 1.01 * p(0.5, world.store.traffic.put_seconds)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_catching_up_reader_has_several_gets_under_way(mode: WalMode) -> None:
+    """Everything is an eighth of its default, so that the test is quick."""
+    payload = bytes(32 * 1024)
+    config = StreamEngineConfig(
+        flush=FlushConfig(flush_bytes_target=MIB),
+        upload=UploadConfig(upload_bytes_target=MIB),
+        read=ReadConfig(
+            tail_cache_bytes=0,
+            block_cache_bytes=16 * MIB,
+            read_ahead_bytes_min=64 * 1024,
+            read_ahead_bytes_first=12 * MIB // 8,
+            read_ahead_bytes_max=4 * MIB,
+            small_object_bytes=0,
+        ),
+    )
+    world = RemoteWorld(mode, latency(0), config)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            await asyncio.gather(*[stream.append(batch(payload)) for _ in range(2048)])
+            await engine.drain()
+            world.store.moods = dataclasses.replace(
+                latency(100), link_bytes_per_s=50e6, request_bytes_per_s=12.5e6
+            )
+            position, began = 0, loop.time()
+            while position < 2048:
+                found = (await stream.fetch(position, 2048, 128 * 1024)).batches
+                position = found[-1].end_offset
+            # GETs of 1 MiB take 184 ms: one at a time would come to 5.7 MB/s.
+            assert 2048 * len(payload) / (loop.time() - began) > 2.5 * 5.7e6
+            assert 2 <= world.store.traffic.gets_in_flight_max <= 4 + 8
+            blocks = engine.blocks.blocks
+            assert blocks.size_bytes + blocks.reserved_bytes <= blocks.bound_bytes
+            assert payloads((await stream.fetch(5, 6, 1)).batches) == [payload]
+
+    virtually(scenario)
