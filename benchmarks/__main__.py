@@ -10,7 +10,10 @@ from pathlib import Path
 
 from benchmarks.report import HEADER, Report
 
-NAMES = ("produce", "records", "fetch", "library", "streams", "objects", "footprint")
+NAMES = (
+    "produce", "records", "fetch", "library", "streams", "objects", "footprint",
+    "s3_append", "s3_latency", "s3_catchup", "s3_cost",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -72,11 +72,23 @@ def own_cpu_s() -> float:
 
 @contextmanager
 def running_node(
-    data: Path, *, wal: str, settings: dict[str, str] | None = None, command: str = "dev"
+    data: Path,
+    *,
+    wal: str,
+    settings: dict[str, str] | None = None,
+    command: str = "dev",
+    store: str | None = None,
+    meta: str | None = None,
 ) -> Iterator[RunningNode]:
-    """Starts `streamlog dev` on free ports; stops it at the end."""
-    arguments = [sys.executable, "-m", "streamlog.cli.main", command, "--json"]
-    arguments += ["--data", str(data), "--wal", wal]
+    """Starts `streamlog dev` on free ports; stops it at the end.
+
+    `store` and `meta`: URLs in place of the folder `data`, which then takes the WAL.
+    """
+    arguments = [sys.executable, "-m", "streamlog.cli.main", command, "--json", "--wal", wal]
+    if store is None:
+        arguments += ["--data", str(data)]
+    else:
+        arguments += ["--store", store, "--meta", str(meta), "--wal-dir", str(data / "wal")]
     arguments += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
     if settings:
         config = data.parent / f"{data.name}.toml"

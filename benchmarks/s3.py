@@ -1,0 +1,176 @@
+"""What the benchmarks on S3 share: a server, an engine on it, raw requests with the same client.
+
+The server runs on this machine and shares its cores: figures are ratios to raw requests through
+the same store client, in turns with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import streamlog
+from streamlog.demo.s3_server import S3Server
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.model.batch import AppendResult, RecordBatch
+from streamlog.model.stream import Stream
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.url import parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.wiring import Components, OpenEngine
+
+MIB = 1 << 20
+GIB = 1 << 30
+BUCKET = "bench"
+SERVER = os.environ.get("STREAMLOG_BENCH_S3", "versitygw")
+"""versitygw or minio; both are built when they are not there yet."""
+
+T = TypeVar("T")
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """A server with one bucket; its credentials are in the environment of this process."""
+    with S3Server(folder / "s3", SERVER) as server:
+        before = dict(os.environ)
+        os.environ.update(server.environment)
+        try:
+            server.make_bucket(BUCKET)
+            yield server
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@asynccontextmanager
+async def raw_store(server: S3Server, prefix: str = "raw") -> AsyncIterator[ObjectStore]:
+    """The engine's own client on that server, with nothing around it."""
+    offload, clock = ThreadOffload(), SystemClock()
+    url = parse_store_url(server.url(BUCKET, prefix))
+    store = await open_store(url, offload, clock)
+    try:
+        yield store
+    finally:
+        await store.close()
+        await offload.close()
+
+
+@asynccontextmanager
+async def engine_on(
+    server: S3Server,
+    folder: Path,
+    *,
+    config: StreamEngineConfig | None = None,
+    components: Components | None = None,
+) -> AsyncIterator[OpenEngine]:
+    """A library engine with wal=object; its data outlives it under the name of `folder`."""
+    async with streamlog.open(
+        server.url(BUCKET, folder.name),
+        meta=f"rocksdb://{folder}/meta",
+        wal="object",
+        config=config,
+        components=components,
+    ) as engine:
+        yield engine
+
+
+def without_compaction(config: StreamEngineConfig | None = None) -> StreamEngineConfig:
+    """Compaction would share the cores with what is measured."""
+    config = config or StreamEngineConfig()
+    return replace(config, compaction=replace(config.compaction, compaction_process="off"))
+
+
+async def in_flight(
+    calls: Iterator[Callable[[], Awaitable[T]]], count: int
+) -> tuple[list[T], list[float]]:
+    """Runs the calls, `count` at a time, in order: results, and milliseconds of each."""
+    results: list[T] = []
+    latencies: list[float] = []
+
+    async def worker() -> None:
+        for call in calls:
+            began = time.perf_counter()
+            results.append(await call())
+            latencies.append((time.perf_counter() - began) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(worker())
+    return results, latencies
+
+
+async def raw_put(
+    store: ObjectStore, size_bytes: int, total_bytes: int, count: int
+) -> tuple[float, list[float]]:
+    """MB/s and milliseconds of PUTs of `size_bytes`, `count` in flight."""
+    payload = os.urandom(size_bytes)
+    tag = time.monotonic_ns()
+    calls = (
+        lambda number=number: store.put(f"put/{tag}-{number}", [payload])
+        for number in range(max(count, total_bytes // size_bytes))
+    )
+    began = time.perf_counter()
+    _, latencies = await in_flight(calls, count)
+    return size_bytes * len(latencies) / (time.perf_counter() - began) / 1e6, latencies
+
+
+async def raw_get(
+    store: ObjectStore, ranges: list[tuple[str, int, int]], count: int
+) -> tuple[float, list[float]]:
+    """MB/s and milliseconds of ranged GETs (key, start, length), `count` in flight."""
+    calls = (
+        lambda key=key, start=start, length=length: store.get(key, start, length)
+        for key, start, length in ranges
+    )
+    began = time.perf_counter()
+    _, latencies = await in_flight(calls, count)
+    total = sum(length for _, _, length in ranges)
+    return total / (time.perf_counter() - began) / 1e6, latencies
+
+
+async def append_all(
+    streams: list[Stream], batch: RecordBatch, total_bytes: int, window_bytes: int
+) -> float:
+    """MB/s of appends in turn over the streams, at most `window_bytes` under way."""
+    size = sum(len(part) for part in batch.parts)
+    window = max(1, window_bytes // size)
+    under_way: deque[Awaitable[AppendResult]] = deque()
+    count = max(1, total_bytes // size)
+    began = time.perf_counter()
+    for number in range(count):
+        if len(under_way) >= window:
+            await under_way.popleft()
+        under_way.append(streams[number % len(streams)].append(batch))
+    for append in under_way:
+        await append
+    return count * size / (time.perf_counter() - began) / 1e6
+
+
+def sample(engine: OpenEngine, name: str, **labels: str) -> float:
+    """A sample of the engine's own metrics; 0 where there is none."""
+    return engine.registry.get_sample_value(name, labels or None) or 0.0
+
+
+def requests_of(engine: OpenEngine) -> dict[str, float]:
+    """Requests to the store so far, whatever came of them, by operation."""
+    found: dict[str, float] = {}
+    for metric in engine.registry.collect():
+        if metric.name == "streamlog_store_requests":
+            for one in metric.samples:
+                if one.name.endswith("_total"):
+                    operation = one.labels["operation"]
+                    found[operation] = found.get(operation, 0.0) + one.value
+    return found
+
+
+def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}

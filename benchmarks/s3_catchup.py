@@ -1,0 +1,197 @@
+"""9: catching up on a real S3 server: 1 GiB in 1, 100 and 10,000 streams, before and after
+compaction; and compaction itself.
+
+Each reading is by an engine that has just been opened, so that nothing is cached. Its floor is raw
+ranged GETs of the bytes and sizes that it asked for, with the same client and as many in flight.
+Compaction is held against copying the same bytes with the same client, object by object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from benchmarks.node import own_cpu_s
+from benchmarks.report import Report, Row, percentile
+from benchmarks.s3 import (
+    GIB,
+    MIB,
+    append_all,
+    engine_on,
+    in_flight,
+    raw_get,
+    raw_store,
+    requests_of,
+    s3_server,
+    sample,
+    without_compaction,
+)
+from streamlog.demo.s3_server import S3Server
+from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.wiring import OpenEngine
+
+COUNTS = (1, 100, 10_000)
+READERS = 8
+FETCH_BYTES = MIB
+FLOOR_IN_FLIGHT = 8
+
+
+def run(report: Report, folder: Path, *, scale: float) -> None:
+    """`scale` 1 writes 1 GiB per number of streams."""
+    total = int(GIB * scale)
+    with s3_server(folder) as server:
+        for count in COUNTS:
+            asyncio.run(_case(report, folder / f"streams{count}", server, count, total))
+
+
+async def _case(report: Report, folder: Path, server: S3Server, count: int, total: int) -> None:
+    label = f"{count:,} streams"
+    stream_ids = await _fill(server, folder, count, total)
+    await _read(report, server, folder, stream_ids, total, f"before compaction, {label}", None)
+    await _compact(report, server, folder, label)
+    await _read(report, server, folder, stream_ids, total, f"after compaction, {label}", 0.8)
+
+
+async def _fill(server: S3Server, folder: Path, count: int, total: int) -> list[int]:
+    async with engine_on(server, folder, config=without_compaction()) as engine:
+        streams = []
+        for _ in range(0, count, 1000):
+            options = [CreateStreamOptions()] * min(1000, count)
+            streams += await engine.streams.create_and_open_streams(options)
+        size = min(64 << 10, total // count)
+        await append_all(streams, RecordBatch(64, 0, (os.urandom(size),)), total, 48 * MIB)
+        return [stream.stream_id for stream in streams]
+
+
+async def _read(
+    report: Report,
+    server: S3Server,
+    folder: Path,
+    stream_ids: list[int],
+    total: int,
+    label: str,
+    aim: float | None,
+) -> None:
+    async with engine_on(server, folder, config=without_compaction()) as engine:
+        before = requests_of(engine).get("get", 0.0)
+        received = sample(engine, "streamlog_store_received_bytes_total")
+        began = time.perf_counter()
+        seen = await read_all(engine, stream_ids, READERS)
+        mb_s = seen / (time.perf_counter() - began) / 1e6
+        gets = requests_of(engine)["get"] - before
+        received = sample(engine, "streamlog_store_received_bytes_total") - received
+    async with raw_store(server, folder.name) as raw:
+        mean = max(4096, int(received / max(1.0, gets)))
+        ranges = await _ranges(raw, mean, total)
+        floor, _ = await raw_get(raw, ranges, FLOOR_IN_FLIGHT)
+    report.add(
+        Row(
+            "s3_catchup", label, mb_s, "MB/s", floor, "raw ranged GET", aim,
+            facts={
+                "gets_per_gib": gets / seen * GIB,
+                "mean_get_kib": mean / 1024,
+                "received_per_read": received / seen,
+            },
+        )
+    )  # fmt: skip
+
+
+async def _ranges(store: ObjectStore, mean: int, total: int) -> list[tuple[str, int, int]]:
+    """Ranges of `mean` bytes over the data objects that are there, `total` bytes together."""
+    found: list[tuple[str, int, int]] = []
+    left = total
+    token: str | None = None
+    while left > 0:
+        page = await store.list("data/", token=token)
+        for info in page.objects:
+            for start in range(0, info.size_bytes, mean):
+                length = min(mean, info.size_bytes - start)
+                if left > 0:
+                    found.append((info.key, start, length))
+                    left -= length
+        token = page.next_token
+        if token is None:
+            break
+    return found
+
+
+async def read_all(engine: OpenEngine, stream_ids: list[int], readers: int) -> int:
+    """Bytes of all streams, each read from start to end, `readers` streams at a time."""
+
+    async def one(stream_id: int) -> int:
+        stream = await engine.streams.open_stream(stream_id, OpenStreamOptions())
+        position, end, seen = stream.start_offset, stream.confirm_offset, 0
+        while position < end:
+            result = await stream.fetch(position, end, FETCH_BYTES)
+            seen += sum(len(part) for batch in result.batches for part in batch.parts)
+            position = result.batches[-1].end_offset
+        return seen
+
+    calls = (lambda stream_id=stream_id: one(stream_id) for stream_id in stream_ids)
+    sizes, _ = await in_flight(calls, readers)
+    return sum(sizes)
+
+
+async def compact_all(engine: OpenEngine) -> None:
+    """Returns when nothing is left that is not settled."""
+    assert engine.compactor is not None
+    await engine.compactor.compact_all()
+
+
+async def _compact(report: Report, server: S3Server, folder: Path, label: str) -> None:
+    async with engine_on(server, folder) as engine:
+        before = [sample(engine, name) for name in _COMPACTED]
+        lags: list[float] = []
+        watching = asyncio.create_task(_watch_lag(lags))
+        cpu_before = own_cpu_s()
+        began = time.perf_counter()
+        await compact_all(engine)
+        elapsed = time.perf_counter() - began
+        cpu_s = own_cpu_s() - cpu_before
+        watching.cancel()
+        read, written = (
+            sample(engine, name) - earlier for name, earlier in zip(_COMPACTED, before, strict=True)
+        )
+    copied = await _copy(server, folder, int(written))
+    row = Row("s3_catchup", f"compaction, {label}", written / elapsed / 1e6, "MB/s")
+    row.floor, row.floor_name = copied, "GET and PUT of the same bytes"
+    row.facts = {
+        "mb_s_per_core": written / max(1e-9, cpu_s) / 1e6,
+        "read_mib": read / MIB,
+        "written_mib": written / MIB,
+        "loop_lag_p99_ms": percentile(lags, 0.99),
+    }
+    report.add(row)
+
+
+_COMPACTED = (
+    "streamlog_compaction_read_bytes_total",
+    "streamlog_compaction_written_bytes_total",
+)
+
+
+async def _watch_lag(lags: list[float]) -> None:
+    """Milliseconds by which a sleep of 5 ms is late."""
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(0.005)
+        lags.append((time.perf_counter() - began - 0.005) * 1e3)
+
+
+async def _copy(server: S3Server, folder: Path, total: int) -> float:
+    """MB/s of getting and putting `total` bytes of the objects that are there, 2 at a time."""
+    async with raw_store(server, folder.name) as source, raw_store(server, "copies") as target:
+        keys = [(key, start, length) for key, start, length in await _ranges(source, GIB, total)]
+
+        async def copy(key: str, length: int) -> int:
+            data = await source.get(key, 0, length)
+            await target.put(f"{folder.name}/{key.rpartition('/')[2]}", [data])
+            return len(data)
+
+        calls = (lambda key=key, length=length: copy(key, length) for key, _, length in keys)
+        began = time.perf_counter()
+        sizes, _ = await in_flight(calls, 2)
+        return sum(sizes) / (time.perf_counter() - began) / 1e6

@@ -1,0 +1,180 @@
+"""8: how long an append waits for its acknowledgement on a real S3 server.
+
+An idle node uploads at once: one append costs one PUT and one commit, and its floor is a raw PUT of
+the same size and a raw synced transaction, one after the other, in turns with it. Under a steady
+load of 1 KiB records the p99 of acks is held against the flush interval and the p99 of raw PUTs at
+the same rate and size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from benchmarks.node import running_node
+from benchmarks.produce import EncodedLoad
+from benchmarks.report import Report, Row, percentile
+from benchmarks.s3 import (
+    BUCKET,
+    MIB,
+    engine_on,
+    in_flight,
+    raw_store,
+    s3_server,
+    sample,
+    without_compaction,
+)
+from streamlog.demo.s3_server import S3Server
+from streamlog.engine.config import FlushConfig
+from streamlog.kvstore.interface import Put
+from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.model.batch import CreateStreamOptions, RecordBatch
+from streamlog.model.stream import Stream
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from streamlog.wiring import OpenEngine
+
+ROUNDS = 5
+RATE_MB_S = 50 * MIB / 1e6
+BATCH_BYTES = 64 << 10
+MESSAGE_BYTES = 512 << 10
+"""What a producer's batches grow to; its window of 16 MiB then outlasts a flush interval."""
+FLUSH_MS = FlushConfig().flush_interval_ms
+NODE_SETTINGS = {"engine.compaction.compaction_process": '"off"'}
+
+
+def run(report: Report, folder: Path, *, scale: float) -> None:
+    """`scale` 1 holds each load for 10 s."""
+    with s3_server(folder) as server:
+        asyncio.run(_idle(report, folder, server, max(10, int(60 * scale))))
+        asyncio.run(_loaded(report, folder, server, 10 * scale))
+        for wal in ("object", "disk"):
+            _through_grpc(report, folder, server, wal, 10 * scale)
+
+
+async def _idle(report: Report, folder: Path, server: S3Server, count: int) -> None:
+    appends: list[float] = []
+    floors: list[float] = []
+    offload = ThreadOffload()
+    kv = await RocksKVStore.open(folder / "floor-meta", SystemClock(), offload)
+    async with (
+        raw_store(server) as raw,
+        engine_on(server, folder / "idle", config=without_compaction()) as engine,
+    ):
+        stream = await engine.streams.create_and_open_stream()
+        payload = os.urandom(1024)
+        for number in range(ROUNDS * count):
+            began = time.perf_counter()
+            await stream.append(RecordBatch(1, 0, (payload,)))
+            appends.append((time.perf_counter() - began) * 1e3)
+            began = time.perf_counter()
+            await raw.put(f"idle/{number}", [payload])
+            key = f"{number}".encode()
+            await kv.txn([], [Put(b"head", key), Put(b"record/" + key, bytes(200))])
+            floors.append((time.perf_counter() - began) * 1e3)
+            # The engine spaces uploads that are not full: the next append meets an idle node.
+            await asyncio.sleep(1 / FlushConfig().put_rate_max_per_s)
+    await kv.close()
+    await offload.close()
+    report.add(
+        Row(
+            "s3_latency", "idle single append p50", percentile(appends, 0.5), "ms",
+            percentile(floors, 0.5), "raw PUT + raw transaction", 1 / 1.2, less_is_better=True,
+            facts={"p99_ms": percentile(appends, 0.99), "raw_p99_ms": percentile(floors, 0.99)},
+        )
+    )  # fmt: skip
+
+
+async def _loaded(report: Report, folder: Path, server: S3Server, seconds: float) -> None:
+    """50 MiB/s of 64 KiB batches in the library, then PUTs of the objects that it made."""
+    async with engine_on(server, folder / "loaded", config=without_compaction()) as engine:
+        streams = await engine.streams.create_and_open_streams([CreateStreamOptions()] * 8)
+        await _paced_appends(streams, 2.0)
+        before = _objects(engine)
+        acks = await _paced_appends(streams, seconds)
+        after = _objects(engine)
+    size_bytes = int((after[0] - before[0]) / max(1.0, after[1] - before[1]))
+    per_s = (after[1] - before[1]) / seconds
+    async with raw_store(server) as raw:
+        puts = await _paced_puts(raw, size_bytes, per_s, seconds)
+    bound = FLUSH_MS + 1.3 * percentile(puts, 0.99)
+    report.add(
+        Row(
+            "s3_latency", "ack p99 at 50 MiB/s, library", percentile(acks, 0.99), "ms",
+            aim=bound, less_is_better=True,
+            facts={
+                "p50_ms": percentile(acks, 0.5),
+                "raw_put_p99_ms": percentile(puts, 0.99),
+                "raw_put_p50_ms": percentile(puts, 0.5),
+                "object_mib": size_bytes / MIB,
+                "puts_per_s": per_s,
+            },
+        )
+    )  # fmt: skip
+
+
+def _objects(engine: OpenEngine) -> tuple[float, float]:
+    """Bytes and number of the objects made so far."""
+    name = "streamlog_engine_object_bytes"
+    return sample(engine, f"{name}_sum"), sample(engine, f"{name}_count")
+
+
+async def _paced_appends(streams: list[Stream], seconds: float) -> list[float]:
+    """Milliseconds from when each append was due to its acknowledgement."""
+    batch = RecordBatch(64, 0, (os.urandom(BATCH_BYTES),))
+    distance_s = BATCH_BYTES / (RATE_MB_S * 1e6)
+    latencies: list[float] = []
+    began = time.perf_counter()
+
+    async def one(number: int, due: float) -> None:
+        await streams[number % len(streams)].append(batch)
+        latencies.append((time.perf_counter() - due) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(seconds / distance_s)):
+            due = began + number * distance_s
+            wait_s = due - time.perf_counter()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            group.create_task(one(number, due))
+    return latencies
+
+
+async def _paced_puts(
+    raw: ObjectStore, size_bytes: int, per_s: float, seconds: float
+) -> list[float]:
+    payload = os.urandom(size_bytes)
+    latencies: list[float] = []
+    began = time.perf_counter()
+
+    async def one(number: int) -> None:
+        _, took = await in_flight(iter([lambda: raw.put(f"paced/{number}", [payload])]), 1)
+        latencies.extend(took)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(max(20, int(seconds * per_s))):
+            wait_s = began + number / per_s - time.perf_counter()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            group.create_task(one(number))
+    return latencies
+
+
+def _through_grpc(report: Report, folder: Path, server: S3Server, wal: str, seconds: float) -> None:
+    name = f"grpc-{wal}"
+    with running_node(
+        folder / name,
+        wal=wal,
+        settings=NODE_SETTINGS,
+        store=server.url(BUCKET, name),
+        meta=f"rocksdb://{folder}/{name}/meta",
+    ) as node:
+        load = EncodedLoad(node)
+        load.send(load.batches("warm", MESSAGE_BYTES, 64 * MIB), MESSAGE_BYTES)
+        p50, p99, rate = load.paced("paced", MESSAGE_BYTES, RATE_MB_S, seconds)
+    row = Row("s3_latency", f"ack at 50 MiB/s of 1 KiB records, gRPC, wal={wal}", p50, "ms p50")
+    row.facts = {"p99_ms": p99, "mb_s": rate}
+    report.add(row)
