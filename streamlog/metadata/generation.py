@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from streamlog.metadata.interface import ObjectRow
-from streamlog.metadata.overlay import FoundRange, fill, uncovered
+from streamlog.metadata.overlay import FoundRange, filled, uncovered
 
 SPAN_MAX = (1 << 32) - 1
 """Offsets in one range: a checkpoint keeps them as u32."""
@@ -135,14 +135,7 @@ def find_in_all(
 
     if patches is None:
         return under(start, end, limit)
-    filling = fill(find_patches(patches, start, end, limit), start, end, limit)
-    try:
-        gap = next(filling)
-        while True:
-            gap = filling.send(under(*gap))
-    except StopIteration as done:
-        found: list[FoundRange] = done.value
-        return found
+    return filled(find_patches(patches, start, end, limit), start, end, limit, under)
 
 
 def make_one(generations: list[Generation]) -> None:

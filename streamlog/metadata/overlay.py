@@ -8,7 +8,7 @@ older one does, and begins where one does or where the stream began, so:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -18,6 +18,7 @@ class FoundRange(NamedTuple):
     object_id: int
 
 
+Below = Callable[[int, int, int], list[FoundRange]]
 Filling = Generator[tuple[int, int, int], list[FoundRange], list[FoundRange]]
 
 
@@ -72,3 +73,17 @@ def fill(upper: Sequence[FoundRange], start: int, end: int, limit: int) -> Filli
             low = below.start if at == start else max(below.start, at)
             found.append(below._replace(start=low))
     return found
+
+
+def filled(
+    upper: Sequence[FoundRange], start: int, end: int, limit: int, below: Below
+) -> list[FoundRange]:
+    """`fill`, each gap answered by `below(start, end, limit)`."""
+    filling = fill(upper, start, end, limit)
+    try:
+        gap = next(filling)
+        while True:
+            gap = filling.send(below(*gap))
+    except StopIteration as done:
+        found: list[FoundRange] = done.value
+        return found

@@ -24,8 +24,11 @@ from streamlog.metadata.merge_ranges import (
     RangeMerger,
     cut_group,
     group_of,
+    groups_from,
+    overlay_groups,
+    ranges_in,
 )
-from streamlog.metadata.overlay import FoundRange
+from streamlog.metadata.overlay import FoundRange, laid_over
 from streamlog.metadata.steps import run
 
 Model = dict[int, list[FoundRange]]
@@ -54,7 +57,7 @@ def read(blocks: RangeBlocks) -> Model:
         for group in groups:
             at, ranges = group.start, found.setdefault(group.stream_id, [])
             for count, object_id in zip(group.counts, group.objects, strict=True):
-                assert not ranges or ranges[-1].end == at
+                assert not ranges or ranges[-1].end <= at
                 ranges.append(FoundRange(at, at + count, object_id))
                 at += count
     assert list(found) == sorted(found)
@@ -103,6 +106,64 @@ def many(streams: int, each: int) -> RangeBlocks:
             ranges.extend((i + 1, stream_id * each + i))
         changes[stream_id] = RangeChange(added=[group_of(stream_id, ranges)])
     return merge(RangeBlocks(), changes, random.Random(0))[0]
+
+
+def overlaid_changes(
+    rng: random.Random, model: Model, streams: int, next_object: int
+) -> dict[int, RangeChange]:
+    """Runs of whole old ranges replaced anywhere, appends and cuts; gaps between the new groups."""
+    changes: dict[int, RangeChange] = {}
+    for stream_id in rng.sample(range(1, streams * 3 + 1), rng.randint(0, streams)):
+        change, known = RangeChange(), model.setdefault(stream_id, [])
+        new: list[FoundRange] = []
+        index = 0
+        while index < len(known):
+            taken = rng.choice([1, 2, 7, 800])
+            run_of = known[index : index + taken]
+            if rng.random() < 0.3:
+                next_object += 1
+                new.append(FoundRange(run_of[0].start, run_of[-1].end, next_object))
+            index += taken
+        at = known[-1].end if known else rng.randint(0, 5)
+        for _ in range(2000 if rng.random() < 0.1 else rng.randint(0, 3)):
+            next_object += 1
+            new.append(FoundRange(at, at + rng.randint(1, 9), next_object))
+            at = new[-1].end
+        if known and rng.random() < 0.3:
+            change.cut = EVERYTHING if rng.random() < 0.2 else rng.randint(0, at)
+        change.added = groups_from(stream_id, new)
+        model[stream_id] = [one for one in laid_over(known, new) if one.end > change.cut]
+        changes[stream_id] = change
+    return changes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_laid_over_old_ranges_replaces_them(seed: int) -> None:
+    rng, model, blocks = random.Random(seed), Model(), RangeBlocks()
+    for turn in range(8):
+        streams = rng.choice([1, 3, 30])
+        changes = overlaid_changes(rng, model, streams, 100_000 * (turn + 1))
+        blocks, _ = merge(blocks, changes, rng)
+        expected = {stream_id: ranges for stream_id, ranges in model.items() if ranges}
+        assert read(blocks) == expected
+        assert blocks.ranges == sum(map(len, expected.values()))
+
+
+def test_a_replaced_run_touches_the_blocks_that_it_covers_alone() -> None:
+    old = many(2, 30_000)
+    assert len(old.index) > 40
+    added = groups_from(0, [FoundRange(5000, 9000, 7), FoundRange(20_000, 20_001, 8)])
+    _, merger = merge(old, {0: RangeChange(added=added)}, random.Random(0))
+    assert merger.parsed_blocks <= 6
+
+
+def test_older_groups_lie_under_newer_ones() -> None:
+    older = groups_from(1, [FoundRange(0, 5, 1), FoundRange(5, 9, 2), FoundRange(20, 30, 3)])
+    newer = groups_from(1, [FoundRange(5, 9, 4), FoundRange(12, 14, 5)])
+    found = [one for group in overlay_groups(older, newer) for one in ranges_in(group)]
+    assert found == [(0, 5, 1), (5, 9, 4), (12, 14, 5), (20, 30, 3)]
+    behind = groups_from(1, [FoundRange(30, 31, 6)])
+    assert overlay_groups(older, behind) == [*older, *behind]
 
 
 def test_blocks_without_a_change_are_copied_unread() -> None:
