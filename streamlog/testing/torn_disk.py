@@ -137,6 +137,11 @@ class TornDisk:
     def __str__(self) -> str:
         return "torn disk"
 
+    @property
+    def has_pending(self) -> bool:
+        """Something was written that a power cut may lose."""
+        return any(content.pending for content in self._files.values())
+
     def crash(self) -> None:
         """The power is cut (if it was not) and comes back; what was pending is torn."""
         for name in sorted(self._files):

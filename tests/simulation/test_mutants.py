@@ -1,83 +1,41 @@
-"""Engines with one promise broken on purpose: the histories find each of them."""
+"""Engines with one promise broken on purpose: the histories find each of them.
+
+Those that take long to find are tried by `python -m streamlog.testing.simulation --mutants`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
-from streamlog.codec.batch import BatchHeader
-from streamlog.engine import group_commit
-from streamlog.engine.group import Group
-from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
-from streamlog.log.meta_codec import ProducerBatch
-from streamlog.log.producers import ProducerStates
-from streamlog.metadata.record_sender import RecordSender
-from streamlog.testing.simulation.history import WalMode, run_history
-from streamlog.testing.simulation.kv import SimulationKV
+from streamlog.testing.simulation.mutant_table import seed_that_finds
+from streamlog.testing.simulation.mutants import MUTANTS, Mutant, Patch
 
-SEEDS = 200
+SEEDS = 40
 
-pytestmark = pytest.mark.slow
+QUICK = [mutant for mutant in MUTANTS if mutant.is_quick]
 
 
-def seed_that_finds(wal: WalMode) -> int:
-    """The first seed whose history fails."""
-    for seed in range(SEEDS):
-        try:
-            run_history(seed, wal)
-        except Exception:  # noqa: BLE001 - whatever it is, it was found
-            return seed
-    pytest.fail(f"{SEEDS} seeds found nothing")
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", QUICK, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_found(mutant: Mutant) -> None:
+    assert seed_that_finds(mutant, range(SEEDS)) is not None
 
 
-def test_a_commit_without_the_fence_compare_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    txn = SimulationKV.txn
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_replaces_what_is_there_and_puts_it_back(mutant: Mutant) -> None:
+    replaced: list[tuple[object, str, object]] = []
 
-    async def without_fence(
-        self: SimulationKV,
-        compares: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation] = (),
-    ) -> TxnResult:
-        if any(isinstance(op, Put) and b"/c/" in op.key for op in then):
-            compares = [one for one in compares if b"/f/" not in one.key]
-        return await txn(self, compares, then, otherwise)
+    class Noted(Patch):
+        def set(self, owner: object, name: str, value: object) -> object:
+            old = super().set(owner, name, value)
+            replaced.append((owner, name, old))
+            return old
 
-    monkeypatch.setattr(SimulationKV, "txn", without_fence)
-    seed_that_finds("object")
-
-
-def test_an_ack_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = group_commit.GroupCommit._write
-
-    async def ack_first(self: group_commit.GroupCommit, group: Group) -> None:
-        group_commit.confirm(group)
-        await write(self, group)
-
-    monkeypatch.setattr(group_commit.GroupCommit, "_write", ack_first)
-    seed_that_finds("disk")
-
-
-def test_a_resend_taken_for_something_new_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: ProducerStates, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
-        return None
-
-    monkeypatch.setattr(ProducerStates, "check", forget)
-    seed_that_finds("disk")
-
-
-def test_a_commit_that_forgets_that_it_was_applied_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    refused = RecordSender._refused
-
-    async def not_applied(self: RecordSender, frozen: Any, result: TxnResult) -> int | None:
-        revision = await refused(self, frozen, result)
-        if revision is not None:
-            await self._follower.reach(revision)
-        return None
-
-    monkeypatch.setattr(RecordSender, "_refused", not_applied)
-    seed_that_finds("object")
+    patch = Noted()
+    mutant.install(patch)
+    assert replaced
+    for owner, name, old in replaced:
+        assert vars(owner)[name] is not old
+    patch.undo()
+    for owner, name, old in replaced:
+        assert vars(owner)[name] is old

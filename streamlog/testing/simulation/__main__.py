@@ -1,64 +1,100 @@
-"""`python -m streamlog.testing.simulation --seeds N [--first S] [--wal disk|object] [--trace]`."""
+"""`python -m streamlog.testing.simulation --seeds N | --seed S | --mutants | --coverage`."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 import time
-import traceback
-from collections import Counter
+from pathlib import Path
 
-from streamlog.testing.simulation.history import Report, WalMode, run_history
+from streamlog.testing.simulation.history import Failed, Report, mode_of, run_history
+from streamlog.testing.simulation.many import Total, run_many
+from streamlog.testing.simulation.world import WalMode
 
 MODES: tuple[WalMode, ...] = ("disk", "object")
-
-
-def mode_of(seed: int) -> WalMode:
-    """Seeds alternate between the two modes."""
-    return MODES[seed % 2]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs histories; 1 when one of them broke a promise."""
     parser = argparse.ArgumentParser(prog="python -m streamlog.testing.simulation")
     parser.add_argument("--seeds", type=int, default=100, help="how many histories")
-    parser.add_argument("--first", "--seed", type=int, default=0, help="seed of the first one")
+    parser.add_argument("--seed", type=int, help="this history alone")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first history")
     parser.add_argument("--wal", choices=MODES, help="one mode instead of both in turn")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--trace", action="store_true", help="print every event")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
+    parser.add_argument(
+        "--mutants",
+        action="store_true",
+        help="break the engine in every known way; print which seed found it",
+    )
+    parser.add_argument("--mutant", action="append", metavar="NAME", help="only this one")
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="print lines and branches of commit, recovery and deletion that no seed reached",
+    )
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
+    if options.mutants or options.mutant:
+        from streamlog.testing.simulation.mutant_table import find_mutants
+
+        seeds = options.seeds if "--seeds" in (arguments or sys.argv) else 2000
+        return find_mutants(options.mutant, options.first, seeds, options.jobs)
+    if options.coverage:
+        from streamlog.testing.simulation.coverage import measure
+
+        return measure(range(options.first, options.first + options.seeds), options.jobs)
+    if options.seed is not None:
+        return _one(options.seed, options.wal, is_traced=options.trace)
     began = time.perf_counter()
-    total: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    failed: list[int] = []
-    virtual_s = 0.0
-    for seed in range(options.first, options.first + options.seeds):
-        report = _one(seed, options.wal or mode_of(seed), failed)
-        if report is None:
-            continue
-        total.update(report.by_kind)
-        faults.update(report.faults)
-        virtual_s += report.virtual_s
-        if options.trace:
-            print("\n".join(report.trace))
+    seeds = range(options.first, options.first + options.seeds)
+    total = run_many(seeds, options.wal, options.jobs, is_traced=options.trace)
     elapsed = time.perf_counter() - began
-    print(f"{options.seeds} seeds in {elapsed:.1f} s ({options.seeds / elapsed:.1f} seeds/s)")
-    print(f"virtual time {virtual_s / 3600:.2f} h")
-    print("operations " + ", ".join(f"{kind} {count}" for kind, count in total.most_common()))
-    print("faults " + ", ".join(f"{kind} {count}" for kind, count in faults.most_common()))
-    print(f"failed: {failed if failed else 'none'}")
-    return 1 if failed else 0
+    print(summary(total, elapsed))
+    if options.json is not None:
+        options.json.write_text(json.dumps(total.as_dict(elapsed), indent=1) + "\n")
+    return 1 if total.failed else 0
 
 
-def _one(seed: int, wal: WalMode, failed: list[int]) -> Report | None:
+def _one(seed: int, wal: WalMode | None, *, is_traced: bool) -> int:
     try:
-        return run_history(seed, wal)
-    except Exception:  # noqa: BLE001 - whatever broke is the finding; it is printed and counted
-        failed.append(seed)
-        traceback.print_exc(file=sys.stdout)
-        return None
+        report = run_history(seed, wal, keep_trace=is_traced)
+    except Failed as failure:
+        print("\n".join(failure.trace if is_traced else failure.tail))
+        sys.excepthook(type(failure), failure, failure.__traceback__)
+        return 1
+    print("\n".join(report.trace), end="\n" if report.trace else "")
+    print(_line(report))
+    return 0
 
+
+def _line(report: Report) -> str:
+    return (
+        f"seed {report.seed}, wal={report.wal}: {report.operations} operations, "
+        f"{report.fault_count} faults, {report.crashes} crashes, {report.virtual_s:.0f} s simulated"
+    )
+
+
+def summary(total: Total, elapsed_s: float) -> str:
+    """A few lines for people."""
+    return "\n".join(
+        [
+            f"{total.seeds} seeds in {elapsed_s:.1f} s ({total.seeds / elapsed_s:.2f} seeds/s), "
+            f"{total.virtual_s / 3600:.2f} h simulated",
+            f"operations {total.operations} (least in a seed: {total.operations_min}): "
+            + ", ".join(f"{kind} {count}" for kind, count in total.by_kind.most_common()),
+            f"faults {total.faults.total()} (least in a seed: {total.faults_min}): "
+            + ", ".join(f"{kind} {count}" for kind, count in total.faults.most_common()),
+            f"failed: {total.failed or 'none'}",
+        ]
+    )
+
+
+__all__ = ["main", "mode_of"]
 
 if __name__ == "__main__":
     sys.exit(main())

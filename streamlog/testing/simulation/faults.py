@@ -1,4 +1,4 @@
-"""Which faults strike, and how often. All chances are per call."""
+"""Which faults strike, and how often. All chances are per call unless they say otherwise."""
 
 from __future__ import annotations
 
@@ -7,17 +7,58 @@ from dataclasses import dataclass
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault
 
+LATE_EFFECT_S_MAX = 6.0
+"""No request takes effect later than this after it was sent. Deletions wait longer (NODE_CONFIG):
+what lands after them stays for ever, in a real store too."""
+SLOW_ANSWER_S_MAX = 60.0
+
+REMOTE_KINDS = ("refused", "lost", "late", "gone", "stuck", "slow")
+STATEFUL_KINDS = (
+    "crash",
+    "power-cut",
+    "zombie",
+    "pause",
+    "torn-write",
+    "clock-jump",
+    "watch-broken",
+    "watch-lag",
+)
+
 
 @dataclass(frozen=True)
 class FaultRates:
-    """Chances in [0, 1]: of each kind of remote fault per call; `disk`: of a failed write."""
+    """Chances in [0, 1] of each kind of fault; 0 switches a kind off."""
 
     refused: float = 0.02
+    """A call to store or metadata fails without effect."""
     lost: float = 0.02
-    late: float = 0.01
+    """It takes effect, and the answer is lost."""
+    late: float = 0.008
+    """The caller is told that the outcome is unknown; the effect lands later."""
+    gone: float = 0.004
+    """The caller's time-out passes, and nothing ever happens."""
+    stuck: float = 0.004
+    """The effect is late, later calls overtake it, and the answer comes."""
+    slow: float = 0.002
+    """The answer takes up to a minute."""
     disk: float = 0.01
-    outage: float = 0.3
-    """Chance that a minute of the history has an outage of the store or the metadata."""
+    """A write, sync or rename on the local disk fails."""
+    disk_slow: float = 0.01
+    """A sync takes up to some seconds."""
+    disk_full: float = 0.1
+    """Per second: the local disk has no room for a while."""
+    outage: float = 0.06
+    """Per second and for each of store and metadata: an outage begins."""
+    watch_broken: float = 0.01
+    """Per batch of changes that a node hears of: the watch breaks."""
+    watch_lag: float = 0.03
+    """Per batch of changes: the node hears of it seconds later."""
+    clock_jump: float = 0.1
+    """Per second and node: the wall clock is set."""
+
+
+FAULTS = FaultRates()
+NO_FAULTS = FaultRates(*[0.0] * len(FaultRates.__dataclass_fields__))
 
 
 @dataclass
@@ -29,6 +70,15 @@ class FaultSource:
     calm: bool = False
     store_away_until: float = 0.0
     kv_away_until: float = 0.0
+    disk_full_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        edges, edge = [], 0.0
+        for kind in REMOTE_KINDS:
+            edge += getattr(self.rates, kind)
+            edges.append((edge, kind))
+        self._edges = edges
+        self._edge_max = edge
 
     def remote(self, now: float, away_until: float) -> str | None:
         if self.calm:
@@ -36,14 +86,28 @@ class FaultSource:
         if now < away_until:
             return "refused"
         draw = self.random.random()
-        for kind in ("refused", "lost", "late"):
-            chance: float = getattr(self.rates, kind)
-            if draw < chance:
-                return kind
-            draw -= chance
-        return None
+        if draw >= self._edge_max:
+            return None
+        return next(kind for edge, kind in self._edges if draw < edge)
 
-    def disk(self) -> DiskFault | None:
-        if self.calm or self.random.random() >= self.rates.disk:
+    def happens(self, chance: float) -> bool:
+        """Whether a fault with this chance strikes now."""
+        return not self.calm and self.random.random() < chance
+
+    def disk(self, now: float) -> DiskFault | None:
+        if self.calm:
+            return None
+        if now < self.disk_full_until:
+            return DiskFault.FULL
+        if self.random.random() >= self.rates.disk:
             return None
         return DiskFault.FULL if self.random.random() < 0.5 else DiskFault.IO_ERROR
+
+    def outage_s(self) -> float:
+        """How long an outage lasts: mostly seconds, now and then a minute."""
+        draw = self.random.random()
+        return 60.0 * self.random.random() if draw < 0.04 else 4.0 * draw
+
+    def stall_s(self) -> float:
+        """By how much the disk access that begins now is slow."""
+        return 4.0 * self.random.random() if self.happens(self.rates.disk_slow) else 0.0

@@ -1,34 +1,42 @@
 """One seeded history: nodes that live, crash and come back over one world, under users' work.
 
-1. A node lives for a random while; users append, append conditionally, fetch and trim.
-2. It ends by a crash, by a clean close, or (`wal=object`) becomes a zombie: the next one starts
-   while it still runs.
-3. Outages of store and metadata, failed calls, lost answers and late effects strike meanwhile.
-4. At the end all is calm: everything is read back and held against the model.
+1. One or two machines; on each a node lives for a random while. It ends by a crash, a power cut, a
+   clean close, or stands still for a while; with `wal=object` the next one may start while it runs.
+2. Users own streams and partitions at whatever node serves; others take over from dead nodes.
+3. Outages, failed calls, lost answers, late effects, disk faults, clocks that are set.
+4. It goes on until it had enough operations, faults and crashes.
+5. At the end all is calm: everything is read back and held against the models, then deleted, and
+   nothing may be left.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Literal
 
+from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import StreamlogError
+from streamlog.log.abstract import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
-from streamlog.testing.simulation import users
-from streamlog.testing.simulation.log_users import LogUsers
-from streamlog.testing.simulation.loop import run
-from streamlog.testing.simulation.model import StreamModel, Violation
-from streamlog.testing.simulation.node import Node, World
+from streamlog.objectstore.keys import DATA_PREFIX
+from streamlog.testing.simulation.bystanders import PinnedReader, ShortLives, Undertaker
+from streamlog.testing.simulation.faults import FAULTS, FaultRates
+from streamlog.testing.simulation.kv_users import KVUser, Register
+from streamlog.testing.simulation.log_users import TOPIC, PartitionUser
+from streamlog.testing.simulation.loop import SimulationLoop, run
+from streamlog.testing.simulation.node import NODE_CONFIG, Machine, Node
+from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
+from streamlog.testing.simulation.verdict import Violation
+from streamlog.testing.simulation.world import WalMode, World
 
-WalMode = Literal["disk", "object"]
 PATIENCE_S = 300
 """Virtual seconds within which everything dead is deleted."""
+TRACE_TAIL = 60
 
 
 @dataclass
 class Report:
-    """What one history did; equal for equal seeds but for wall-clock time."""
+    """What one history did; equal for equal seeds."""
 
     seed: int
     wal: WalMode
@@ -38,147 +46,283 @@ class Report:
     virtual_s: float = 0.0
     trace: list[str] = field(default_factory=list)
 
+    @property
+    def fault_count(self) -> int:
+        return sum(self.faults.values())
+
+    @property
+    def crashes(self) -> int:
+        return self.faults.get("crash", 0)
+
+    def check(self, plan: Plan) -> None:
+        """The history was as large as planned."""
+        assert self.operations >= plan.operations_min, self.operations
+        assert self.fault_count >= plan.faults_min, self.faults
+        assert self.crashes >= plan.crashes_min, self.faults
+
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of a history."""
+    """The size of a history: it goes on until it has as much, and `lives` at least."""
 
-    lives: int = 4
-    life_s_max: float = 4.0
+    operations_min: int = 500
+    faults_min: int = 50
+    crashes_min: int = 1
+    lives_min: int = 8
+    life_s_max: float = 5.0
     streams: int = 2
     partitions: int = 2
+    two_machines: float = 0.6
+    """Share of histories with a second machine."""
+    rates: FaultRates = FAULTS
+    config: StreamEngineConfig = NODE_CONFIG
 
 
-def run_history(seed: int, wal: WalMode, plan: Plan = Plan()) -> Report:
-    """Runs the history of `seed`. Raises Violation (or what broke) with the trace in its notes."""
-    report = Report(seed, wal)
+PLAN = Plan()
+
+
+class Failed(AssertionError):
+    """A history broke a promise, or broke down; its cause says which, `tail` what came before."""
+
+    def __init__(self, seed: int, wal: WalMode, cause: BaseException, trace: list[str]) -> None:
+        super().__init__(f"seed {seed}, wal={wal}: {type(cause).__name__}: {cause}")
+        self.seed = seed
+        self.wal = wal
+        self.trace = trace
+
+    @property
+    def tail(self) -> list[str]:
+        return self.trace[-TRACE_TAIL:]
+
+
+def mode_of(seed: int) -> WalMode:
+    """Seeds alternate between the two modes."""
+    return "object" if seed % 2 else "disk"
+
+
+def run_history(
+    seed: int, wal: WalMode | None = None, plan: Plan = PLAN, *, keep_trace: bool = True
+) -> Report:
+    """Runs the history of `seed`. Raises Failed."""
+    mode = wal or mode_of(seed)
+    report = Report(seed, mode)
+    worlds: list[World] = []
 
     async def main() -> None:
-        world = World(seed, wal, asyncio.get_running_loop())
-        try:
-            await _History(world, plan, report).run()
-        finally:
-            report.trace = world.trace.events
-            report.faults = {
-                kind: count
-                for kind, count in world.trace.counts.items()
-                if kind.startswith(("store-", "kv-", "disk-")) or kind in ("crash", "zombie")
-            }
-            report.virtual_s = world.loop.time()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulationLoop)
+        worlds.append(World(seed, mode, loop, plan.rates))
+        await _History(worlds[0], plan).run()
 
     try:
         run(main)
     except BaseException as error:
-        error.add_note(f"seed {seed}, wal={wal}")
-        error.add_note("\n".join(report.trace[-60:]))
-        raise
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise Failed(seed, mode, error, worlds[0].trace.lines() if worlds else []) from error
+    world = worlds[0]
+    report.operations, report.by_kind = world.tally.operations, world.tally.by_kind
+    report.faults, report.virtual_s = world.faults_by_kind(), world.now
+    report.trace = world.trace.lines() if keep_trace else []
+    report.check(plan)
     return report
 
 
 class _History:
-    def __init__(self, world: World, plan: Plan, report: Report) -> None:
+    def __init__(self, world: World, plan: Plan) -> None:
         self._world = world
         self._plan = plan
-        self._report = report
-        self._tally = users.Tally()
         self._random = world.fork()
-        self._models: dict[int, StreamModel] = {}
-        self._writers: dict[int, list[users.Writer]] = {}
-        self._logs = LogUsers(world, self._tally, plan.partitions)
+        count = 2 if self._random.random() < plan.two_machines else 1
+        self._machines = [Machine(world, n + 1, plan.config) for n in range(count)]
+        self._lives = 0
+        self._streams: list[StreamUser] = []
+        self._partitions = [
+            PartitionUser(world, TopicPartition(TOPIC, n), plan.partitions)
+            for n in range(plan.partitions)
+        ]
+        self._register = Register(world, "register")
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        zombies = []
-        for life in range(self._plan.lives):
-            self._world.draw_outages()
-            node = self._world.start_node(f"n{life}")
-            users_at_work = node.incarnation.start(self._live(node), name="life")
-            ends_at = self._plan.life_s_max * self._random.random() + 0.2
-            await asyncio.wait([users_at_work], timeout=ends_at)
-            if users_at_work.done():
-                users_at_work.result()
-            end = self._random.random()
-            if self._world.wal == "object" and end < 0.3 and node.is_up:
-                self._world.trace.add(self._world.loop, "zombie", node.incarnation.name)
-                zombies.append(node)
-            elif end < 0.45:
-                await node.close_or_crash(timeout_s=30)
-            else:
-                node.crash()
-        for node in zombies:
-            await asyncio.sleep(self._random.random())
+        world = self._world
+        works = [self._run_machine(machine) for machine in self._machines]
+        works += [world.weather(), self._make_streams()]
+        works += [user.caretaker() for user in self._partitions]
+        works += [KVUser(world, self._register).caretaker() for _ in range(2)]
+        works += [ShortLives(world).caretaker()]
+        works += [PinnedReader(world).run(), Undertaker(world).run()]
+        self._tasks = [world.loop.create_task(work) for work in works]
+        while not self._is_enough and not world.failures:
+            await asyncio.sleep(0.2)
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+        world.raise_failures()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for node in world.nodes:
             node.crash()
-        self._world.raise_failures()
         await self._finish()
-        self._report.operations = self._tally.operations
-        self._report.by_kind = self._tally.by_kind
+        world.raise_failures()
 
-    async def _live(self, node: Node) -> None:
-        """Opens the node (again and again while the world is away) and lets users work on it."""
-        engine = await node.open_until_up()
-        tasks = []
-        for stream_id in await self._stream_ids(node):
-            try:
-                stream = await engine.streams.open_stream(stream_id)
-            except StreamlogError as error:
-                self._world.trace.add(self._world.loop, "open-failed", type(error).__name__)
-                if not error.is_retryable:
-                    node.expect_fenced(error)
-                continue
-            model = self._models[stream_id]
-            arguments = (node.incarnation, stream, model, self._random, self._tally)
-            tasks += [writer.work(node.incarnation, stream) for writer in self._writers[stream_id]]
-            tasks += [users.read_some(*arguments), users.trim_some(*arguments)]
-        for work in tasks:
-            node.watch(work)
-        for work in self._logs.connect(node):
-            self._logs.connected(node.watch(work))
+    @property
+    def _is_enough(self) -> bool:
+        world, plan = self._world, self._plan
+        return (
+            self._lives >= plan.lives_min
+            and world.tally.operations >= plan.operations_min
+            and world.fault_count >= plan.faults_min
+            and world.trace.counts.get("crash", 0) >= plan.crashes_min
+            and len(self._streams) == plan.streams
+        )
+
+    # machines
+
+    async def _run_machine(self, machine: Machine) -> None:
+        """One process after another."""
+        random = self._random.random
+        while True:
+            node = machine.start_node()
+            self._world.tally.count("start")
+            opening = node.incarnation.start(node.open_until_up(), name="open")
+            if random() < 0.15:
+                # Maybe it comes to its end before it is up.
+                await asyncio.wait([opening], timeout=0.5 * random())
+            else:
+                await asyncio.wait([opening])
+                opening.result()
+                await asyncio.sleep(0.3 + self._plan.life_s_max * random())
+            self._lives += 1
+            if not await self._end(machine, node):
+                await asyncio.sleep(12 * random() if random() < 0.2 else 0.5 * random())
+
+    async def _end(self, machine: Machine, node: Node) -> bool:
+        """Ends a node's life one way or the other; whether the next one starts at once."""
+        random = self._random.random
+        draw = random()
+        if draw < 0.2 and node.is_up:
+            await node.close(timeout_s=30)
+        elif draw < 0.35 and node.is_up:
+            node.pause()
+            pause_s = 25 * random() ** 2
+            if self._world.wal == "object" and random() < 0.4:
+                self._start_task(self._wake_and_crash(node, pause_s))
+                return True
+            await asyncio.sleep(pause_s)
+            node.go_on()
+            await asyncio.sleep(3 * random())
+            node.crash(is_power_cut=random() < 0.5)
+        elif draw < 0.47 and self._world.wal == "object" and node.is_up:
+            self._world.trace.add("zombie", node.name)
+            self._start_task(self._crash_later(node))
+            return True
+        else:
+            node.crash(is_power_cut=random() < 0.5)
+        return False
+
+    async def _wake_and_crash(self, node: Node, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        if node.is_paused:
+            node.go_on()
+        await self._crash_later(node)
+
+    async def _crash_later(self, node: Node) -> None:
+        await asyncio.sleep(4 * self._random.random())
+        node.crash()
         await asyncio.get_running_loop().create_future()
 
-    async def _stream_ids(self, node: Node) -> list[int]:
-        """The streams of the history; made by the first node that gets so far."""
-        while len(self._models) < self._plan.streams:
-            try:
-                stream = await node.engine.streams.create_and_open_stream(CreateStreamOptions())
-            except StreamlogError as error:
-                self._world.trace.add(self._world.loop, "create-failed", type(error).__name__)
-                await asyncio.sleep(0.5)
+    def _start_task(self, work: object) -> None:
+        self._tasks.append(self._world.loop.create_task(work))  # type: ignore[arg-type]
+
+    async def _make_streams(self) -> None:
+        """Makes the streams of the history, each at whatever node serves."""
+        world = self._world
+        while len(self._streams) < self._plan.streams:
+            await asyncio.sleep(0.1)
+            serving = world.serving()
+            if not serving:
                 continue
-            number = len(self._models)
-            self._models[stream.stream_id] = model = StreamModel(f"s{stream.stream_id}")
-            self._writers[stream.stream_id] = [
-                users.Writer(10 * number + i, model, self._random, self._tally) for i in range(2)
-            ]
-        return sorted(self._models)
+            node = serving[0]
+            task = node.incarnation.start(
+                node.engine.streams.create_and_open_stream(CreateStreamOptions()), name="create"
+            )
+            await asyncio.wait([task], timeout=20)
+            if not task.done() or task.cancelled():
+                task.cancel()
+                continue
+            error = task.exception()
+            if error is None:
+                world.tally.count("create")
+                user = StreamUser(world, task.result().stream_id, len(self._streams))
+                self._streams.append(user)
+                self._start_task(user.caretaker())
+            elif not isinstance(error, PASSING):
+                raise error
+        await asyncio.get_running_loop().create_future()
+
+    # the end
 
     async def _finish(self) -> None:
         """No more faults: everything promised must be there, on two openings in a row."""
-        self._world.calm()
-        for name in ("check", "again"):
-            node = self._world.start_node(name)
+        world = self._world
+        world.calm()
+        for machine in reversed(self._machines[1:]):
+            # What only its disk has goes to the store.
+            node = await self._start_calmly(machine)
+            await node.close()
+        first, last = self._machines[0], self._machines[-1]
+        for machine in (first, last):
+            node = await self._start_calmly(machine)
             await node.incarnation.start(self._check(node), name="check")
             await node.close()
-        node = self._world.start_node("empty")
+        node = await self._start_calmly(first)
         await node.incarnation.start(self._delete_everything(node), name="empty")
         await node.close()
-        self._world.raise_failures()
+
+    async def _start_calmly(self, machine: Machine) -> Node:
+        node = machine.start_node()
+        self._world.tally.count("start")
+        await node.incarnation.start(node.open_until_up(), name="open")
+        return node
+
+    async def _check(self, node: Node) -> None:
+        for user in self._streams:
+            await user.check(node)
+        for partition in self._partitions:
+            await partition.check(node)
+        await self._register.check(node)
 
     async def _delete_everything(self, node: Node) -> None:
         """Where nothing is left to read, no data object stays: neither dead ones nor orphans."""
-        engine = await node.open_until_up()
-        await self._logs.delete(node)
-        for stream_id in sorted(self._models):
-            await engine.streams.delete_stream(stream_id)
+        engine, world = node.engine, self._world
+        for topic in engine.logs.list_topics():
+            await self._insist(node, lambda name=topic.name: engine.logs.delete_topic(name))
+        for row in engine.metadata.streams():
+            await self._insist(
+                node, lambda stream_id=row.stream_id: engine.streams.delete_stream(stream_id)
+            )
         left: list[str] = []
         for _ in range(PATIENCE_S):
             await asyncio.sleep(1)
-            left = [info.key for info in (await self._world.store.list("data/")).objects]
+            left = [info.key for info in (await world.store.list(DATA_PREFIX)).objects]
             if not left:
                 return
-        if not self._world.has_wild_clocks:
+        if not world.has_wild_clocks:
             raise Violation(f"everything was deleted, and {left} stays")
 
-    async def _check(self, node: Node) -> None:
-        engine = await node.open_until_up()
-        for stream_id, model in sorted(self._models.items()):
-            await users.read_all(await engine.streams.open_stream(stream_id), model)
-        await self._logs.check(node)
+    async def _insist(self, node: Node, work: object) -> None:
+        while True:
+            try:
+                await work()  # type: ignore[operator]
+            except PASSING:
+                for row in node.engine.metadata.streams():
+                    await take_over_holder(node, row.stream_id)
+                await asyncio.sleep(0.5)
+            except StreamlogError as error:
+                if error.code != 10031:
+                    raise
+                return
+            else:
+                return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -16,10 +17,13 @@ from streamlog.kvstore.interface import (
     Watch,
     WatchBatch,
 )
+from streamlog.testing.simulation.calls import remote_call
 from streamlog.testing.simulation.faults import FaultSource
-from streamlog.testing.simulation.world import Incarnation, remote_call
+from streamlog.testing.simulation.incarnation import Incarnation
 
 T = TypeVar("T")
+
+WATCH_LAG_S_MAX = 4.0
 
 
 class SimulationKV:
@@ -36,7 +40,7 @@ class SimulationKV:
     async def _call(self, operation: str, apply: Callable[[], Awaitable[T]], *, writes: bool) -> T:
         fault = self._faults.remote(self._node.loop.time(), self._faults.kv_away_until)
         if fault is not None:
-            self._node.trace.add(self._node.loop, f"kv-{fault}", operation)
+            self._node.trace.add(f"kv-{fault}", self._node.name, operation)
         return await remote_call(
             self._node,
             self._typical_s,
@@ -75,7 +79,8 @@ class SimulationKV:
         )
 
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
-        return _GatedWatch(self._shared.watch(start, end, from_revision=from_revision), self._node)
+        shared = self._shared.watch(start, end, from_revision=from_revision)
+        return _FaultyWatch(shared, self._node, self._faults)
 
     async def revision(self) -> int:
         return await self._call("revision", self._shared.revision, writes=False)
@@ -101,19 +106,27 @@ class SimulationKV:
         """The shared store goes on."""
 
 
-class _GatedWatch:
-    """Changes reach a node while it is alive."""
+class _FaultyWatch:
+    """Changes reach a node while it is alive: in order, at times late, until the watch breaks."""
 
-    def __init__(self, shared: Watch, node: Incarnation) -> None:
+    def __init__(self, shared: Watch, node: Incarnation, faults: FaultSource) -> None:
         self._shared = shared
         self._node = node
+        self._faults = faults
 
     def __aiter__(self) -> Watch:
         return self
 
     async def __anext__(self) -> WatchBatch:
         batch = await self._shared.__anext__()
-        await self._node.gate()
+        node, faults = self._node, self._faults
+        if faults.happens(faults.rates.watch_lag):
+            node.trace.add("watch-lag", node.name, batch.revision)
+            await asyncio.sleep(WATCH_LAG_S_MAX * node.random.random() ** 2)
+        await node.gate()
+        if faults.happens(faults.rates.watch_broken):
+            node.trace.add("watch-broken", node.name, batch.revision)
+            raise MetadataUnavailable("the watch broke")
         return batch
 
     async def aclose(self) -> None:

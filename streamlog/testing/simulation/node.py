@@ -1,11 +1,10 @@
-"""The world of one history, and the nodes that live in it."""
+"""A machine with its disk, and the process lifetimes of a node on it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -21,41 +20,35 @@ from streamlog.engine.config import (
     UploadConfig,
 )
 from streamlog.errors import Fenced, StreamlogError
-from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.log.config import LogConfig
 from streamlog.metadata.config import MetadataConfig
-from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.faults import FaultRates, FaultSource
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.runtime.offload import Lane
+from streamlog.testing.simulation.incarnation import Incarnation, SimulationClock
 from streamlog.testing.simulation.kv import SimulationKV
+from streamlog.testing.simulation.offload import SimulationOffload
 from streamlog.testing.simulation.store import SimulationStore
-from streamlog.testing.simulation.world import (
-    Incarnation,
-    SimulationClock,
-    SimulationOffload,
-    Trace,
-)
-from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.testing.simulation.world import MachineDisk, World
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import Components, OpenEngine
 
-WalMode = Literal["disk", "object"]
 CLOCK_SKEW_MS = 2_000
 WILD_CLOCK_SKEW_MS = 120_000
-"""A fifth of the histories have clocks that differ by more than the deletion delay."""
 KIB = 1 << 10
 
-TIGHT = StreamEngineConfig(
-    append=AppendConfig(append_bytes_max=MIB),
+NODE_CONFIG = StreamEngineConfig(
+    append=AppendConfig(append_bytes_max=MIB, drain_timeout_ms=10_000),
     flush=FlushConfig(flush_bytes_target=64 * KIB),
     upload=UploadConfig(upload_bytes_target=64 * KIB, upload_interval_ms=300),
     object=ObjectConfig(block_target_bytes=4 * KIB),
     read=ReadConfig(
         tail_cache_bytes=32 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
     ),
-    collector=CollectorConfig(deletion_delay_ms=8_000, collect_interval_ms=300),
+    collector=CollectorConfig(deletion_delay_ms=9_000, collect_interval_ms=500),
     wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=64 * KIB),
     metadata=MetadataConfig(
+        put_window=8,
         checkpoint_interval_ms=1_500,
         checkpoint_records=12,
         delta_bytes_min=512,
@@ -65,88 +58,88 @@ TIGHT = StreamEngineConfig(
     ),
 )
 """Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
-the seconds of one history. The delays of deletions outlast every late PUT (about 6 s) and zombie:
-what lands later than that stays for ever, in a real store too."""
-TIGHT_LOGS = LogConfig(
+the seconds of one history. The delays of deletions outlast every late PUT and zombie: what lands
+later than that stays for ever, in a real store too."""
+NODE_LOGS = LogConfig(
     checkpoint_interval_batches=7, meta_compaction_bytes=2 * KIB, retention_check_interval_ms=1_000
 )
 
 
-class World:
-    """Store, metadata and disk that outlive every node."""
+class Machine:
+    """A place for one node: its id and its disk outlive the processes."""
 
-    def __init__(self, seed: int, wal: WalMode, loop: asyncio.AbstractEventLoop) -> None:
-        self.wal: WalMode = wal
-        self.loop = loop
-        self.trace = Trace()
-        self.failures: list[BaseException] = []
-        self._random = SeededRandom(seed)
-        self.faults = FaultSource(self.fork(), FaultRates())
-        self.store = MemoryObjectStore(SimulationClock(loop))
-        self.kv = MemoryKVStore(SimulationClock(loop))
-        self.disk = TornDisk(self.fork(), self._disk_fault)
-        self._is_power_cut = False
-        self.nodes: list[Node] = []
-        self.has_wild_clocks = self._random.random() < 0.2
+    def __init__(self, world: World, node_id: int, config: StreamEngineConfig) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.config = config
+        self.disk = MachineDisk(world, node_id)
+        self._lives = 0
 
-    def fork(self) -> SeededRandom:
-        """A source of its own, so that one part's draws do not move another's."""
-        return SeededRandom(int.from_bytes(self._random.bytes(8), "big"))
-
-    def draw_outages(self) -> None:
-        """Decides whether store or metadata will be away for a while from now on."""
-        now = self.loop.time()
-        if self.faults.random.random() < self.faults.rates.outage:
-            self.faults.store_away_until = now + 5 * self.faults.random.random()
-            self.trace.add(self.loop, "store-outage")
-        if self.faults.random.random() < self.faults.rates.outage:
-            self.faults.kv_away_until = now + 5 * self.faults.random.random()
-            self.trace.add(self.loop, "kv-outage")
-
-    def cut_power(self, offload: SimulationOffload) -> None:
-        """The power goes during the disk work that a thread was in, if it was in any."""
-        self._is_power_cut = True
-        offload.cut_off()
-        self._is_power_cut = False
-
-    def _disk_fault(self, operation: str, name: str) -> DiskFault | None:
-        if self._is_power_cut:
-            return DiskFault.POWER
-        fault = self.faults.disk()
-        if fault is not None:
-            self.trace.add(self.loop, f"disk-{fault.value}", f"{operation} {name}")
-        return fault
-
-    def calm(self) -> None:
-        """No fault strikes any more."""
-        self.faults.calm = True
-
-    def start_node(self, name: str) -> Node:
-        node = Node(self, Incarnation(name, self.loop, self.fork(), self.trace))
-        self.nodes.append(node)
+    def start_node(self) -> Node:
+        """A new process; earlier ones that still run are zombies from now on."""
+        self._lives += 1
+        for node in self.world.nodes:
+            if node.machine is self:
+                node.is_replaced = True
+        node = Node(self, f"n{self.node_id}.{self._lives}")
+        self.world.nodes.append(node)
         return node
-
-    def raise_failures(self) -> None:
-        """Raises the first thing that broke in any user's work."""
-        if self.failures:
-            raise self.failures[0]
 
 
 class Node:
-    """One process lifetime of a node, with the users who are connected to it."""
+    """One process lifetime of a node."""
 
-    def __init__(self, world: World, incarnation: Incarnation) -> None:
-        self.world = world
-        self.incarnation = incarnation
-        skew_ms = WILD_CLOCK_SKEW_MS if world.has_wild_clocks else CLOCK_SKEW_MS
-        self.clock = SimulationClock(world.loop, int((incarnation.random.random() - 0.5) * skew_ms))
-        self.offload = SimulationOffload(incarnation)
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine = machine
+        self.world = world = machine.world
+        self.incarnation = Incarnation(name, world.loop, world.fork(), world.trace)
+        self.clock = SimulationClock(world.loop)
+        self._set_skew()
+        self.offload = SimulationOffload(self.incarnation, self._stall_s)
         self.engine: OpenEngine
+        self.is_replaced = False
+        self.is_paused = False
         self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
+        self._is_closing = False
+
+    def __repr__(self) -> str:
+        return self.incarnation.name
+
+    @property
+    def name(self) -> str:
+        return self.incarnation.name
 
     @property
     def is_up(self) -> bool:
-        return self._opened is not None
+        return self._opened is not None and self.incarnation.is_alive and not self._is_closing
+
+    @property
+    def is_serving(self) -> bool:
+        """Up, and as far as others know the one that runs as this node."""
+        return self.is_up and not self.is_replaced and not self.is_paused
+
+    @property
+    def metadata(self) -> TenureMetadata:
+        metadata = self.engine.metadata
+        assert isinstance(metadata, TenureMetadata)
+        return metadata
+
+    @property
+    def tenure(self) -> Tenure | None:
+        return self.engine.metadata.tenure if self._opened is not None else None
+
+    def set_clock(self) -> None:
+        """Somebody sets the wall clock."""
+        self._set_skew()
+        self.world.trace.add("clock-jump", self.name, self.clock.skew_ms)
+
+    def _set_skew(self) -> None:
+        width_ms = WILD_CLOCK_SKEW_MS if self.world.has_wild_clocks else CLOCK_SKEW_MS
+        if self.world.faults.rates.clock_jump:
+            self.clock.skew_ms = int((self.incarnation.random.random() - 0.5) * width_ms)
+
+    def _stall_s(self, lane: Lane) -> float:
+        return self.machine.disk.stall_s()
 
     async def open_until_up(self) -> OpenEngine:
         """Opens the engine, again and again while store or metadata are away."""
@@ -155,13 +148,15 @@ class Node:
             try:
                 self.engine = await opening.__aenter__()
             except StreamlogError as error:
-                self.world.trace.add(self.world.loop, "open-failed", type(error).__name__)
+                self.world.trace.add("open-failed", self.name, type(error).__name__)
                 if not error.is_retryable and error.has_no_side_effects:
+                    if isinstance(error, Fenced) and self.is_replaced:
+                        await asyncio.get_running_loop().create_future()
                     raise
                 await asyncio.sleep(0.5 + self.incarnation.random.random())
                 continue
             self._opened = opening
-            self.world.trace.add(self.world.loop, "up", self.incarnation.name)
+            self.world.trace.add("up", self.name, str(self.tenure))
             return self.engine
 
     def _open(self) -> AbstractAsyncContextManager[OpenEngine]:
@@ -169,8 +164,9 @@ class Node:
         return streamlog.open(
             "memory://",
             wal=world.wal,
-            config=TIGHT,
-            logs=TIGHT_LOGS,
+            node_id=self.machine.node_id,
+            config=self.machine.config,
+            logs=NODE_LOGS,
             components=Components(
                 clock=self.clock,
                 random=node.random,
@@ -178,53 +174,49 @@ class Node:
                 registry=CollectorRegistry(),
                 store=SimulationStore(world.store, node, world.faults),
                 kv=SimulationKV(world.kv, node, world.faults),
-                disk=world.disk if world.wal == "disk" else None,
+                disk=self.machine.disk.disk if world.wal == "disk" else None,
             ),
         )
 
-    def watch(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs users' work on this node; what breaks there fails the history."""
-        task = self.incarnation.start(work, name="user")
-        task.add_done_callback(self._ended)
-        return task
+    def pause(self) -> None:
+        """The process stands still; others may take it for dead."""
+        self.is_paused = True
+        self.world.trace.add("pause", self.name)
+        self.world.loop.pause(self.incarnation)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or not self.incarnation.is_alive:
-            return
-        error = task.exception()
-        if error is not None:
-            self.world.failures.append(error)
+    def go_on(self) -> None:
+        self.is_paused = False
+        self.world.trace.add("goes-on", self.name)
+        self.world.loop.go_on(self.incarnation)
 
-    def expect_fenced(self, error: StreamlogError) -> None:
-        """A node may lose its streams only to a newer one."""
-        if not isinstance(error, Fenced) or self.world.nodes[-1] is self:
-            raise error
-
-    def crash(self) -> None:
-        """Ends the node between two effects; unsynced writes are torn or lost."""
+    def crash(self, *, is_power_cut: bool = False) -> None:
+        """Ends the process between two effects; with a power cut unsynced writes are torn."""
         if self.incarnation.is_alive:
             self.incarnation.crash()
-            if self.incarnation.random.random() < 0.5:
-                self.world.cut_power(self.offload)
-            self.world.disk.crash()
+            if self.is_paused:
+                self.go_on()
+            if is_power_cut:
+                self.machine.disk.cut_power(self.offload)
+                self.machine.disk.crash()
+            else:
+                self.machine.disk.disk.restart()
 
-    async def close(self) -> None:
-        """A clean close."""
-        if self._opened is not None:
-            await self.incarnation.start(self._opened.__aexit__(None, None, None), name="close")
-        self.world.trace.add(self.world.loop, "closed", self.incarnation.name)
-        self.incarnation.crash()
-
-    async def close_or_crash(self, timeout_s: float) -> None:
-        """A clean close that turns into a crash when it takes too long."""
-        if self._opened is None:
-            self.crash()
-            return
-        closing = self.incarnation.start(self._opened.__aexit__(None, None, None), name="close")
-        done, _ = await asyncio.wait([closing], timeout=timeout_s)
-        if done:
-            error = closing.exception()
-            if error is not None and not isinstance(error, StreamlogError):
-                raise error
-            self.world.trace.add(self.world.loop, "closed", self.incarnation.name)
+    async def close(self, timeout_s: float = 1e9) -> None:
+        """A clean close, cut short by a kill when it takes too long."""
+        if self._opened is not None and not self._is_closing:
+            self._is_closing = True
+            closing = self.incarnation.start(self._opened.__aexit__(None, None, None), name="close")
+            done, _ = await asyncio.wait([closing], timeout=timeout_s)
+            if done and not closing.cancelled():
+                error = closing.exception()
+                if error is not None and not isinstance(error, StreamlogError):
+                    raise error
+                self.world.trace.add("closed", self.name)
+                self.incarnation.end()
+                self.machine.disk.disk.restart()
         self.crash()
+
+
+def find_node(world: World, wanted: Callable[[Node], bool]) -> Node | None:
+    """The newest node that is as wanted."""
+    return next((node for node in reversed(world.nodes) if wanted(node)), None)

@@ -8,8 +8,9 @@ from typing import TypeVar
 from streamlog.errors import OutcomeUnknown, StoreUnavailable
 from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore
 from streamlog.runtime.buffers import Buffer
+from streamlog.testing.simulation.calls import remote_call
 from streamlog.testing.simulation.faults import FaultSource
-from streamlog.testing.simulation.world import Incarnation, remote_call
+from streamlog.testing.simulation.incarnation import Incarnation
 
 T = TypeVar("T")
 
@@ -29,10 +30,13 @@ class SimulationStore:
     def url(self) -> str:
         return self._shared.url
 
-    async def _call(self, operation: str, apply: Callable[[], Awaitable[T]], *, writes: bool) -> T:
+    async def _call(
+        self, verb: str, key: str, apply: Callable[[], Awaitable[T]], *, writes: bool
+    ) -> T:
         fault = self._faults.remote(self._node.loop.time(), self._faults.store_away_until)
+        operation = f"{verb} {key}" if fault is not None else verb
         if fault is not None:
-            self._node.trace.add(self._node.loop, f"store-{fault}", operation)
+            self._node.trace.add(f"store-{fault}", self._node.name, verb, key)
         return await remote_call(
             self._node,
             self._typical_s,
@@ -50,31 +54,34 @@ class SimulationStore:
         self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
     ) -> ObjectInfo:
         return await self._call(
-            f"put {key}", lambda: self._shared.put(key, parts, if_absent=if_absent), writes=True
+            "put", key, lambda: self._shared.put(key, parts, if_absent=if_absent), writes=True
         )
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
         return await self._call(
-            f"put {key}", lambda: self._shared.put_if_match(key, parts, etag), writes=True
+            "put", key, lambda: self._shared.put_if_match(key, parts, etag), writes=True
         )
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
         return await self._call(
-            f"get {key}", lambda: self._shared.get(key, start, length), writes=False
+            "get", key, lambda: self._shared.get(key, start, length), writes=False
         )
 
     async def head(self, key: str) -> ObjectInfo:
-        return await self._call(f"head {key}", lambda: self._shared.head(key), writes=False)
+        return await self._call("head", key, lambda: self._shared.head(key), writes=False)
 
     async def list(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
         return await self._call(
-            f"list {prefix}",
+            "list",
+            prefix,
             lambda: self._shared.list(prefix, token=token, limit=limit),
             writes=False,
         )
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await self._call("delete", lambda: self._shared.delete(keys), writes=True)
+        await self._call(
+            "delete", keys[0] if keys else "", lambda: self._shared.delete(keys), writes=True
+        )
 
     async def close(self) -> None:
         """The shared store goes on."""

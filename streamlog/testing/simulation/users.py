@@ -1,158 +1,330 @@
-"""What users do to a stream in a history, each act held against the model."""
+"""What users do to a stream, from node to node, each act held against the model.
+
+A stream has one caller at a time that means to own it: the caretaker, who opens it at some node,
+and again elsewhere when that node is lost. What it left at a paused or replaced node works on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from streamlog.errors import (
     Closed,
+    Conflict,
+    DeadlinePassed,
     Fenced,
+    MetadataUnavailable,
     OffsetConflict,
     OffsetOutOfRange,
+    OutcomeUnknown,
     Overloaded,
     StreamlogError,
+    StreamNotFound,
+    TokenMismatch,
     Unavailable,
+    WalPending,
 )
-from streamlog.model.batch import AppendContext, FetchContext, RecordBatch
+from streamlog.model.batch import AppendContext, FetchContext, OpenStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.model import Sent, StreamModel, Violation
-from streamlog.testing.simulation.world import Incarnation
+from streamlog.testing.simulation.node import Node
+from streamlog.testing.simulation.verdict import Sent, StreamModel, Violation
+from streamlog.testing.simulation.world import World
 
 BATCH_BYTES_MAX = 4096
+WRITERS = 2
+PENDING_MAX = 8
+POLL_S = 0.1
+WRONG_TOKEN = b"another owner's"
+LOST = (Fenced, Closed)
+"""The Stream is of no more use: it has to be opened again."""
+PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)
+"""What a user has to live with, and tries again."""
+
+Session = Callable[[Node], Coroutine[Any, Any, None]]
+
+
+async def care(world: World, random: SeededRandom, session: Session, name: str) -> None:
+    """Runs a session at some serving node, and another when that one ended or its node is lost."""
+    home: Node | None = None
+    while True:
+        serving = world.serving()
+        if not serving:
+            await asyncio.sleep(POLL_S)
+            continue
+        if home not in serving or random.random() < 0.3:
+            home = serving[int(random.random() * len(serving))]
+        node = home
+        task = node.incarnation.start(session(node), name=name)
+        task.add_done_callback(partial(_note, world, node))
+        while not task.done() and node.is_serving:
+            await asyncio.wait([task], timeout=POLL_S)
+        await asyncio.sleep(0.3 * random.random())
+
+
+def _note(world: World, node: Node, task: asyncio.Task[None]) -> None:
+    if task.cancelled():
+        return
+    error = task.exception()
+    if error is not None and node.incarnation.is_alive:
+        world.fail(error)
+
+
+async def together(works: list[Coroutine[Any, Any, None]]) -> None:
+    """Runs all until one ends; the others are cut off. What broke is raised."""
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        task.result()
 
 
 @dataclass
-class Tally:
-    """How much was done; shared by all users of one history."""
-
-    operations: int = 0
-    by_kind: dict[str, int] = field(default_factory=dict)
-
-    def count(self, kind: str) -> None:
-        self.operations += 1
-        self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
+class _Writer:
+    number: int
+    next_batch: int = 0
 
 
-@dataclass
-class Writer:
-    """Appends to one stream; its numbers go on over crashes."""
+class StreamUser:
+    """Everything that happens to one stream."""
 
-    writer_id: int
-    model: StreamModel
-    random: SeededRandom
-    tally: Tally
-    next_number: int = 0
+    def __init__(self, world: World, stream_id: int, number: int) -> None:
+        self.world = world
+        self.stream_id = stream_id
+        self.model = StreamModel(f"s{stream_id}")
+        self._random = world.fork()
+        self._tally = world.tally
+        self._writers = [_Writer(10 * number + i) for i in range(WRITERS)]
+        self._position = 0
+        """Of the reader that goes on wherever the stream is opened."""
 
-    async def work(self, node: Incarnation, stream: Stream) -> None:
-        """Appends until the stream is lost; up to eight at a time."""
-        pending: list[asyncio.Task[None]] = []
-        while True:
-            await asyncio.sleep(0.15 * self.random.random())
-            pending = [task for task in pending if not task.done()]
-            if len(pending) >= 8:
-                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                continue
-            pending.append(
-                asyncio.get_running_loop().create_task(
-                    self._append(node, stream), name=f"writer{self.writer_id}"
+    def caretaker(self) -> Coroutine[Any, Any, None]:
+        return care(self.world, self._random, self._session, f"s{self.stream_id}")
+
+    async def _session(self, node: Node) -> None:
+        stream = await self._open(node)
+        if stream is None:
+            await asyncio.sleep(0.3 + 0.5 * self._random.random())
+            return
+        works = [self._write(node, stream, writer) for writer in self._writers]
+        works += [
+            self._read_some(node, stream),
+            self._read_on(node, stream),
+            self._trim_some(node, stream),
+            self._leave(node, stream),
+        ]
+        await together(works)
+
+    async def _open(self, node: Node) -> Stream | None:
+        model, trace = self.model, self.world.trace
+        start_before, end_before = model.start, model.end
+        options = OpenStreamOptions()
+        row = node.engine.metadata.stream(self.stream_id)
+        if row is not None and self._random.random() < 0.2:
+            options = OpenStreamOptions(epoch=row.epoch + 1 + int(self._random.random() * 3))
+        self._tally.count("open")
+        try:
+            if row is not None and row.holder != node.tenure and self._random.random() < 0.2:
+                # The holder may live: its stream is taken away.
+                await node.metadata.take_streams([(self.stream_id, None)])
+                self._tally.count("take")
+                options = OpenStreamOptions()
+            stream = await node.engine.streams.open_stream(self.stream_id, options)
+        except PASSING as error:
+            trace.add("open-stream-failed", node.name, model.name, type(error).__name__)
+            return None
+        except StreamNotFound:
+            raise Violation(f"{model.name}: it does not exist for {node}") from None
+        trace.add("opened", node.name, str(stream))
+        start, end, epoch = stream.start_offset, stream.confirm_offset, stream.stream_epoch
+        model.opened(node.name, epoch, start, end, start_before, end_before)
+        return stream
+
+    async def _leave(self, node: Node, stream: Stream) -> None:
+        """Ends the session after a while: by closing the stream, or without a word."""
+        await asyncio.sleep(1 + 6 * self._random.random())
+        if self._random.random() < 0.5:
+            return
+        self._tally.count("close")
+        try:
+            await stream.close()
+        except PASSING as error:
+            self.world.trace.add("close-failed", node.name, self.model.name, type(error).__name__)
+        else:
+            self.world.trace.add("closed-stream", node.name, self.model.name)
+
+    async def _write(self, node: Node, stream: Stream, writer: _Writer) -> None:
+        """Appends until the stream is lost; some at a time."""
+        pending: list[asyncio.Task[bool]] = []
+        try:
+            while True:
+                await asyncio.sleep(0.3 * self._random.random())
+                if len(pending) >= PENDING_MAX:
+                    await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                ended = [task for task in pending if task.done()]
+                pending = [task for task in pending if not task.done()]
+                if any(task.result() for task in ended):
+                    return
+                pending.append(
+                    asyncio.get_running_loop().create_task(self._append(node, stream, writer))
                 )
-            )
+        finally:
+            for task in pending:
+                task.cancel()
 
-    async def _append(self, node: Incarnation, stream: Stream) -> None:
-        batch = Sent(self.writer_id, self.next_number, 1 + int(self.random.random() * 5))
-        self.next_number += 1
-        size = int(self.random.random() * BATCH_BYTES_MAX)
-        expected: int | None = None
-        conditional = self.random.random() < 0.15
-        if conditional:
-            expected = stream.next_offset + (1 if self.random.random() < 0.5 else 0)
-        deadline = node.loop.time() + 5 + 30 * self.random.random()
-        self.model.send(batch)
-        node.trace.add(node.loop, "append", f"{self.model.name} {batch.writer}/{batch.number}")
-        self.tally.count("conditional append" if conditional else "append")
+    async def _append(self, node: Node, stream: Stream, writer: _Writer) -> bool:
+        """Whether the stream is lost."""
+        random, model, trace = self._random.random, self.model, self.world.trace
+        batch = Sent(writer.number, writer.next_batch, 1 + int(random() * 5))
+        writer.next_batch += 1
+        draw, expected, token = random(), None, None
+        if draw < 0.15:
+            expected = stream.next_offset + (1 if random() < 0.5 else 0)
+        elif draw < 0.18:
+            token = WRONG_TOKEN
+        elif draw < 0.2:
+            token = b""
+        deadline = self.world.now + (0.05 if random() < 0.05 else 5 + 30 * random())
+        model.send(batch)
+        trace.add("append", node.name, model.name, batch.writer, batch.number)
+        self._tally.count("append" if expected is None and token is None else "conditional append")
         try:
             result = await stream.append(
-                RecordBatch(batch.record_count, 0, (batch.payload(size),)),
-                AppendContext(deadline=deadline, expected_next_offset=expected),
+                RecordBatch(
+                    batch.record_count, 0, (batch.payload(int(random() * BATCH_BYTES_MAX)),)
+                ),
+                AppendContext(
+                    deadline=deadline, expected_next_offset=expected, fencing_token=token
+                ),
             )
         except StreamlogError as error:
-            node.trace.add(node.loop, "append-failed", f"{batch.number} {type(error).__name__}")
-            if error.has_no_side_effects and isinstance(error, OffsetConflict | Overloaded):
-                self.model.refuse(batch)
-            elif not isinstance(error, Unavailable | Fenced) and error.has_no_side_effects:
+            trace.add("append-failed", node.name, model.name, batch.number, type(error).__name__)
+            if error.has_no_side_effects and isinstance(
+                error, OffsetConflict | TokenMismatch | Overloaded | DeadlinePassed
+            ):
+                model.refuse(batch)
+            elif not isinstance(error, PASSING):
                 raise
-            return
+            return isinstance(error, LOST)
         if result.end_offset - result.base_offset != batch.record_count:
-            raise Violation(f"{self.model.name}: {batch} was acknowledged as {result}")
+            raise Violation(f"{model.name}: {batch} was acknowledged as {result}")
         if expected is not None and result.base_offset != expected:
-            raise Violation(f"{self.model.name}: {batch} expected {expected}, went to {result}")
-        node.trace.add(node.loop, "ack", f"{batch.number} {result.base_offset}")
-        self.model.acknowledge(batch, result.base_offset)
+            raise Violation(f"{model.name}: {batch} expected {expected}, went to {result}")
+        if token == WRONG_TOKEN:
+            raise Violation(f"{model.name}: {batch} had a wrong token, went to {result}")
+        trace.add("ack", node.name, model.name, batch.writer, batch.number, result.base_offset)
+        model.acknowledge(batch, result.base_offset)
+        return False
 
+    async def _read_some(self, node: Node, stream: Stream) -> None:
+        """Fetches random ranges until the stream is lost."""
+        random = self._random.random
+        while True:
+            await asyncio.sleep(0.5 * random())
+            low, high = stream.start_offset, stream.confirm_offset
+            start = low + int(random() * (high - low + 1))
+            if await self._fetch(node, stream, start, high) is None:
+                return
 
-async def read_some(
-    node: Incarnation, stream: Stream, model: StreamModel, random: SeededRandom, tally: Tally
-) -> None:
-    """Fetches random ranges until the stream is lost."""
-    while True:
-        await asyncio.sleep(0.3 * random.random())
-        low, high = stream.start_offset, stream.confirm_offset
-        start = low + int(random.random() * (high - low + 1))
-        acknowledged_start = model.start
-        tally.count("fetch")
+    async def _read_on(self, node: Node, stream: Stream) -> None:
+        """Reads everything once, in order, over all takeovers."""
+        while True:
+            await asyncio.sleep(0.4 * self._random.random())
+            start = self._position = max(self._position, stream.start_offset)
+            high = stream.confirm_offset
+            if start >= high:
+                continue
+            end = await self._fetch(node, stream, start, high)
+            if end is None:
+                return
+            self._position = max(self._position, end)
+
+    async def _fetch(self, node: Node, stream: Stream, start: int, high: int) -> int | None:
+        """Where the read ended; None when the stream is lost."""
+        model, random = self.model, self._random.random
+        # A holder that was replaced and does not know it yet shows what it had.
+        start_before = stream.start_offset
+        self._tally.count("fetch")
         try:
             result = await stream.fetch(
-                start, high, 1 + int(random.random() * 20_000), FetchContext()
+                start, high, 1 + int(random() * 20_000), FetchContext(lagging=random() < 0.2)
             )
         except OffsetOutOfRange:
             if start >= max(stream.start_offset, model.trim_sent):
                 raise
-            continue
-        except (Unavailable, Fenced) as error:
-            node.trace.add(node.loop, "fetch-failed", type(error).__name__)
-            if isinstance(error, Fenced | Closed):
-                return
-            continue
+            return start
+        except PASSING as error:
+            self.world.trace.add("fetch-failed", node.name, model.name, type(error).__name__)
+            return None if isinstance(error, LOST) else start
         if start < high and not result.batches:
             raise Violation(f"{model.name}: nothing read at {start} below {high}")
-        end = model.read(result.batches, start, acknowledged_start)
-        node.trace.add(node.loop, "fetch", f"{model.name} {start} {end}")
+        end = model.read(result.batches, start, start_before)
+        self.world.trace.add("fetch", node.name, model.name, start, end)
+        return end
+
+    async def _trim_some(self, node: Node, stream: Stream) -> None:
+        """Trims a little now and then until the stream is lost."""
+        model, random = self.model, self._random.random
+        while True:
+            await asyncio.sleep(0.4 + 2.5 * random())
+            span = stream.confirm_offset - stream.start_offset
+            start = stream.start_offset + int(random() * span * (1 if random() < 0.2 else 0.5))
+            model.trim_sent = max(model.trim_sent, start)
+            self._tally.count("trim")
+            try:
+                await stream.trim(start)
+            except PASSING as error:
+                self.world.trace.add("trim-failed", node.name, model.name, type(error).__name__)
+                if isinstance(error, LOST):
+                    return
+                continue
+            self.world.trace.add("trim", node.name, model.name, start)
+            if stream.start_offset < start:
+                raise Violation(f"{model.name}: trimmed to {start}, starts at {stream}")
+            model.trimmed(start)
+
+    async def check(self, node: Node) -> None:
+        """All is calm: reads the whole stream and holds it against the model."""
+        stream = await open_at_last(node, self.stream_id)
+        model = self.model
+        start, end, epoch = stream.start_offset, stream.confirm_offset, stream.stream_epoch
+        model.opened(node.name, epoch, start, end, model.start, model.end)
+        found: dict[int, Sent] = {}
+        position = start
+        while position < end:
+            result = await stream.fetch(position, end, 1 << 16)
+            self._tally.count("fetch")
+            following = model.read(result.batches, position, model.start)
+            if following <= position:
+                raise Violation(f"{model.name}: no progress at {position} below {end}")
+            for batch in result.batches:
+                found[batch.base_offset] = Sent.parse(bytes(b"".join(batch.parts)))
+            position = following
+        model.finish(start, end, found)
 
 
-async def trim_some(
-    node: Incarnation, stream: Stream, model: StreamModel, random: SeededRandom, tally: Tally
-) -> None:
-    """Trims a little now and then until the stream is lost."""
+async def open_at_last(node: Node, stream_id: int) -> Stream:
+    """The stream, once the lease of whoever holds it has ended."""
     while True:
-        await asyncio.sleep(0.5 + 3 * random.random())
-        span = stream.confirm_offset - stream.start_offset
-        start = stream.start_offset + int(random.random() * span * 0.5)
-        model.trim_sent = max(model.trim_sent, start)
-        tally.count("trim")
         try:
-            await stream.trim(start)
-        except (Unavailable, Fenced) as error:
-            node.trace.add(node.loop, "trim-failed", type(error).__name__)
-            if isinstance(error, Fenced | Closed):
-                return
-            continue
-        node.trace.add(node.loop, "trim", f"{model.name} {start}")
-        model.trimmed(start)
+            return await node.engine.streams.open_stream(stream_id)
+        except Conflict:
+            await take_over_holder(node, stream_id)
 
 
-async def read_all(stream: Stream, model: StreamModel) -> None:
-    """Reads the whole stream and holds it against the model."""
-    start, end = stream.start_offset, stream.confirm_offset
-    found: dict[int, Sent] = {}
-    position = start
-    while position < end:
-        result = await stream.fetch(position, end, 1 << 16)
-        following = model.read(result.batches, position, model.start)
-        if following <= position:
-            raise Violation(f"{model.name}: no progress at {position} below {end}")
-        for batch in result.batches:
-            found[batch.base_offset] = Sent.parse(bytes(b"".join(batch.parts)))
-        position = following
-    model.finish(start, end, found)
+async def take_over_holder(node: Node, stream_id: int) -> None:
+    """Takes all streams of the dead holder of this one; waits a little while its lease lasts."""
+    row = node.engine.metadata.stream(stream_id)
+    if row is None or row.holder == node.tenure:
+        return
+    try:
+        await node.metadata.take_over(row.holder)
+    except (Conflict, MetadataUnavailable):
+        await asyncio.sleep(1.0)

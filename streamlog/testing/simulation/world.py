@@ -1,227 +1,152 @@
-"""What outlives a crash (store, metadata, disk), and one process lifetime of access to it."""
+"""What outlives a crash (store, metadata, disks), and the weather over it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Literal
 
-from streamlog.errors import StreamlogError
-from streamlog.runtime.offload import THREADS, Lane
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-EPOCH_MS = 1_700_000_000_000
-
-_current: contextvars.ContextVar[Incarnation | None] = contextvars.ContextVar(
-    "incarnation", default=None
+from streamlog.testing.simulation.faults import (
+    FAULTS,
+    REMOTE_KINDS,
+    STATEFUL_KINDS,
+    FaultRates,
+    FaultSource,
 )
+from streamlog.testing.simulation.incarnation import SimulationClock, Trace
+from streamlog.testing.simulation.loop import SimulationLoop
+from streamlog.testing.torn_disk import DiskFault, TornDisk
+
+if TYPE_CHECKING:
+    from streamlog.testing.simulation.node import Node
+    from streamlog.testing.simulation.offload import SimulationOffload
+
+WalMode = Literal["disk", "object"]
+FAULT_KINDS = frozenset(
+    [f"{where}-{kind}" for where in ("store", "kv") for kind in (*REMOTE_KINDS, "outage")]
+    + ["disk-slow", "disk-outage", *(f"disk-{fault.value}" for fault in DiskFault)]
+    + list(STATEFUL_KINDS)
+)
+WILD_CLOCKS = 0.15
+"""Share of the histories with clocks that differ by more than the deletion delay."""
 
 
 @dataclass
-class Trace:
-    """What happened, in order; equal for equal seeds."""
+class Tally:
+    """How much was done; shared by all users of one history."""
 
-    events: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    operations: int = 0
+    by_kind: dict[str, int] = field(default_factory=dict)
 
-    def add(self, loop: asyncio.AbstractEventLoop, kind: str, detail: str = "") -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.events.append(f"{loop.time():.6f} {kind} {detail}".rstrip())
-
-
-class SimulationClock:
-    """The loop's time; `skew_ms` moves the wall clock only."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, skew_ms: int = 0) -> None:
-        self._loop = loop
-        self.skew_ms = skew_ms
-
-    def now_ms(self) -> int:
-        return EPOCH_MS + int(self._loop.time() * 1000) + self.skew_ms
-
-    def monotonic(self) -> float:
-        return self._loop.time()
+    def count(self, kind: str) -> None:
+        self.operations += 1
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
 
 
-class Incarnation:
-    """One process lifetime: its tasks and the gate to the world.
-
-    After `crash` nothing of it has an effect any more: calls into the world never return, and its
-    tasks are cancelled. Effects that were under way may still land, as on a real network.
-    """
+class World:
+    """Store and metadata that outlive every node, and the faults that strike them."""
 
     def __init__(
-        self, name: str, loop: asyncio.AbstractEventLoop, random: SeededRandom, trace: Trace
+        self, seed: int, wal: WalMode, loop: SimulationLoop, rates: FaultRates = FAULTS
     ) -> None:
-        self.name = name
+        self.wal: WalMode = wal
         self.loop = loop
-        self.random = random
-        self.trace = trace
-        self.is_alive = True
-        self._tasks: list[asyncio.Task[Any]] = []
+        self.trace = Trace(loop)
+        self.tally = Tally()
+        self.failures: list[BaseException] = []
+        self._random = SeededRandom(seed)
+        self.faults = FaultSource(self.fork(), rates)
+        self.store = MemoryObjectStore(SimulationClock(loop))
+        self.kv = MemoryKVStore(SimulationClock(loop))
+        self.nodes: list[Node] = []
+        """All that ever lived, oldest first."""
+        self.has_wild_clocks = rates.clock_jump > 0 and self._random.random() < WILD_CLOCKS
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Runs `work`, and all tasks that it makes, as part of this incarnation."""
-        context = contextvars.copy_context()
-        context.run(_current.set, self)
-        return self.loop.create_task(work, name=f"{self.name}.{name}", context=context)
+    def fork(self) -> SeededRandom:
+        """A source of its own, so that one part's draws do not move another's."""
+        return SeededRandom(int.from_bytes(self._random.bytes(8), "big"))
 
-    def adopt(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.append(task)
+    @property
+    def now(self) -> float:
+        return self.loop.time()
 
-    async def gate(self) -> None:
-        """Returns while alive, never after the crash."""
-        if not self.is_alive:
-            await asyncio.get_running_loop().create_future()
+    @property
+    def fault_count(self) -> int:
+        return sum(count for kind, count in self.trace.counts.items() if kind in FAULT_KINDS)
 
-    def latency(self, typical_s: float) -> float:
-        """A random delay: mostly near `typical_s`, now and then twenty times as long."""
-        draw = self.random.random()
-        return typical_s * (0.2 + draw) * (20.0 if self.random.random() < 0.02 else 1.0)
+    def faults_by_kind(self) -> dict[str, int]:
+        return {kind: n for kind, n in self.trace.counts.items() if kind in FAULT_KINDS}
+
+    async def weather(self) -> None:
+        """Outages and clock jumps, until cancelled."""
+        faults, random = self.faults, self.faults.random.random
+        while True:
+            await asyncio.sleep(1.0)
+            now, rates = self.now, faults.rates
+            if now >= faults.store_away_until and faults.happens(rates.outage):
+                faults.store_away_until = now + faults.outage_s()
+                self.trace.add("store-outage", faults.store_away_until)
+            if now >= faults.kv_away_until and faults.happens(rates.outage):
+                faults.kv_away_until = now + faults.outage_s()
+                self.trace.add("kv-outage", faults.kv_away_until)
+            if self.wal == "disk" and faults.happens(rates.disk_full):
+                faults.disk_full_until = now + 2.0 * random()
+                self.trace.add("disk-outage", faults.disk_full_until)
+            for node in self.nodes:
+                if node.is_serving and faults.happens(rates.clock_jump):
+                    node.set_clock()
+
+    def calm(self) -> None:
+        """No fault strikes any more."""
+        self.faults.calm = True
+
+    def serving(self) -> list[Node]:
+        """Nodes that are up, and neither paused nor replaced."""
+        return [node for node in self.nodes if node.is_serving]
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def raise_failures(self) -> None:
+        """Raises the first thing that broke in any user's work."""
+        if self.failures:
+            raise self.failures[0]
+
+
+class MachineDisk:
+    """The disk of one machine; the power may go during the work that a thread was in."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self._world = world
+        self._name = f"m{node_id}"
+        self._is_power_cut = False
+        self.disk = TornDisk(world.fork(), self._fault)
+
+    def cut_power(self, offload: SimulationOffload) -> None:
+        self._world.trace.add("power-cut", self._name)
+        self._is_power_cut = True
+        offload.cut_off()
+        self._is_power_cut = False
 
     def crash(self) -> None:
-        self.is_alive = False
-        self.trace.add(self.loop, "crash", self.name)
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
+        """What was written and not synced is torn or lost."""
+        if self.disk.has_pending:
+            self._world.trace.add("torn-write", self._name)
+        self.disk.crash()
 
+    def stall_s(self) -> float:
+        seconds = self._world.faults.stall_s()
+        if seconds:
+            self._world.trace.add("disk-slow", self._name)
+        return seconds
 
-def task_factory(
-    loop: asyncio.AbstractEventLoop,
-    coro: Coroutine[Any, Any, Any],
-    context: contextvars.Context | None = None,
-) -> asyncio.Task[Any]:
-    """Makes a task that belongs to the incarnation in whose context it is made."""
-    task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
-    owner = context[_current] if context is not None and _current in context else _current.get()
-    if owner is not None:
-        owner.adopt(task)
-        if not owner.is_alive:
-            task.cancel()
-    return task
-
-
-class SimulationOffload:
-    """Offload without threads: the work runs inline after a virtual delay.
-
-    Lanes with one thread keep their order. A crash before the work began means it never runs.
-    """
-
-    def __init__(
-        self, incarnation: Incarnation, typical_s: dict[Lane, float] | None = None
-    ) -> None:
-        self._incarnation = incarnation
-        self._typical_s = {
-            Lane.WAL: 0.001,
-            Lane.META: 0.001,
-            Lane.STORE: 0.005,
-            Lane.READ: 0.005,
-            Lane.CPU: 0.0005,
-            **(typical_s or {}),
-        }
-        self._free_at = dict.fromkeys(Lane, 0.0)
-        self._handed_over: dict[object, Callable[[], Any]] = {}
-
-    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        node = self._incarnation
-        await node.gate()
-        loop = node.loop
-        done: asyncio.Future[T] = loop.create_future()
-        start = max(loop.time(), self._free_at[lane]) + node.latency(self._typical_s[lane] / 2)
-        if THREADS[lane] == 1:
-            self._free_at[lane] = start
-        answer_after = node.latency(self._typical_s[lane] / 2)
-        if lane is Lane.WAL:
-            self._handed_over[done] = lambda: fn(*args)
-
-        def work() -> None:
-            if not node.is_alive:
-                return
-            self._handed_over.pop(done, None)
-            try:
-                result = fn(*args)
-            except Exception as error:  # noqa: BLE001 - carried to the caller, as a thread would
-                loop.call_later(answer_after, _answer, node, done, None, error)
-            else:
-                loop.call_later(answer_after, _answer, node, done, result, None)
-
-        loop.call_at(start, work)
-        return await done
-
-    def cut_off(self) -> None:
-        """At a crash: runs the disk work that a thread was in, for the disk to tear it."""
-        for work in list(self._handed_over.values())[:1]:
-            with contextlib.suppress(OSError, StreamlogError):
-                work()
-        self._handed_over.clear()
-
-    async def close(self) -> None:
-        """Work under way is ended by the timers."""
-
-
-def _answer(
-    node: Incarnation, done: asyncio.Future[Any], result: Any, error: Exception | None
-) -> None:
-    if done.done() or not node.is_alive:
-        return
-    if error is not None:
-        done.set_exception(error)
-    else:
-        done.set_result(result)
-
-
-async def remote_call(
-    node: Incarnation,
-    typical_s: float,
-    apply: Callable[[], Awaitable[T]],
-    *,
-    fault: str | None,
-    unavailable: Callable[[], Exception],
-    unknown: Callable[[], Exception],
-) -> T:
-    """A call over a network: `apply` takes effect between request and answer.
-
-    `fault` None: it works. "refused": fails without effect. "lost": takes effect, the answer is
-    lost. "late": the caller gives up first, the effect lands later, even after a crash. A caller
-    that is cancelled or crashes leaves the request under way: it lands or not by its latency.
-    """
-    await node.gate()
-    loop = node.loop
-    done: asyncio.Future[T] = loop.create_future()
-    request_s, answer_s = node.latency(typical_s / 2), node.latency(typical_s / 2)
-    if fault == "refused":
-        loop.call_later(request_s, _answer, node, done, None, unavailable())
-        return await done
-    if fault == "late":
-        loop.call_later(request_s + answer_s, _answer, node, done, None, unknown())
-        request_s = (request_s + answer_s) * (2 + 10 * node.random.random())
-
-    async def deliver() -> None:
-        await asyncio.sleep(request_s)
-        try:
-            result = await apply()
-        except Exception as error:  # noqa: BLE001 - the store's own answer, carried to the caller
-            loop.call_later(answer_s, _answer, node, done, None, error)
-            return
-        if fault == "lost":
-            loop.call_later(answer_s, _answer, node, done, None, unknown())
-        elif fault is None:
-            loop.call_later(answer_s, _answer, node, done, result, None)
-
-    # The request belongs to the network, not to the incarnation: a crash does not call it back.
-    network = contextvars.copy_context()
-    network.run(_current.set, None)
-    task = loop.create_task(deliver(), name=f"{node.name}.network", context=network)
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
-    return await done
-
-
-_under_way: set[asyncio.Task[None]] = set()
+    def _fault(self, operation: str, name: str) -> DiskFault | None:
+        if self._is_power_cut:
+            return DiskFault.POWER
+        fault = self._world.faults.disk(self._world.now)
+        if fault is not None:
+            self._world.trace.add(f"disk-{fault.value}", self._name, operation, name)
+        return fault

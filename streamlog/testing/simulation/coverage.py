@@ -1,0 +1,150 @@
+"""Which lines and branches of commit, recovery and deletion no history reaches.
+
+A branch is named by module and source text, so that the list of those with a reason
+(`tests/simulation/unreached.txt`) outlives edits elsewhere in a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import coverage
+
+from streamlog.testing.simulation.many import run_one
+
+MODULES = (
+    "compaction.collector",
+    "compaction.compactor",
+    "engine.cluster",
+    "engine.group_commit",
+    "engine.object_put",
+    "engine.recovery",
+    "engine.uploader",
+    "metadata.checkpointer",
+    "metadata.committer",
+    "metadata.fold",
+    "metadata.follower",
+    "metadata.garbage",
+    "metadata.id_allocator",
+    "metadata.liveness",
+    "metadata.loader",
+    "metadata.mover",
+    "metadata.object_ids",
+    "metadata.plan",
+    "metadata.record_sender",
+    "metadata.registration",
+    "wal.folder",
+    "wal.log",
+    "wal.pool",
+    "wal.recovery",
+    "wal.replay",
+    "wal.scan",
+    "wal.writer",
+)
+KNOWN = Path("tests/simulation/unreached.txt")
+SEEDS_PER_TASK = 10
+
+
+class Unreached(NamedTuple):
+    """From the text of a line to that of the one that never followed it ("" at an end)."""
+
+    module: str
+    line: int
+    text: str
+    to: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.module} | {self.text} | {self.to}"
+
+
+def measure(seeds: Sequence[int], jobs: int, known: Path = KNOWN) -> int:
+    """Prints what was not reached; 1 when something is not in the list of known ones."""
+    files = {name: _file_of(name) for name in MODULES}
+    with tempfile.TemporaryDirectory() as folder:
+        data_file = f"{folder}/coverage"
+        tasks = [
+            (list(seeds[at : at + SEEDS_PER_TASK]), data_file, list(files.values()))
+            for at in range(0, len(seeds), SEEDS_PER_TASK)
+        ]
+        context = multiprocessing.get_context("spawn")
+        failed: list[int] = []
+        # Each process imports the engine anew, so that what runs at import counts.
+        with context.Pool(jobs, logging.disable, (logging.CRITICAL,), maxtasksperchild=1) as pool:
+            for part in pool.imap_unordered(_run, tasks, chunksize=1):
+                failed += part
+        combined = coverage.Coverage(data_file=data_file, branch=True, config_file=False)
+        combined.combine([folder])
+        report = Path(folder) / "report.json"
+        combined.json_report(outfile=str(report))
+        found = _unreached(json.loads(report.read_text()), files)
+        total = json.loads(report.read_text())["totals"]
+    reasons = read_reasons(known)
+    new = [one for one in found if one.key not in reasons]
+    for one in found:
+        reason = reasons.get(one.key, "NOT IN THE LIST")
+        print(f"{one.module}:{one.line}: {one.text} → {one.to or 'end'}: {reason}")
+    print(
+        f"{len(seeds)} seeds: {total['covered_lines']} of {total['num_statements']} lines, "
+        f"{total['covered_branches']} of {total['num_branches']} branches; {len(found)} unreached, "
+        f"{len(new)} of them not in the list"
+    )
+    if failed:
+        print(f"failed: {failed}")
+    return 1 if new or failed else 0
+
+
+def read_reasons(known: Path) -> dict[str, str]:
+    """Key → why no history gets there. Lines: `module | text | text that never follows | why`."""
+    reasons = {}
+    for line in known.read_text().splitlines() if known.exists() else ():
+        if line and not line.startswith("#"):
+            key, _, reason = line.rpartition(" | ")
+            reasons[key] = reason
+    return reasons
+
+
+def _file_of(name: str) -> str:
+    module = importlib.import_module(f"streamlog.{name}")
+    assert module.__file__ is not None
+    return module.__file__
+
+
+def _run(task: tuple[list[int], str, list[str]]) -> list[int]:
+    seeds, data_file, files = task
+    measured = coverage.Coverage(
+        data_file=data_file, data_suffix=True, branch=True, include=files, config_file=False
+    )
+    measured.start()
+    failed = [seed for seed in seeds if run_one((seed, None, False)).report is None]
+    measured.stop()
+    measured.save()
+    return failed
+
+
+def _unreached(report: dict[str, Any], files: dict[str, str]) -> list[Unreached]:
+    """Of a report as `coverage json` writes it."""
+    names = {Path(file).resolve(): name for name, file in files.items()}
+    found = []
+    for file, facts in report["files"].items():
+        path = Path(file).resolve()
+        if path not in names:
+            continue
+        source = path.read_text().splitlines()
+        for line, to in facts["missing_branches"]:
+            if line in facts["executed_lines"]:
+                text = source[to - 1].strip() if to > 0 else ""
+                found.append(Unreached(names[path], line, source[line - 1].strip(), text))
+        for function in facts["functions"].values():
+            lines = function["missing_lines"]
+            if lines and not function["executed_lines"]:
+                text = source[lines[0] - 1].strip()
+                found.append(Unreached(names[path], lines[0], "never called", text))
+    return sorted(set(found))

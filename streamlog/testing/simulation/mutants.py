@@ -1,0 +1,563 @@
+"""Ways to break the engine on purpose, one promise at a time: the histories find each of them.
+
+A `Mutant` replaces a function or two of the real engine while a history runs. What is broken is
+said as a fact about the mutated engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamlog.compaction.collector import Collector
+from streamlog.engine.engine import Engine
+from streamlog.engine.group import confirm
+from streamlog.engine.group_commit import GroupCommit
+from streamlog.engine.kv_client import EngineKVClient
+from streamlog.engine.object_put import ObjectPut
+from streamlog.engine.sequencer import Sequencer
+from streamlog.engine.uploader import Uploader
+from streamlog.format import wal_frame
+from streamlog.kvstore.interface import Compare, Operation, Put, ValueIs
+from streamlog.log.producers import ProducerStates
+from streamlog.metadata import checkpoint_build, checkpointer, mover, plan
+from streamlog.metadata.follower import Follower
+from streamlog.metadata.garbage import Garbage
+from streamlog.metadata.keys import fence
+from streamlog.metadata.object_ids import ObjectIds
+from streamlog.metadata.record_sender import RecordSender
+from streamlog.testing import torn_disk
+from streamlog.testing.simulation.kv import SimulationKV
+from streamlog.testing.simulation.world import WalMode
+from streamlog.wal.log import WriteAheadLog
+
+
+class Patch:
+    """Replaces attributes until `undo`."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> Any:
+        """What was there before."""
+        old = owner.__dict__[name]
+        self._undo.append((owner, name, old))
+        setattr(owner, name, value)
+        return old
+
+    def undo(self) -> None:
+        for owner, name, old in reversed(self._undo):
+            setattr(owner, name, old)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`is_quick`: found within a few seeds, so that it is tried at every test run."""
+
+    name: str
+    broken: str
+    wal: WalMode
+    install: Callable[[Patch], None]
+    is_quick: bool = False
+
+
+@contextlib.contextmanager
+def installed(mutant: Mutant) -> Iterator[None]:
+    """The engine is broken inside."""
+    patch = Patch()
+    try:
+        mutant.install(patch)
+        yield
+    finally:
+        patch.undo()
+
+
+# Transactions with a compare left out, told by what they put.
+
+Transaction = tuple[Sequence[Compare], Sequence[Operation]]
+
+
+def _puts(letter: bytes) -> Callable[[Sequence[Operation]], bool]:
+    """Whether some key of that letter is put; keys are `/sl/<cluster>/<letter>/…`."""
+
+    def matches(then: Sequence[Operation]) -> bool:
+        return any(isinstance(op, Put) and _letter(op.key) == letter for op in then)
+
+    return matches
+
+
+def _letter(key: bytes) -> bytes:
+    parts = key.split(b"/", 4)
+    return parts[3] if len(parts) > 3 and parts[1] == b"sl" else b""
+
+
+def _without(put: bytes, compared: bytes) -> Callable[[Patch], None]:
+    """Transactions that put `put` do not compare keys of the letter `compared`."""
+    matches = _puts(put)
+
+    def install(patch: Patch) -> None:
+        async def txn(
+            self: SimulationKV,
+            compares: Sequence[Compare],
+            then: Sequence[Operation],
+            otherwise: Sequence[Operation] = (),
+        ) -> Any:
+            if matches(then):
+                compares = [one for one in compares if _letter(one.key) != compared]
+            return await original(self, compares, then, otherwise)
+
+        original = patch.set(SimulationKV, "txn", txn)
+
+    return install
+
+
+def _gen_not_compared(patch: Patch) -> None:
+    is_commit = _puts(b"c")
+
+    async def txn(
+        self: Any,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> Any:
+        if is_commit(then):
+            kept = []
+            for one in compares:
+                found = await self._shared.get(one.key)
+                is_fence = isinstance(one, ValueIs) and _letter(one.key) == b"f"
+                if not (is_fence and found and fence.decode(found.value).is_live):
+                    kept.append(one)
+            compares = kept
+        return await original(self, compares, then, otherwise)
+
+    original = patch.set(SimulationKV, "txn", txn)
+
+
+# Acknowledging and uploading.
+
+
+def _ack_before_commit(patch: Patch) -> None:
+    async def upload(self: Any, upload: Any) -> None:
+        await original(self, upload)
+        confirm(upload.group)
+
+    original = patch.set(Uploader, "_upload", upload)
+
+
+def _ack_before_sync(patch: Patch) -> None:
+    async def write(self: Any, group: Any) -> None:
+        confirm(group)
+        await original(self, group)
+
+    original = patch.set(GroupCommit, "_write", write)
+
+
+def _confirm_at_sequencing(patch: Patch) -> None:
+    def sequence(self: Any, core: Any, *arguments: Any) -> None:
+        original(self, core, *arguments)
+        core.confirm = core.next
+
+    original = patch.set(Sequencer, "_sequence", sequence)
+
+
+def _commit_before_put(patch: Patch) -> None:
+    async def put(self: Any, *arguments: Any, **options: Any) -> None:
+        self._background.spawn(original(self, *arguments, **options), name="put")
+
+    original = patch.set(ObjectPut, "put", put)
+
+
+def _released_before_commit(patch: Patch) -> None:
+    async def append(self: Any, entries: Any) -> int:
+        sequence: int = await original(self, entries)
+        self.release(sequence)
+        return sequence
+
+    original = patch.set(WriteAheadLog, "append", append)
+
+
+def _conditional_on_confirmed(patch: Patch) -> None:
+    def sequence(
+        self: Any, core: Any, batch: Any, context: Any, future: Any, charge: int, size: int
+    ) -> None:
+        if context.expected_next_offset == core.confirm:
+            context = replace(context, expected_next_offset=None)
+        original(self, core, batch, context, future, charge, size)
+
+    original = patch.set(Sequencer, "_sequence", sequence)
+
+
+def _any_token(patch: Patch) -> None:
+    def sequence(
+        self: Any, core: Any, batch: Any, context: Any, future: Any, charge: int, size: int
+    ) -> None:
+        context = replace(context, fencing_token=None)
+        original(self, core, batch, context, future, charge, size)
+
+    original = patch.set(Sequencer, "_sequence", sequence)
+
+
+def _sealed_as_drained(patch: Patch) -> None:
+    patch.set(Engine, "is_drained", property(lambda self: True))
+
+
+# The local disk.
+
+
+def _never_synced(patch: Patch) -> None:
+    patch.set(torn_disk._Content, "settle", lambda self, sectors: None)
+
+
+def _replay_skips_last(patch: Patch) -> None:
+    async def recover(self: Any) -> Any:
+        held = None
+        async for group in original(self):
+            if held is not None:
+                yield held
+            held = group
+
+    original = patch.set(WriteAheadLog, "recover", recover)
+
+
+def _torn_is_whole(patch: Patch) -> None:
+    """Payloads and tables are taken whatever their CRC says; headers are checked."""
+
+    def decode_entries(header: Any, frame: Any) -> Any:
+        class Lenient:
+            def __eq__(self, other: object) -> bool:
+                return True
+
+            def __ne__(self, other: object) -> bool:
+                return False
+
+        crc32c = vars(wal_frame)["crc32c"]
+        vars(wal_frame)["crc32c"] = lambda *_: Lenient()
+        try:
+            return original(header, frame)
+        finally:
+            vars(wal_frame)["crc32c"] = crc32c
+
+    from streamlog.wal import replay, scan
+
+    original = patch.set(wal_frame, "decode_entries", decode_entries)
+    patch.set(scan, "decode_entries", decode_entries)
+    patch.set(replay, "decode_entries", decode_entries)
+
+
+# Moves.
+
+
+def _strip_by_holder(patch: Patch) -> None:
+    patch.set(plan._EntryDraft, "_is_mine", lambda self, info, epoch: info.holder == self._tenure)
+
+
+_is_moving: contextvars.ContextVar[bool] = contextvars.ContextVar("is_moving", default=False)
+
+
+def _not_folded_after_move(patch: Patch) -> None:
+    async def move(self: Any, *arguments: Any, **options: Any) -> Any:
+        token = _is_moving.set(True)
+        try:
+            return await original_move(self, *arguments, **options)
+        finally:
+            _is_moving.reset(token)
+
+    async def reach(self: Any, revision: int) -> None:
+        if not _is_moving.get():
+            await original_reach(self, revision)
+
+    original_move = patch.set(mover.Mover, "_move", move)
+    original_reach = patch.set(Follower, "reach", reach)
+
+
+def _epoch_not_compared(patch: Patch) -> None:
+    def judge(
+        fold: Any, me: Any, wanted: Any, fences: Any, wal: Any, **options: Any
+    ) -> mover.Judgement:
+        lower = {
+            stream_id: epoch
+            for stream_id, epoch in wanted.items()
+            if epoch is not None and stream_id in fold.info and epoch <= fold.info[stream_id].epoch
+        }
+        rest = {s: (None if s in lower else e) for s, e in wanted.items()}
+        found: mover.Judgement = original(fold, me, rest, fences, wal, **options)
+        for holder, streams in found.moves.items():
+            found.moves[holder] = [
+                one._replace(epoch=lower.get(one.stream_id, one.epoch)) for one in streams
+            ]
+        return found
+
+    original = patch.set(mover, "judge", judge)
+
+
+def _wal_not_asked_for(patch: Patch) -> None:
+    patch.set(fence.Fence, "holds_wal", property(lambda self: False))
+
+
+def _lost_stream_stays(patch: Patch) -> None:
+    """A stream that was lost is not halted, and its memory is used when it comes back."""
+
+    def core(self: Any, row: Any) -> Any:
+        known = self.cores.get(row.stream_id)
+        if known is None:
+            return original(self, row)
+        known.epoch = row.epoch
+        return known
+
+    patch.set(Engine, "lost", lambda self, stream_id, epoch: None)
+    original = patch.set(Engine, "core", core)
+
+
+# Commits.
+
+
+def _refused_is_not_applied(patch: Patch) -> None:
+    async def refused(self: Any, frozen: Any, result: Any) -> int | None:
+        revision = await original(self, frozen, result)
+        if revision is not None:
+            await self._follower.reach(revision)
+        return None
+
+    original = patch.set(RecordSender, "_refused", refused)
+
+
+# Checkpoints.
+
+
+def _newest_generation_lost(patch: Patch) -> None:
+    def take_snapshot(fold: Any) -> Any:
+        snapshot = original(fold)
+        return replace(snapshot, generation=type(snapshot.generation)())
+
+    original = patch.set(checkpoint_build, "take_snapshot", take_snapshot)
+    patch.set(checkpointer, "take_snapshot", take_snapshot)
+
+
+def _sweep_without_key(patch: Patch) -> None:
+    async def sweep(self: Any) -> Any:
+        names = checkpointer._names
+        checkpointer._names = lambda kv: set()
+        try:
+            return await original(self)
+        finally:
+            checkpointer._names = names
+
+    original = patch.set(checkpointer.Checkpointer, "sweep_files", sweep)
+
+
+# Deleting.
+
+
+def _pins_ignored(patch: Patch) -> None:
+    async def oldest_pin(self: Any) -> int | None:
+        return None
+
+    patch.set(Garbage, "oldest_pin", oldest_pin)
+
+
+def _no_deletion_delay(patch: Patch) -> None:
+    async def dead(self: Any) -> None:
+        self._config = replace(self._config, deletion_delay_ms=-1_000_000)
+        await original(self)
+
+    original = patch.set(Collector, "_dead", dead)
+
+
+def _live_are_swept(patch: Patch) -> None:
+    def sealed_to_sweep(self: Any) -> Any:
+        return [
+            (tenure, False)
+            for tenure in self._follower.state.fences
+            if tenure != self._follower.tenure and tenure not in self._swept
+        ]
+
+    patch.set(Garbage, "_sealed_to_sweep", sealed_to_sweep)
+
+
+def _window_not_honoured(patch: Patch) -> None:
+    patch.set(ObjectIds, "has_room", property(lambda self: True))
+
+
+def _orphans_not_swept(patch: Patch) -> None:
+    async def none(self: Any) -> Any:
+        return []
+
+    patch.set(Garbage, "orphan_candidates", none)
+
+
+# Logs and keys.
+
+
+def _resend_is_new(patch: Patch) -> None:
+    patch.set(ProducerStates, "check", lambda self, header, now_ms: None)
+
+
+def _producers_not_restored(patch: Patch) -> None:
+    def check(self: Any, header: Any, now_ms: int) -> Any:
+        known = self._producers.get(header.producer_id) if self._producers else None
+        return None if known is None else original(self, header, now_ms)
+
+    original = patch.set(ProducerStates, "check", check)
+    patch.set(ProducerStates, "restore", lambda self, records: None)
+
+
+def _cas_is_put(patch: Patch) -> None:
+    async def compare_and_set_kv(self: Any, key: Any, data: bytes, expected_revision: int) -> Any:
+        return await self.put_kv(key, data)
+
+    patch.set(EngineKVClient, "compare_and_set_kv", compare_and_set_kv)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "no fence compare",
+        "a commit does not compare its fence",
+        "object",
+        _without(b"c", b"f"),
+        is_quick=True,
+    ),
+    Mutant(
+        "gen not compared",
+        "a commit compares that its fence is live, not its gen",
+        "object",
+        _gen_not_compared,
+    ),
+    Mutant("no head compare", "a commit does not compare the head", "object", _without(b"c", b"h")),
+    Mutant(
+        "refused is not applied",
+        "a refused resend is taken for never applied",
+        "object",
+        _refused_is_not_applied,
+        is_quick=True,
+    ),
+    Mutant(
+        "ack before commit",
+        "an append is answered when its object is stored",
+        "object",
+        _ack_before_commit,
+        is_quick=True,
+    ),
+    Mutant(
+        "commit before put",
+        "an object is committed while it is being stored",
+        "object",
+        _commit_before_put,
+        is_quick=True,
+    ),
+    Mutant(
+        "confirmed at once",
+        "what was sequenced is shown to readers",
+        "object",
+        _confirm_at_sequencing,
+        is_quick=True,
+    ),
+    Mutant(
+        "ack before sync",
+        "an append is answered before the WAL is written",
+        "disk",
+        _ack_before_sync,
+        is_quick=True,
+    ),
+    Mutant("never synced", "WAL writes are not synced", "disk", _never_synced),
+    Mutant(
+        "WAL released early",
+        "a group's WAL is free once written, not once committed",
+        "disk",
+        _released_before_commit,
+        is_quick=True,
+    ),
+    Mutant(
+        "replay skips a group",
+        "the WAL's last group is not replayed",
+        "disk",
+        _replay_skips_last,
+        is_quick=True,
+    ),
+    Mutant(
+        "torn is whole", "a torn WAL frame is taken for data", "disk", _torn_is_whole, is_quick=True
+    ),
+    Mutant(
+        "sealed as drained", "a tenure that did not drain says it did", "disk", _sealed_as_drained
+    ),
+    Mutant(
+        "WAL not asked for",
+        "a stream is moved though its data is on a disk",
+        "disk",
+        _wal_not_asked_for,
+    ),
+    Mutant(
+        "holder's fence not compared",
+        "a move does not compare the holder's fence",
+        "object",
+        _without(b"m", b"f"),
+    ),
+    Mutant(
+        "not folded after a move",
+        "a stream is opened at the end known before the move",
+        "object",
+        _not_folded_after_move,
+    ),
+    Mutant(
+        "strip by holder",
+        "what is stripped goes by the holder, not by the epoch",
+        "object",
+        _strip_by_holder,
+    ),
+    Mutant(
+        "epoch not compared",
+        "a stream is opened under an epoch that it had",
+        "object",
+        _epoch_not_compared,
+    ),
+    Mutant(
+        "lost stream stays",
+        "what is in memory of a lost stream is used again",
+        "object",
+        _lost_stream_stays,
+    ),
+    Mutant(
+        "checkpoint does not compare k",
+        "a checkpoint overwrites another's",
+        "object",
+        _without(b"k", b"k"),
+    ),
+    Mutant(
+        "checkpoint loses records",
+        "the newest records are not in the checkpoint",
+        "object",
+        _newest_generation_lost,
+    ),
+    Mutant(
+        "sweep ignores k", "checkpoint files that are named are swept", "object", _sweep_without_key
+    ),
+    Mutant("pins ignored", "pins do not hold deletions up", "object", _pins_ignored),
+    Mutant("no deletion delay", "dead objects are deleted at once", "object", _no_deletion_delay),
+    Mutant(
+        "live tenures swept",
+        "orphans are swept of tenures that are not sealed",
+        "object",
+        _live_are_swept,
+    ),
+    Mutant("window not honoured", "ids past the window are stored", "object", _window_not_honoured),
+    Mutant("orphans stay", "orphans are not looked for", "object", _orphans_not_swept),
+    Mutant(
+        "conditional on confirmed",
+        "a conditional append is tested against the confirmed end",
+        "object",
+        _conditional_on_confirmed,
+    ),
+    Mutant("any token", "the fencing token is not tested", "disk", _any_token),
+    Mutant(
+        "resend is new", "a producer's resend is taken for something new", "disk", _resend_is_new
+    ),
+    Mutant(
+        "producers not restored",
+        "producer states are forgotten by a restart",
+        "disk",
+        _producers_not_restored,
+    ),
+    Mutant("cas is put", "compare-and-set does not compare", "object", _cas_is_put),
+)
