@@ -144,7 +144,8 @@ def _close(data: bytes) -> bytes:
 def _open(block: Buffer, name: str, position: int) -> memoryview:
     end = len(block) - CRC.size
     data = memoryview(block)[: max(end, 0)]
-    if end < 0 or CRC.unpack_from(block, end)[0] != crc32c(data):
+    # Four zero bytes are the right CRC of nothing.
+    if end < 1 or CRC.unpack_from(block, end)[0] != crc32c(data):
         raise _corrupt(name, position, len(block))
     return data
 

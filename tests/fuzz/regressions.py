@@ -112,6 +112,7 @@ REFUSED: dict[str, dict[str, bytes]] = {
         "state-of-a-gibibyte": _tail(_frame_stating(1 << 30), 1 << 30),
         "bomb": _tail(_bomb(8 << 20), 300),
     },
+    "checkpoint_ranges": {"zeros": bytes(4)},
     "decompress_zstd": {
         "states-a-tebibyte": _frame_stating(HUGE),
         "bomb": _bomb(32 << 20),
