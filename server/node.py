@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import disable_created_metrics
 
 import streamlog
+from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.repair.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 from streamlog.server.banner import Banner
 from streamlog.server.service import Backend, Service
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
+from streamlog.wiring import Components
 
 if TYPE_CHECKING:
     from streamlog.wiring import OpenEngine, WalMode
@@ -65,6 +68,13 @@ def with_places(node: NodeConfig, mode: str) -> NodeConfig:
     )
 
 
+def _with_compactor(engine: StreamEngineConfig, store: str) -> StreamEngineConfig:
+    """A node compacts in a process of its own, unless told otherwise."""
+    if engine.compaction.compaction_process != "auto" or store.startswith("memory:"):
+        return engine
+    return replace(engine, compaction=replace(engine.compaction, compaction_process="process"))
+
+
 class Node:
     """An engine and its listeners; of use between `start` and `stop`."""
 
@@ -91,8 +101,9 @@ class Node:
                     wal=cast("WalMode | None", node.wal),
                     wal_dir=node.wal_dir,
                     node_id=node.node_id,
-                    config=self.settings.engine,
+                    config=_with_compactor(self.settings.engine, node.store),
                     logs=self.settings.log,
+                    components=Components(log_style=(node.log_format, node.log_level)),
                     check_store=True,
                 )
             )
@@ -179,6 +190,7 @@ def _backend(engine: OpenEngine) -> Backend:
         store=engine.store,
         is_live_object=is_live,
         status=status,
+        backup=lambda: backup(engine.kv_store, clock=engine.clock, offload=engine.offload),
         is_alive=lambda: engine.engine.failure is None,
         registry=engine.registry,
         clock=engine.clock,

@@ -19,6 +19,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.collector import Collector
+from streamlog.compaction.compactor import Compactor
+from streamlog.compaction.opening import open_compactor
 from streamlog.doctor.quick import check_quickly
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cluster import settle_cluster_id
@@ -74,6 +76,8 @@ class Components:
     disk: Disk | None = None
     store: ObjectStore | None = None
     kv: KVStore | None = None
+    log_style: tuple[str, str] = ("text", "info")
+    """Format and level of what child processes log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class EngineStatus:
     queued_bytes: int
     wal_bytes: int
     metadata_revision: int
+    alarms: tuple[str, ...] = ()
+    """What somebody must look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,7 @@ class OpenEngine:
         kv: EngineKVClient,
         kv_store: KVStore,
         logs: LogManager,
+        compactor: Compactor | None,
         started_ms: int,
     ) -> None:
         self._plan = plan
@@ -129,6 +136,7 @@ class OpenEngine:
         self.kv = kv
         self.kv_store = kv_store
         self.logs = logs
+        self.compactor = compactor
         self.metadata: Metadata = engine.metadata
         self.store: ObjectStore = engine.parts.store
         self.registry = engine.parts.registry
@@ -160,6 +168,7 @@ class OpenEngine:
             queued_bytes=engine.budget.used_bytes,
             wal_bytes=0 if wal is None else wal.live_bytes,
             metadata_revision=metadata.revision,
+            alarms=tuple(alarm for alarm in (self._alarm(),) if alarm),
         )
 
     async def drain(self) -> None:
@@ -174,6 +183,8 @@ class OpenEngine:
         """Stops at once, as a crash would: nothing is drained, the tenure is not sealed."""
         if not self._is_ended:
             self._is_ended = True
+            if self.compactor is not None:
+                await self.compactor.kill()
             await self.logs.kill()
             await self.engine.kill()
             await self.metadata.kill()
@@ -194,6 +205,8 @@ class OpenEngine:
             except TimeoutError:
                 log.warning("closed before all partitions were given up; the next start takes them")
                 await self.logs.kill()
+            if self.compactor is not None:
+                await self.compactor.close()
             await self.engine.close(began + drain_s - self.clock.monotonic())
             await self.metadata.close(drained=self.engine.is_drained)
 
@@ -307,6 +320,7 @@ async def _open(
         config=config.metadata,
     )
     engine: Engine | None = None
+    compactor: Compactor | None = None
     try:
         engine = Engine(
             EngineParts(
@@ -331,6 +345,21 @@ async def _open(
             offload=offload,
         )
         engine.background.spawn(_watch(logs), name="watch_logs")
+        budget = engine.budget
+        compactor = open_compactor(
+            plan.store,
+            metadata,
+            store,
+            offload,
+            clock,
+            registry,
+            config.compaction,
+            config.store,
+            lambda: budget.used_bytes / budget.bound_bytes,
+            parts.log_style,
+        )
+        if compactor is not None:
+            compactor.start()
     except BaseException:
         if engine is not None:
             await engine.kill()
@@ -346,7 +375,7 @@ async def _open(
             "wal": plan.wal,
         },
     )
-    return OpenEngine(plan, engine, streams, kv, kv_store, logs, started_ms)
+    return OpenEngine(plan, engine, streams, kv, kv_store, logs, compactor, started_ms)
 
 
 async def open_object_store(

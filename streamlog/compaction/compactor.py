@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamlog.compaction.catalog import Catalog
 from streamlog.compaction.config import CompactionConfig
@@ -38,8 +38,10 @@ from streamlog.errors import (
     Conflict,
     Corrupt,
     Internal,
+    MetadataUnavailable,
     ObjectNotFound,
     OutcomeUnknown,
+    StoreUnavailable,
     StreamlogError,
     TenureFenced,
     Unavailable,
@@ -61,6 +63,10 @@ log = logging.getLogger(__name__)
 
 PRESSURE_INTERVAL_S = 0.5
 FUTILE_MAX = 64
+COMMIT_TRIES = 30
+COMMIT_RETRY_S = 1.0
+REPLACED_S = 120.0
+"""What was replaced shows as live until the next checkpoint, or for a time that outlasts it."""
 MISSED_MAX = 3
 """Times that a live object may be missing before it is given up."""
 
@@ -72,7 +78,7 @@ class _Merge:
     tier: Tier
     inputs: list[ObjectRow]
     next_stream: int = 0
-    specs: int = 0
+    replaced: set[int] = field(default_factory=set)
 
     @property
     def ids(self) -> frozenset[int]:
@@ -107,6 +113,8 @@ class Compactor:
         self._merges: list[_Merge] = []
         self._futile: list[frozenset[int]] = []
         self._quarantine: set[int] = set()
+        self._replaced: dict[int, float] = {}
+        """Inputs by the time until which they are not looked at."""
         self._missed: dict[int, int] = {}
         self._labels: set[tuple[str, str]] = set()
         self._turn = asyncio.Lock()
@@ -172,8 +180,10 @@ class Compactor:
         choose: Callable[[list[Candidate], CompactionConfig, list[frozenset[int]]], Choice | None],
     ) -> bool:
         """One spec, of the merge that is most due. False: nothing is due."""
-        busy = self._quarantine.union(*(merge.ids for merge in self._merges))
-        candidates = await self._catalog.look(self._quarantine)
+        now = self._clock.monotonic()
+        self._replaced = {one: until for one, until in self._replaced.items() if until > now}
+        busy = frozenset[int]().union(*(merge.ids for merge in self._merges))
+        candidates = await self._catalog.look(self._quarantine | self._replaced.keys())
         self._show(candidates)
         free = [one for one in candidates if one.row.object_id not in busy]
         choice = choose(free, self._config, self._futile)
@@ -192,7 +202,7 @@ class Compactor:
             found = await self._plan(merge)
             if found.spec is not None:
                 await self._carry_out(found.spec)
-                merge.specs += 1
+                merge.replaced |= {one.row.object_id for one in found.spec.inputs}
                 self._metrics.spec_seconds.observe(self._clock.monotonic() - started)
         except BaseException as error:
             self._merges.remove(merge)
@@ -204,8 +214,12 @@ class Compactor:
             merge.next_stream = found.next_stream
             return
         self._merges.remove(merge)
-        if not merge.specs:
+        if not merge.replaced:
             self._give_up(merge)
+            return
+        self._catalog.forget(merge.replaced)
+        until = self._clock.monotonic() + REPLACED_S
+        self._replaced.update(dict.fromkeys(merge.replaced, until))
 
     async def _plan(self, merge: _Merge) -> Plan:
         """From what lives now."""
@@ -257,7 +271,7 @@ class Compactor:
         self._metrics.written_bytes.inc(outcome.bytes_written)
         self._metrics.gets.inc(outcome.gets)
         inputs = [one.row.object_id for one in spec.inputs]
-        await tenure.commit(Replacement(spec.point, inputs, outcome.outputs(spec)))
+        await self._commit(tenure, Replacement(spec.point, inputs, outcome.outputs(spec)))
         self._metrics.specs.labels("committed").inc()
         self._metrics.inputs.inc(len(inputs))
         self._metrics.outputs.inc(len(ids))
@@ -270,6 +284,19 @@ class Compactor:
                 "size_bytes": outcome.bytes_written,
             },
         )
+
+    async def _commit(self, tenure: CompactionTenure, replacement: Replacement) -> None:
+        """Much work was put into the outputs: an absence of the stores is waited out for a time."""
+        for tries_left in reversed(range(COMMIT_TRIES)):
+            try:
+                await tenure.commit(replacement)
+            except (StoreUnavailable, MetadataUnavailable):
+                if not tries_left:
+                    tenure.release_object_ids([new.row.object_id for new in replacement.outputs])
+                    raise
+                await asyncio.sleep(COMMIT_RETRY_S)
+            else:
+                return
 
     async def _opened(self) -> CompactionTenure:
         if self._tenure is None:

@@ -20,6 +20,7 @@ from enum import IntEnum
 
 from streamlog import errors
 from streamlog.errors import Internal, StreamlogError
+from streamlog.objectstore.store_config import StoreConfig
 
 HEADER = struct.Struct("<IB")
 PAYLOAD_BYTES_MAX = 1 << 28
@@ -39,6 +40,7 @@ class WorkerSettings:
     """Never credentials: the child finds them as the node did, from its environment."""
 
     store_url: str
+    store: StoreConfig
     memory_bytes: int
     rate_bytes_per_s: int
     nice: int
@@ -51,7 +53,8 @@ class WorkerSettings:
 
     @classmethod
     def decode(cls, data: bytes) -> WorkerSettings:
-        return cls(**json.loads(data))
+        found = json.loads(data)
+        return cls(**{**found, "store": StoreConfig(**found["store"])})
 
 
 def encode_frame(kind: Frame, payload: bytes = b"") -> bytes:

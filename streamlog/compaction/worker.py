@@ -54,7 +54,9 @@ def main() -> None:
 async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) -> None:
     clock, offload = SystemClock(), ThreadOffload()
     try:
-        store = await open_store(parse_store_url(settings.store_url), offload, clock)
+        store = await open_store(
+            parse_store_url(settings.store_url), offload, clock, config=settings.store
+        )
     except StreamlogError as error:
         _send(stdout, Frame.ERROR, encode_error(error))
         return

@@ -1,0 +1,266 @@
+"""Compaction under an open engine: what was appended is read back equal, whatever runs beside."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.compaction.collector import Collector, CollectorConfig
+from streamlog.compaction.config import KIB, MIB, CompactionConfig
+from streamlog.engine.config import ReadConfig, StreamEngineConfig, UploadConfig
+from streamlog.format.rows import ObjectRow
+from streamlog.metadata.config import MetadataConfig
+from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
+from streamlog.model.stream import Stream
+from streamlog.objectstore.keys import data_key
+from streamlog.wiring import Components, OpenEngine
+
+COMPACTION = CompactionConfig(
+    compaction_process="inline",
+    compaction_interval_ms=10,
+    small_objects_min=4,
+    large_objects_min=3,
+    small_object_bytes=32 * KIB,
+    settled_part_bytes=2 * KIB,
+    stream_object_bytes_min=24 * KIB,
+    object_bytes_max=128 * KIB,
+    spec_bytes_max=96 * KIB,
+    compaction_memory_bytes=4 * MIB,
+    block_target_bytes=4 * KIB,
+)
+CONFIG = StreamEngineConfig(
+    upload=UploadConfig(upload_interval_ms=5, upload_bytes_target=8 * KIB),
+    read=ReadConfig(tail_cache_bytes=0, block_cache_bytes=64 * KIB, index_cache_bytes=16 * KIB),
+    collector=CollectorConfig(deletion_delay_ms=50, collect_interval_ms=300),
+    compaction=COMPACTION,
+    metadata=MetadataConfig(checkpoint_interval_ms=100),
+)
+
+
+def with_compaction(**changes: Any) -> StreamEngineConfig:
+    return dataclasses.replace(CONFIG, compaction=dataclasses.replace(COMPACTION, **changes))
+
+
+BY_HAND = with_compaction(compaction_interval_ms=10**6)
+
+
+class History:
+    """What was appended to each stream, and reading it back."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.payloads: dict[int, list[tuple[int, bytes, bytes]]] = {}
+        self.starts: dict[int, int] = {}
+
+    async def append(self, streams: Sequence[Stream], count: int) -> None:
+        """`count` batches to random streams, each upload of its own as far as possible."""
+        for _ in range(count):
+            stream = self.random.choice(streams)
+            payload = self.random.randbytes(self.random.choice([20, 200, 1500, 5000]))
+            attributes = self.random.randbytes(self.random.choice([0, 8]))
+            base = stream.next_offset
+            await stream.append(RecordBatch(self.random.randint(1, 3), 5, (payload,), attributes))
+            self.payloads.setdefault(stream.stream_id, []).append((base, payload, attributes))
+
+    async def check(self, streams: Sequence[Stream]) -> None:
+        for stream in streams:
+            start = stream.start_offset
+            found = []
+            at = start
+            while at < stream.confirm_offset:
+                result = await stream.fetch(at, stream.confirm_offset, 64 * KIB)
+                found += [(b.base_offset, b"".join(b.parts), b.attributes) for b in result.batches]
+                at = result.batches[-1].end_offset
+            own = self.payloads.get(stream.stream_id, [])
+            ends = [*(base for base, _, _ in own[1:]), stream.next_offset]
+            wanted = [one for one, end in zip(own, ends, strict=False) if end > start]
+            assert found == wanted
+            attributes = await stream.attributes(start, stream.confirm_offset)
+            assert [one.attributes for one in attributes] == [one[2] for one in wanted]
+
+
+async def compacted(opened: OpenEngine) -> None:
+    """All is in the store, and nothing is due."""
+    await opened.drain()
+    assert opened.compactor is not None
+    await opened.compactor.compact_all()
+
+
+async def live(opened: OpenEngine) -> list[ObjectRow]:
+    """Since the last checkpoint nothing has died."""
+    await opened.metadata.checkpoint()
+    return [one.row for one in await opened.metadata.live_objects()]
+
+
+def sample(opened: OpenEngine, name: str, **labels: str) -> float:
+    found = opened.registry.get_sample_value(f"streamlog_compaction_{name}", labels)
+    return 0.0 if found is None else found
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def engine(path: Path, config: StreamEngineConfig = CONFIG) -> Any:
+    return streamlog.open(
+        f"local://{path}", config=config, components=Components(registry=CollectorRegistry())
+    )
+
+
+async def make(opened: OpenEngine, count: int) -> list[Stream]:
+    return await opened.streams.create_and_open_streams([CreateStreamOptions()] * count)
+
+
+async def again(opened: OpenEngine, streams: Sequence[Stream]) -> list[Stream]:
+    return [
+        await opened.streams.open_stream(stream.stream_id, OpenStreamOptions())
+        for stream in streams
+    ]
+
+
+def test_everything_is_there_after_compaction_deletion_and_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        history = History(1)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 12)
+            await history.append(streams, 150)
+            before = {row.object_id for row in await live(opened)}
+            await compacted(opened)
+            await history.check(streams)
+            assert sample(opened, "specs_total", outcome="committed") > 3
+            after = {row.object_id for row in await live(opened)}
+            assert len(after) < len(before) / 3
+            gone = sorted(before - after)
+
+            await opened.metadata.checkpoint()
+            await Collector(
+                opened.metadata,
+                opened.store,
+                opened.clock,
+                CollectorConfig(deletion_delay_ms=0),
+                CollectorRegistry(),
+            ).tick()
+            keys = {info.key for info in (await opened.store.list("data/")).objects}
+            assert keys.isdisjoint({data_key(object_id) for object_id in gone})
+            assert keys.issuperset({data_key(object_id) for object_id in after})
+            await history.check(streams)
+        async with engine(tmp_path) as opened:
+            streams = await again(opened, streams)
+            await history.check(streams)
+            await history.append(streams, 20)
+            await compacted(opened)
+            await history.check(streams)
+
+    run(scenario)
+
+
+def test_trims_destroys_and_appends_race_with_compaction(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        history = History(2)
+        async with engine(tmp_path) as opened:
+            streams = await make(opened, 8)
+            doomed = await make(opened, 4)
+            for number in range(12):
+                await history.append([*streams, *doomed], 25)
+                stream = history.random.choice(streams)
+                span = stream.confirm_offset - stream.start_offset
+                await stream.trim(stream.start_offset + history.random.randint(0, span))
+                if number % 3 == 2:
+                    await doomed.pop().destroy()
+                if number % 4 == 3:
+                    await history.check(streams)
+            await compacted(opened)
+            await history.check(streams)
+            assert sample(opened, "specs_total", outcome="committed") > 3
+            assert sample(opened, "specs_total", outcome="failed") == 0
+            assert sample(opened, "quarantined_objects") == 0
+        async with engine(tmp_path) as opened:
+            await history.check(await again(opened, streams))
+
+    run(scenario)
+
+
+def test_mostly_trimmed_objects_are_rewritten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        history = History(3)
+        packed = with_compaction(
+            compaction_interval_ms=10**6,
+            stream_object_bytes_min=MIB,
+            object_bytes_max=MIB,
+            spec_bytes_max=MIB,
+        )
+        async with engine(tmp_path, packed) as opened:
+            streams = await make(opened, 8)
+            await history.append(streams, 120)
+            await compacted(opened)
+            for stream in streams[:7]:
+                await stream.trim(stream.confirm_offset)
+            before = sum(row.size_bytes for row in await live(opened))
+            await compacted(opened)
+            after = sum(row.size_bytes for row in await live(opened))
+            assert after < before / 3
+            await history.check(streams)
+
+    run(scenario)
+
+
+def test_a_damaged_object_is_left_alone_and_the_rest_compacted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        history = History(4)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 3)
+            await history.append(streams[:2], 30)
+            await opened.drain()
+            rows = await live(opened)
+            victim = rows[len(rows) // 2]
+            key = data_key(victim.object_id)
+            data = bytearray(await opened.store.get(key))
+            data[victim.index_position - 1] ^= 1
+            await opened.store.put(key, [bytes(data)])
+            await compacted(opened)
+            await compacted(opened)
+            assert sample(opened, "quarantined_objects") == 1
+            assert sample(opened, "specs_total", outcome="corrupt") == 1
+            left = [row.object_id for row in await live(opened)]
+            assert victim.object_id in left
+            assert len(left) < len(rows) / 2
+            assert key in caplog.text
+
+    run(scenario)
+
+
+def test_nothing_is_due_on_what_was_compacted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        history = History(5)
+        async with engine(tmp_path) as opened:
+            streams = await make(opened, 5)
+            await history.append(streams, 60)
+            await compacted(opened)
+            done = sample(opened, "specs_total", outcome="committed")
+            assert opened.compactor is not None
+            await opened.compactor.tick()
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") == done
+
+    run(scenario)
+
+
+def test_off_means_off(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        off = dataclasses.replace(CONFIG, compaction=CompactionConfig(compaction_process="off"))
+        async with engine(tmp_path, off) as opened:
+            assert opened.compactor is None
+        async with streamlog.open("memory://") as opened:
+            assert opened.compactor is None
+
+    run(scenario)
