@@ -9,10 +9,11 @@ LOGS ?=
 STORE ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
+EXAMPLES ?= 3000
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-minio bench dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo test test-fast fuzz test-minio bench dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
@@ -89,6 +90,9 @@ docs: $(VENV)/.installed ## generate docs/config.md and docs/cli.md
 	$(BIN)/python -m streamlog.cli.document
 
 # ---- figures and packages
+
+fuzz: $(VENV)/.installed-test ## fuzz the byte parsers for long (EXAMPLES=N of each, default 3000)
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n $(JOBS) --timeout 3600 tests/fuzz
 
 bench: $(VENV)/.installed-test ## run the benchmarks: a table, and JSON in bench-results/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
