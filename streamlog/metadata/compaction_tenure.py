@@ -155,10 +155,7 @@ class OwnCompactionTenure:
         async with self._sending:
             try:
                 self._check_ids(replacement, ids)
-                self._check_inputs(replacement)
-                await check_replaced(
-                    replacement, lambda: self._follower.state.fold, self._lookup.ranges
-                )
+                await self._check_replaced(replacement)
                 while True:
                     self._check_usable()
                     self._check_inputs(replacement)
@@ -191,6 +188,17 @@ class OwnCompactionTenure:
                 f"another compaction than those before {replacement.point.counter} replaced an "
                 "input, or may have; plan again"
             )
+
+    async def _check_replaced(self, replacement: Replacement) -> None:
+        self._check_inputs(replacement)
+        try:
+            await check_replaced(
+                replacement, lambda: self._follower.state.fold, self._lookup.ranges
+            )
+        except Invalid:
+            # Another compaction may have been folded between the look-ups.
+            self._check_inputs(replacement)
+            raise
 
     async def _freeze(self, replacement: Replacement, floor: int) -> FrozenRecord:
         fold = self._follower.state.fold

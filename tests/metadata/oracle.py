@@ -9,10 +9,11 @@ import struct
 from dataclasses import dataclass, field
 
 from streamlog.codec.crc import crc32c
-from streamlog.format import commit_record
+from streamlog.format import record as record_format
+from streamlog.format.compaction_record import CompactionRecord
 from streamlog.kvstore.interface import Delete, Operation, Put
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import checkpoint, fence, head, move
+from streamlog.metadata.keys import checkpoint, counter, fence, head, move
 from streamlog.metadata.keys.space import number_in, tenure_in
 
 
@@ -30,6 +31,8 @@ class Stream:
     token: bytes = b""
     ranges: list[tuple[int, int, int, int]] = field(default_factory=list)
     """start, end, object id, epoch, as committed; nothing is cut off."""
+    objects: list[int] = field(default_factory=list)
+    """Where each offset lies, from 0."""
 
 
 class Oracle:
@@ -41,6 +44,7 @@ class Oracle:
         self.objects: dict[int, tuple[Tenure, int]] = {}
         """Committed object → tenure and record."""
         self.destroyed: dict[int, Stream] = {}
+        self.compactions = 0
         self.pending: dict[tuple[str, Tenure, int], int] = {}
         """Records and moves in the KV store → their revision."""
         self.covered: checkpoint.Checkpoint | None = None
@@ -54,6 +58,10 @@ class Oracle:
             letter = chr(write.key[len(self.prefix)])
             if letter == "k":
                 self._checkpoint(write.value)
+            elif letter == "x":
+                # The record, which sorts before it, is applied already.
+                if counter.decode(write.value) != self.compactions:
+                    raise Violation(f"I8: x is not {self.compactions}")
             elif letter in "fhcm":
                 tenure = tenure_in(write.key, self.prefix)
                 getattr(self, f"_{letter}")(tenure, write, revision)
@@ -63,13 +71,12 @@ class Oracle:
     def live_ranges(self, stream_id: int) -> list[tuple[int, int, int]]:
         s = self.streams[stream_id]
         found: list[tuple[int, int, int]] = []
-        for start, end, object_id, _ in s.ranges:
-            if end <= s.start:
-                continue
+        for offset in range(s.start, s.end):
+            object_id = s.objects[offset]
             if found and found[-1][2] == object_id:
-                found[-1] = (found[-1][0], end, object_id)
+                found[-1] = (found[-1][0], offset + 1, object_id)
             else:
-                found.append((max(start, s.start), end, object_id))
+                found.append((offset, offset + 1, object_id))
         return found
 
     def live_objects(self) -> set[int]:
@@ -86,7 +93,10 @@ class Oracle:
             raise Violation(f"I2: record {seq} of {tenure} follows {self.heads[tenure]}")
         self.heads[tenure] = seq
         self.pending["c", tenure, seq] = revision
-        record = commit_record.decode(write.value)
+        record = record_format.decode(write.value)
+        if isinstance(record, CompactionRecord):
+            self._compaction(tenure, seq, record)
+            return
         rows = 0
         for entry in record.entries:
             for create in entry.creates:
@@ -104,6 +114,7 @@ class Oracle:
                     row = (stream_id, s.epoch, s.end, s.end + count)
                     rows = crc32c(struct.pack("<4Q", *row), rows)
                     s.ranges.append((s.end, s.end + count, new.object_id, s.epoch))
+                    s.objects += [new.object_id] * count
                     s.end += count
             for stream_id, epoch, token in entry.tokens:
                 self._held(tenure, stream_id, epoch).token = token
@@ -119,6 +130,28 @@ class Oracle:
                 self.destroyed[stream_id] = self.streams.pop(stream_id)
         if rows != record.rows_crc32c:
             raise Violation(f"I2: record {seq} of {tenure} was written for other offsets")
+
+    def _compaction(self, tenure: Tenure, seq: int, record: CompactionRecord) -> None:
+        self.compactions += 1
+        if record.counter != self.compactions:
+            raise Violation(f"I8: compaction {record.counter} comes as {self.compactions}")
+        for new in record.outputs:
+            if new.object_id in self.objects:
+                raise Violation(f"I2: object {new.object_id} was committed twice")
+            self.objects[new.object_id] = (tenure, seq)
+            for stream_id, start, count in zip(new.streams, new.starts, new.counts, strict=True):
+                s = self.streams.get(stream_id)
+                if s is None:
+                    continue
+                if start + count > s.end:
+                    raise Violation(f"I8: compaction made offsets of stream {stream_id}")
+                for offset in range(max(start, s.start), start + count):
+                    if s.objects[offset] not in record.inputs:
+                        raise Violation(
+                            f"I8: compaction replaced offset {offset} of stream {stream_id}, which "
+                            f"lies in object {s.objects[offset]}"
+                        )
+                    s.objects[offset] = new.object_id
 
     def _held(self, tenure: Tenure, stream_id: int, epoch: int | None) -> Stream:
         s = self.streams.get(stream_id)

@@ -26,10 +26,13 @@ from streamlog.errors import (
 )
 from streamlog.kvstore.interface import Compare, Operation
 from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.metadata.compaction_interface import CompactionTenure, Replacement
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import (
     CommitEntry,
     CreateEntry,
+    NewObject,
+    ObjectRow,
     RangeRow,
     StreamEpoch,
     TokenEntry,
@@ -82,6 +85,8 @@ class Race:
     fenced: list[int] = field(default_factory=list)
     orphans: set[int] = field(default_factory=set)
     actors: list[Actor] = field(default_factory=list)
+    compacted: list[int] = field(default_factory=list)
+    conflicted: list[int] = field(default_factory=list)
     commits: int = 0
     strips: int = 0
 
@@ -115,6 +120,7 @@ class Actor:
         self.metadata: TenureMetadata | None = None
         self.next: dict[int, tuple[int, int]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        self.compactor: CompactionTenure | None = None
 
     async def start(self) -> None:
         self.next = {}
@@ -144,6 +150,7 @@ class Actor:
             + [self.open] * 3
             + [self.take] * 3
             + [self.other] * 2
+            + [self.compact] * 3
             + [self.seal, self.crash, self.release, self.checkpoint]
         )
         while loop.time() < until:
@@ -265,7 +272,58 @@ class Actor:
 
     async def crash(self) -> None:
         await self.stop()
-        self.metadata = None
+        self.metadata = self.compactor = None
+
+    async def compact(self) -> None:
+        """Replaces what it sees of a few objects by one or two outputs, some time later."""
+        metadata, rng = self.metadata, self.race.rng
+        assert metadata is not None
+        if self.compactor is None or rng.random() < 0.05:
+            self.compactor = await metadata.open_compaction_tenure(ids_max=6)
+        compactor = self.compactor
+        if len(self.tasks) >= PIPELINE:
+            return
+        point = await metadata.compaction_point()
+        live = [one.row.object_id for one in await metadata.live_objects()]
+        inputs = sorted(rng.sample(live, min(len(live), rng.choice((1, 2, 4)))))
+        rows: list[list[RangeRow]] = [[] for _ in range(rng.choice((1, 2)))]
+        for row in metadata.streams():
+            for start, end, one in await metadata.locate(row.stream_id, row.start, row.end):
+                if one.object_id in inputs:
+                    rng.choice(rows).append(RangeRow(row.stream_id, row.epoch, start, end))
+        rows = [one for one in rows if one]
+        if not rows:
+            return
+        try:
+            async with asyncio.timeout(0.2):
+                ids = await compactor.allocate_object_ids(len(rows))
+        except TimeoutError:
+            await self.sweep()
+            return
+        outputs = [
+            NewObject(ObjectRow(object_id, 9, 5, 4, 1), one)
+            for object_id, one in zip(ids, rows, strict=True)
+        ]
+        self.spawn(self.replace(compactor, Replacement(point, inputs, outputs)))
+
+    async def replace(self, compactor: CompactionTenure, replacement: Replacement) -> None:
+        ids = [new.row.object_id for new in replacement.outputs]
+        await asyncio.sleep(self.race.rng.random() * 0.05)
+        while True:
+            try:
+                await compactor.commit(replacement)
+            except MetadataUnavailable:
+                continue
+            except Conflict:
+                self.race.conflicted += ids
+            except TenureFenced:
+                if compactor is self.compactor:
+                    self.compactor = None
+            except Closed:
+                pass
+            else:
+                self.race.compacted += ids
+            return
 
     async def release(self) -> None:
         if self.metadata is not None:
@@ -368,6 +426,12 @@ def _check_acks(run: Race, oracle: Oracle) -> None:
                     f"I3: rows {start} to {end} of stream {stream_id} in object {object_id} under "
                     f"epoch {epoch} are {'' if there else 'not '}there, stripped: {stripped}"
                 )
+    for object_id in run.compacted:
+        if object_id not in oracle.objects:
+            raise Violation(f"I3: compaction output {object_id} is lost")
+    for object_id in run.conflicted:
+        if object_id in oracle.objects:
+            raise Violation(f"I8: output {object_id} was committed and called a conflict")
     for object_id in run.fenced:
         if object_id in oracle.objects:
             raise Violation(f"object {object_id} was committed and called fenced")

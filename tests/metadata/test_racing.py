@@ -26,16 +26,19 @@ def _quiet() -> object:
 
 
 def test_invariants_hold() -> None:
-    commits = strips = 0
+    commits = strips = compacted = conflicted = 0
     for seed in range(SEEDS):
         try:
             run = race(seed)
         except (Violation, StreamlogError) as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         commits, strips = commits + run.commits, strips + run.strips
+        compacted, conflicted = compacted + len(run.compacted), conflicted + len(run.conflicted)
     # A race in which nothing happens would prove nothing.
     assert commits > 8 * SEEDS
     assert strips > SEEDS / 2
+    assert compacted > SEEDS
+    assert conflicted > SEEDS / 10
 
 
 def test_a_seed_replays() -> None:
@@ -64,6 +67,7 @@ def _drop(written: str, compared: str, kind: type = object) -> Mutation:
     [
         pytest.param(_drop("c", "f"), id="commit does not compare the fence"),
         pytest.param(_drop("c", "h"), id="commit does not compare the head"),
+        pytest.param(_drop("x", "x"), id="compaction does not compare the counter"),
         pytest.param(_drop("m", "f", RevisionIs), id="move does not compare the holder's fence"),
         pytest.param(_drop("k", "k"), id="checkpoint does not compare the old one"),
     ],
