@@ -36,7 +36,17 @@ from streamlog.format.commit_record import (
 from streamlog.format.compaction_record import CompactionRecord, Output
 from streamlog.format.sealed import seal
 from streamlog.metadata.interface import StreamEpoch, Tenure
-from streamlog.metadata.keys import checkpoint, fence, head, id_block, lease, move, node, pin
+from streamlog.metadata.keys import (
+    checkpoint,
+    counter,
+    fence,
+    head,
+    id_block,
+    lease,
+    move,
+    node,
+    pin,
+)
 from streamlog.metadata.keys import record as record_key
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
 from streamlog.metadata.keys.fence import Fence
@@ -130,6 +140,7 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     "checkpoint": (CHECKPOINT, checkpoint.encode, checkpoint.decode),
     "node": (Node(9, True, 64, "host:1", "rack-ä"), node.encode, node.decode),
     "counter": (5, id_block.encode_counter, id_block.decode_counter),
+    "compactions": (7, counter.encode, counter.decode),
     "owner": (T, id_block.encode_owner, id_block.decode_owner),
     "pin": (Pin(44, "spark job"), pin.encode, pin.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
@@ -208,7 +219,7 @@ def test_a_newer_version_is_refused(name: str) -> None:
         decode(newer)
 
 
-@pytest.mark.parametrize("name", ["fence", "head", "node", "counter", "owner"])
+@pytest.mark.parametrize("name", ["fence", "head", "node", "counter", "compactions", "owner"])
 def test_short_values_are_corrupt(name: str) -> None:
     value, encode, decode = VALUES[name]
     data = encode(value)
