@@ -173,15 +173,21 @@ class ClosingModel:
         is_mine = now[1] == tenure and (
             now[0] == epoch or self.mutant == "close sent again whatever the epoch is"
         )
-        own = tuple(
-            kept if kept is not None and state.streams[s][:2] == (kept, tenure) else None
-            for s, kept in enumerate(node.own)
-        )
-        after = state.with_node(tenure, gen=fence[1], own=own)
+        after = self._folded(state, tenure)
         if not is_mine:
             return ("close stripped", tenure), after.with_node(tenure, closing=None)
         again = ("C", tenure, node.seq + 1, fence[1], stream, now[0])
         return ("close again", tenure), after._replace(net=sent(state.net, again))
+
+    def _folded(self, state: State, tenure: int) -> State:
+        """The gen as it is, and with it every move up to it: what was lost is given up."""
+        own = state.nodes[tenure].own
+        if self.mutant != "gen is taken without the moves up to it":
+            own = tuple(
+                epoch if epoch is not None and state.streams[s][:2] == (epoch, tenure) else None
+                for s, epoch in enumerate(own)
+            )
+        return state.with_node(tenure, gen=state.fences[tenure][1], own=own)
 
     def _move_lands(self, state: State, message: Any) -> tuple[Label, State]:
         _, tenure, holder, gen, streams, epochs, kind = message
@@ -211,7 +217,7 @@ class ClosingModel:
             if opens:
                 after = self._handed_out(after, tenure, stream, new)
         if holder == tenure:
-            after = after.with_node(tenure, gen=after.fences[tenure][1])
+            after = self._folded(after, tenure)
         return ("move applied", tenure, streams, "of", holder), after
 
     def _handed_out(self, state: State, tenure: int, stream: int, epoch: int) -> State:

@@ -58,7 +58,10 @@ BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "reopening bumps no gen",
         "ALL opens closed streams",
     ),
-    "forcing": ("close sent again whatever the epoch is",),
+    "forcing": (
+        "close sent again whatever the epoch is",
+        "gen is taken without the moves up to it",
+    ),
     "offers": (
         "commit does not compare x",
         "x is read after the plan",

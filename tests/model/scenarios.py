@@ -185,7 +185,7 @@ ALL = (
         "2 tenures take blocks, one is sealed and swept",
         id_windows.IdWindowModel,
         id_windows.Setup(2, id_windows.Budget(objects=3, seal=1)),
-        id_windows.Setup(2, id_windows.Budget(objects=4, seal=1, crash=1, give_up=1)),
+        id_windows.Setup(2, id_windows.Budget(objects=4, seal=1)),
     ),
     Scenario(
         "closing",
@@ -198,8 +198,8 @@ ALL = (
         "forcing",
         "a balancer takes open streams from a live holder and back while a close is under way",
         closing.ClosingModel,
-        closing.Setup((0,), 2, closing.Budget(open=3, close=2, force=2)),
         closing.Setup((0, 1), 2, closing.Budget(open=3, close=2, force=2)),
+        closing.Setup((0, 1), 2, closing.Budget(open=4, close=2, force=2)),
     ),
     Scenario(
         "offers",
