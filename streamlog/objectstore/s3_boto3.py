@@ -88,7 +88,14 @@ class Boto3Requests:
         tries: Callable[[str], Tries],
     ) -> ObjectInfo:
         upload = MultipartUpload(
-            self, key, parts, size_bytes, self._config, tries, self._spawn_abort
+            self,
+            key,
+            parts,
+            size_bytes,
+            self._config,
+            tries,
+            self._background,
+            self._spawn_abort,
         )
         return await upload.run(condition)
 

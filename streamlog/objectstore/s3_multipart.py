@@ -3,17 +3,17 @@
 1. The upload is created; nothing is visible yet.
 2. Parts go up several at a time, each repeated by itself.
 3. Completion makes the object visible, under the condition, at once.
-4. On a failure, or when the caller is cancelled, the upload is aborted. What a crash or an abort
-   that failed leaves behind is invisible and costs room until the bucket's lifecycle rule for
-   incomplete uploads takes it away.
+4. On a failure, or when the caller is cancelled, the upload is aborted, after the requests that
+   are under way: a part that came later would stay. What a crash or an abort that failed leaves
+   behind is invisible and costs room until the bucket's lifecycle rule for incomplete uploads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from streamlog.errors import (
     ObjectNotFound,
@@ -27,7 +27,10 @@ from streamlog.objectstore.s3_body import sliced
 from streamlog.objectstore.s3_requests import Condition
 from streamlog.objectstore.s3_retry import Tries
 from streamlog.objectstore.store_config import StoreConfig
+from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -66,65 +69,97 @@ class MultipartUpload:
         size_bytes: int,
         config: StoreConfig,
         tries: Callable[[str], Tries],
+        background: Background,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
+        """`spawn` starts the abort, which outlives the call."""
         self._requests = requests
-        self._spawn = spawn
         self._key = key
         self._parts = parts
         self._size_bytes = size_bytes
         self._part_bytes = max(config.part_bytes, -(-size_bytes // PARTS_MAX))
         self._slots = asyncio.Semaphore(config.parts_in_flight_max)
         self._tries = tries
+        self._background = background
+        self._spawn = spawn
+        self._upload_id = ""
+        self._under_way = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
 
     async def run(self, condition: Condition) -> ObjectInfo:
         """Errors: as S3Requests.put; OutcomeUnknown only where the object may have become visible.
 
         On failure and cancellation the abort goes on behind it.
         """
-        put_id = condition.put_id
-        upload_id = await self._tries("create").run(
-            lambda: self._requests.create(self._key, put_id)
-        )
         try:
-            done = await self._send_parts(upload_id)
-            return await self._complete(upload_id, done, condition)
+            await self._create(condition.put_id)
+            done = await self._send_parts()
+            return await self._complete(done, condition)
         except BaseException as error:
             if not isinstance(error, OutcomeUnknown):
-                self._spawn(self._abort(upload_id))
+                self._spawn(self._abort())
             raise
 
-    async def _send_parts(self, upload_id: str) -> list[dict[str, Any]]:
+    async def _create(self, put_id: str | None) -> None:
+        async def create() -> None:
+            self._upload_id = await self._requests.create(self._key, put_id)
+
+        try:
+            await self._tries("create").run(lambda: self._to_its_end(create))
+        except OutcomeUnknown as error:
+            raise StoreUnavailable(error.message, **error.fields) from error
+
+    async def _send_parts(self) -> list[dict[str, Any]]:
         starts = range(0, self._size_bytes, self._part_bytes)
         sent: list[asyncio.Task[dict[str, Any]]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for number, start in enumerate(starts, 1):
-                    sent.append(group.create_task(self._send(upload_id, number, start)))
+                    sent.append(group.create_task(self._send(number, start)))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return [task.result() for task in sent]
 
-    async def _send(self, upload_id: str, number: int, start: int) -> dict[str, Any]:
+    async def _send(self, number: int, start: int) -> dict[str, Any]:
         end = min(start + self._part_bytes, self._size_bytes)
         pieces = sliced(self._parts, start, end)
+
+        async def send() -> dict[str, Any]:
+            return await self._requests.part(
+                self._key, self._upload_id, number, pieces, end - start
+            )
+
         async with self._slots:
             try:
-                return await self._tries("part").run(
-                    lambda: self._requests.part(self._key, upload_id, number, pieces, end - start)
-                )
+                return await self._tries("part").run(lambda: self._to_its_end(send))
             except OutcomeUnknown as error:
                 # A part alone is never visible: the object certainly is not there.
                 raise StoreUnavailable(error.message, **error.fields) from error
 
+    async def _to_its_end(self, request: Callable[[], Awaitable[T]]) -> T:
+        """A request goes on when its caller is cancelled: an abort must not overtake it."""
+
+        async def counted() -> T:
+            self._under_way += 1
+            self._quiet.clear()
+            try:
+                return await request()
+            finally:
+                self._under_way -= 1
+                if self._under_way == 0:
+                    self._quiet.set()
+
+        return await self._background.unbroken(counted, name="multipart")
+
     async def _complete(
-        self, upload_id: str, done: Sequence[Mapping[str, Any]], condition: Condition
+        self, done: Sequence[Mapping[str, Any]], condition: Condition
     ) -> ObjectInfo:
         tries = self._tries("complete")
         try:
             return await tries.run(
                 lambda: self._requests.complete(
-                    self._key, upload_id, done, self._size_bytes, condition
+                    self._key, self._upload_id, done, self._size_bytes, condition
                 )
             )
         except (ObjectNotFound, ValueConflict) as error:
@@ -135,7 +170,13 @@ class MultipartUpload:
                 f"completing {self._key} gave no answer", operation="put"
             ) from error
 
-    async def _abort(self, upload_id: str) -> None:
+    async def _abort(self) -> None:
+        # What is spawned and has not begun yet counts as well.
+        await asyncio.sleep(0)
+        await self._quiet.wait()
+        upload_id = self._upload_id
+        if not upload_id:
+            return
         try:
             await self._tries("abort").run(lambda: self._requests.abort(self._key, upload_id))
         except ObjectNotFound:

@@ -44,15 +44,15 @@ SLOW_DOWN = Answer(503, "SlowDown")
 LOST = Reset(Place.AFTER)
 NEVER_SENT = Reset(Place.BEFORE)
 QUICK = StoreConfig(
-    connect_timeout_ms=300,
-    read_timeout_ms=300,
-    request_deadline_ms=5000,
+    connect_timeout_ms=5000,
+    read_timeout_ms=10_000,
+    request_deadline_ms=10_000,
     retry_backoff_ms=1,
     retry_backoff_ms_max=10,
     multipart_bytes_min=5 * MIB,
     part_bytes=5 * MIB,
 )
-IMPATIENT = dataclasses.replace(QUICK, request_deadline_ms=700)
+IMPATIENT = dataclasses.replace(QUICK, request_deadline_ms=200)
 
 
 @dataclasses.dataclass
@@ -168,12 +168,13 @@ def test_a_silent_store_is_asked_again(faults: Faults) -> None:
         for place in Place:
             script = world.proxy.plan = Script(lambda _: True, Hold(place, forever))
             await world.store.put("a", (b"y",))
-            assert script.hits == 2
+            assert script.hits >= 2
             script = world.proxy.plan = Script(gets, Hold(place, forever))
             assert bytes(await world.store.get("a")) == b"y"
-            assert script.hits == 2
+            assert script.hits >= 2
+        forever.set()
 
-    faults.run(body)
+    faults.run(body, dataclasses.replace(QUICK, read_timeout_ms=200))
 
 
 def test_a_condition_whose_answer_was_lost_is_known_to_hold(faults: Faults) -> None:
@@ -229,7 +230,7 @@ def test_a_store_that_refuses_is_unavailable_after_the_deadline(faults: Faults) 
         await world.store.put("a", (b"x",), if_absent=True)
         assert world.count("put", "ok") == 1
 
-    faults.run(body, dataclasses.replace(IMPATIENT, request_deadline_ms=150))
+    faults.run(body, IMPATIENT)
 
 
 def test_writes_whose_answers_are_lost_have_an_unknown_outcome(faults: Faults) -> None:
@@ -244,7 +245,7 @@ def test_writes_whose_answers_are_lost_have_an_unknown_outcome(faults: Faults) -
             await world.store.list("")
         assert [info.key for info in (await world.direct.list("")).objects] == ["b"]
 
-    faults.run(body, dataclasses.replace(IMPATIENT, request_deadline_ms=200))
+    faults.run(body, IMPATIENT)
 
 
 def test_a_request_that_hangs_ends_at_the_deadline(faults: Faults) -> None:
@@ -255,8 +256,9 @@ def test_a_request_that_hangs_ends_at_the_deadline(faults: Faults) -> None:
             await world.store.get("a")
         with pytest.raises(OutcomeUnknown):
             await world.store.put("a", (b"x",))
+        forever.set()
 
-    faults.run(body, IMPATIENT)
+    faults.run(body, dataclasses.replace(IMPATIENT, read_timeout_ms=200))
 
 
 def test_an_absent_store_is_told_as_such_and_found_again(faults: Faults) -> None:
@@ -269,7 +271,7 @@ def test_an_absent_store_is_told_as_such_and_found_again(faults: Faults) -> None
         await world.store.put("a", (b"z",))
         assert bytes(await world.store.get("a")) == b"z"
 
-    faults.run(body, dataclasses.replace(IMPATIENT, request_deadline_ms=200))
+    faults.run(body, IMPATIENT)
 
 
 def test_refused_credentials_are_waited_out_once_they_were_good(faults: Faults) -> None:
@@ -334,9 +336,11 @@ def test_an_upload_that_fails_is_aborted(boto3_faults: Faults, s3: S3Tests) -> N
             await world.store.put("a", large(b"a"))
         forever = asyncio.Event()
         reached = asyncio.Event()
+        failed = {request.path.partition("uploadId=")[2][:36] for request in world.proxy.requests}
 
         def hold(request: Request) -> Fault | None:
-            if not parts(request):
+            # Threads of the upload that failed may still send a part.
+            if not parts(request) or any(one and one in request.path for one in failed):
                 return None
             reached.set()
             return Hold(Place.BEFORE, forever)
@@ -347,6 +351,7 @@ def test_an_upload_that_fails_is_aborted(boto3_faults: Faults, s3: S3Tests) -> N
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
+        forever.set()
         # Closing waits for the aborts.
         await world.store.close()
         assert world.count("create", "ok") == 2
