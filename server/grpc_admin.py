@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -40,13 +40,14 @@ _METHODS = (
 
 
 class GrpcAdmin:
-    """`status` gives the fields of GetStatusResponse by name."""
+    """`status` gives the fields of GetStatusResponse by name, `backup` a file in pieces."""
 
     def __init__(
         self,
         admin: AdminService,
         objects: ObjectService,
         status: Callable[[], Awaitable[dict[str, Any]]],
+        backup: Callable[[], AsyncIterator[bytes]],
         *,
         calls: Calls,
         authorize: Authorize,
@@ -54,6 +55,7 @@ class GrpcAdmin:
         self._admin = admin
         self._objects = objects
         self._status = status
+        self._backup = backup
         self._calls = calls
         self._authorize = authorize
 
@@ -78,6 +80,11 @@ class GrpcAdmin:
             )
             for name, handle in zip(_METHODS, handles, strict=True)
         }
+        raw["Backup"] = grpc.unary_stream_rpc_method_handler(
+            self._calls.streaming("AdminService/Backup", self._send_backup),
+            request_deserializer=deserializer(admin_pb2.BackupRequest),
+            response_serializer=admin_pb2.BackupResponse.SerializeToString,
+        )
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
     async def _create_topics(
@@ -215,6 +222,14 @@ class GrpcAdmin:
     ) -> admin_pb2.GetStatusResponse:
         self._authorize(known, Operation.DESCRIBE, CLUSTER)
         return admin_pb2.GetStatusResponse(**await self._status())
+
+    async def _send_backup(
+        self, known: RequestContext, _request: admin_pb2.BackupRequest, context: Context
+    ) -> None:
+        # It holds every user's values: reading it asks for more than a look.
+        self._authorize(known, Operation.ALTER, CLUSTER)
+        async for data in self._backup():
+            await context.write(admin_pb2.BackupResponse(data=data))
 
     async def _list_objects(
         self, known: RequestContext, request: admin_pb2.ListObjectsRequest, _: Context

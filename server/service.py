@@ -7,7 +7,7 @@ gRPC ends → HTTP ends. What still runs after the grace is cut off.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class Backend:
     store: ObjectStore
     is_live_object: Callable[[int], Awaitable[bool]]
     status: Callable[[], Awaitable[dict[str, Any]]]
+    backup: Callable[[], AsyncIterator[bytes]]
     is_alive: Callable[[], bool]
     registry: CollectorRegistry
     clock: Clock
@@ -168,6 +169,7 @@ class Service:
                 admin,
                 objects,
                 self._status,
+                backend.backup,
                 calls=calls,
                 authorize=authorize,
             ).handlers(),

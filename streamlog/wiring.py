@@ -128,9 +128,11 @@ class OpenEngine:
         kv_store: KVStore,
         logs: LogManager,
         compactor: Compactor | None,
+        collector: Collector,
         started_ms: int,
     ) -> None:
         self._plan = plan
+        self._collector = collector
         self.engine = engine
         self.streams = streams
         self.kv = kv
@@ -168,8 +170,12 @@ class OpenEngine:
             queued_bytes=engine.budget.used_bytes,
             wal_bytes=0 if wal is None else wal.live_bytes,
             metadata_revision=metadata.revision,
-            alarms=tuple(alarm for alarm in (self._alarm(),) if alarm),
+            alarms=self._alarms(),
         )
+
+    def _alarms(self) -> tuple[str, ...]:
+        alarm = self._collector.alarm
+        return (f"nothing is deleted any more: {alarm}",) if alarm else ()
 
     async def drain(self) -> None:
         """Returns when every append called so far is confirmed and in the store."""
@@ -375,7 +381,7 @@ async def _open(
             "wal": plan.wal,
         },
     )
-    return OpenEngine(plan, engine, streams, kv, kv_store, logs, compactor, started_ms)
+    return OpenEngine(plan, engine, streams, kv, kv_store, logs, compactor, collector, started_ms)
 
 
 async def open_object_store(

@@ -45,7 +45,18 @@ class Commands(LazyGroup):
             "Check stores, disk and machine, and say what they cost.",
         ),
         "fsck": ("streamlog.cli.fsck:fsck", "Check metadata and objects against each other."),
-        "recover": ("streamlog.cli.recover:recover", "Rebuild lost metadata from the store."),
+        "recover": (
+            "streamlog.cli.recover:recover",
+            "Rebuild lost metadata from the object store.",
+        ),
+        "backup": (
+            "streamlog.cli.backup:backup",
+            "Copy the metadata into a file, while the node runs.",
+        ),
+        "restore": (
+            "streamlog.cli.backup:restore",
+            "Rebuild lost metadata from the backup FILE and the object store.",
+        ),
         "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
     }
 

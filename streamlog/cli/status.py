@@ -38,7 +38,7 @@ def status(state: State) -> None:
     """Show what a node is and holds."""
     with admin(state) as client:
         found = client.status()
-    values = {name: getattr(found, name) for name in FIELDS}
+    values = {name: getattr(found, name) for name in FIELDS} | {"alarms": list(found.alarms)}
     if state.json:
         emit({"server": state.server} | values)
         return
@@ -46,4 +46,5 @@ def status(state: State) -> None:
     readable = {
         name: size(value) if name.endswith("_bytes") else value for name, value in values.items()
     } | {"started": started.isoformat(timespec="seconds")}
+    readable["alarms"] = "; ".join(found.alarms) or "none"
     facts({"server": state.server} | readable)

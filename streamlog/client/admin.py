@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import grpc
 
 from streamlog.client import admin_calls
+from streamlog.client.channel import typed_error
 from streamlog.client.closing import CallingClient
 
 if TYPE_CHECKING:
@@ -99,6 +102,22 @@ class Admin(CallingClient):
         """Errors: ObjectNotFound, Corrupt."""
         found: admin_pb2.DescribeObjectResponse = self._caller.run(admin_calls.describe_object(key))
         return found
+
+    def backup(self) -> Iterator[bytes]:
+        """The node's metadata at one moment, piece by piece: the bytes of a backup file.
+
+        Errors, also in between: Unavailable. Pieces that break off are no backup.
+        """
+        channel = self._caller.channel
+        call: Any = channel.unary_stream(
+            "/streamlog.v1.AdminService/Backup",
+            request_serializer=admin_calls.backup_request,
+            response_deserializer=admin_calls.backup_data,
+        )
+        try:
+            yield from call(None, metadata=self._caller.metadata)
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=False) from None
 
     def delete_records(self, topic: str, partition: int, before_offset: int | None = None) -> int:
         """Raises the log start offset (None: to the high watermark); returns the new one.

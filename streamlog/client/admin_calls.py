@@ -151,6 +151,14 @@ def describe_object(key: str) -> Call:
     )
 
 
+def backup_request(_: None) -> bytes:
+    return admin_pb2.BackupRequest().SerializeToString()
+
+
+def backup_data(response: bytes) -> bytes:
+    return admin_pb2.BackupResponse.FromString(response).data
+
+
 def delete_records(topic: str, partition: int, before_offset: int | None) -> Call:
     """Result: the new log start offset."""
     request = log_pb2.DeleteRecordsRequest()

@@ -4,8 +4,8 @@ Deleting goes by what the metadata does *not* know. A metadata store that is emp
 cluster's, or an old copy would call everything garbage. So a run is refused when
 
 1. the store's cluster.json does not name the metadata's cluster;
-2. the metadata knows no object, and the store has one that is no candidate (with no stream
-   either: any one) and no upload of now;
+2. the metadata knows no object, and the store has one that is no candidate (where the metadata
+   never knew a stream: any one) and no upload of now;
 3. there are more candidates than crashes can explain: max(1 % of the objects, W × tenures);
 4. an object lies where a sealed tenure could only have put one had it committed more than the
    metadata knows: past its window.
@@ -69,7 +69,7 @@ class Guard:
         if self._metadata.object_count:
             return ""
         # Ids are handed out anew by an empty store: that they are candidates says nothing then.
-        known = known if self._metadata.stream_count else set()
+        known = known if self._metadata.has_history else set()
         keys = {data_key(object_id) for object_id in known}
         page = await self._store.list(DATA_PREFIX, limit=PAGE)
         if all(info.key in keys or info.modified_ms > before_ms for info in page.objects):

@@ -62,7 +62,7 @@ async def recover(
     options, report = options or RecoverOptions(), Report()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
     bucket = await list_bucket(store, progress)
-    view = await _newest_view(store, bucket, report, clock=clock, random=random, offload=offload)
+    view = await newest_view(store, bucket, report, clock=clock, random=random, offload=offload)
     recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
     check_losses(report, options)
     if not options.dry_run:
@@ -124,7 +124,7 @@ def check_losses(report: Report, options: RecoverOptions) -> None:
     )
 
 
-async def _newest_view(
+async def newest_view(
     store: ObjectStore,
     bucket: Bucket,
     report: Report,
@@ -132,11 +132,18 @@ async def _newest_view(
     clock: Clock,
     random: Random,
     offload: Offload,
+    after: int = 0,
 ) -> MetadataView | None:
+    """The metadata as of the newest usable checkpoint past revision `after`; None: there is none.
+
+    Says in the report what was taken, or is of no use. Errors: StoreUnavailable.
+    """
     candidates, useless = await find_candidates(store, bucket.checkpoints)
     for reason in useless:
         report.add(_useless(reason))
     for candidate in candidates:
+        if candidate.checkpoint.revision <= after:
+            return None
         try:
             view = await view_of(
                 candidate, store, report.cluster_id, clock=clock, random=random, offload=offload
@@ -150,6 +157,8 @@ async def _newest_view(
             "closings and fencing tokens since then are forgotten, what they removed may come back"
         )
         return view
+    if after:
+        return None
     report.repaired.append(
         "there is no checkpoint: trims, deletions, closings, tags and fencing tokens are forgotten"
     )

@@ -257,7 +257,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "cluster_id", "node_id", "tenure", "store_url", "meta_url", "wal", "started_ms", "streams", "topics", "partitions", "objects", "pending_upload_bytes", "wal_bytes", "metadata_revision", "rss_bytes", "connections")
+    __slots__ = ("version", "cluster_id", "node_id", "tenure", "store_url", "meta_url", "wal", "started_ms", "streams", "topics", "partitions", "objects", "pending_upload_bytes", "wal_bytes", "metadata_revision", "rss_bytes", "connections", "alarms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +275,7 @@ class GetStatusResponse(_message.Message):
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ALARMS_FIELD_NUMBER: _ClassVar[int]
     version: str
     cluster_id: str
     node_id: int
@@ -292,7 +293,8 @@ class GetStatusResponse(_message.Message):
     metadata_revision: int
     rss_bytes: int
     connections: int
-    def __init__(self, version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., tenure: _Optional[str] = ..., store_url: _Optional[str] = ..., meta_url: _Optional[str] = ..., wal: _Optional[str] = ..., started_ms: _Optional[int] = ..., streams: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., objects: _Optional[int] = ..., pending_upload_bytes: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., connections: _Optional[int] = ...) -> None: ...
+    alarms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., tenure: _Optional[str] = ..., store_url: _Optional[str] = ..., meta_url: _Optional[str] = ..., wal: _Optional[str] = ..., started_ms: _Optional[int] = ..., streams: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., objects: _Optional[int] = ..., pending_upload_bytes: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListObjectsRequest(_message.Message):
     __slots__ = ("page_token", "limit")
@@ -361,3 +363,13 @@ class ObjectBlock(_message.Message):
     length: int
     compression: str
     def __init__(self, stream_id: _Optional[int] = ..., epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., position: _Optional[int] = ..., length: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...

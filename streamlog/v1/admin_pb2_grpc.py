@@ -85,6 +85,11 @@ class AdminServiceStub:
                 request_serializer=streamlog_dot_v1_dot_admin__pb2.DescribeObjectRequest.SerializeToString,
                 response_deserializer=streamlog_dot_v1_dot_admin__pb2.DescribeObjectResponse.FromString,
                 _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/streamlog.v1.AdminService/Backup',
+                request_serializer=streamlog_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_admin__pb2.BackupResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -151,6 +156,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Backup(self, request, context):
+        """All metadata at one moment, as the bytes of a backup file. Cut short, it is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -203,6 +215,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeObject,
                     request_deserializer=streamlog_dot_v1_dot_admin__pb2.DescribeObjectRequest.FromString,
                     response_serializer=streamlog_dot_v1_dot_admin__pb2.DescribeObjectResponse.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=streamlog_dot_v1_dot_admin__pb2.BackupRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_admin__pb2.BackupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -476,6 +493,33 @@ class AdminService:
             '/streamlog.v1.AdminService/DescribeObject',
             streamlog_dot_v1_dot_admin__pb2.DescribeObjectRequest.SerializeToString,
             streamlog_dot_v1_dot_admin__pb2.DescribeObjectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/streamlog.v1.AdminService/Backup',
+            streamlog_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
+            streamlog_dot_v1_dot_admin__pb2.BackupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,7 +17,7 @@ from tests.cli.conftest import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOCAL = {"dev", "serve", "demo", "wal", "doctor"}
+LOCAL = {"dev", "serve", "demo", "wal", "doctor", "fsck", "recover", "restore"}
 """Commands that talk to no node that is given to them."""
 
 
@@ -46,6 +46,7 @@ def test_the_commands_are_these() -> None:
         *(f"kv {verb}" for verb in ("delete", "get", "list", "put", "watch")),
         *("object list", "object show", "log dump", "wal show", "wal upload"),
         *("config describe", "config show", "doctor"),
+        *("fsck", "recover", "backup", "restore"),
         *("bench consume", "bench produce", "bench verify"),
     ]
 

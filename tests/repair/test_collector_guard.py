@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from streamlog.compaction.collector import Collector, CollectorConfig
 from streamlog.kvstore.interface import Put
 from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.metadata.interface import Metadata
+from streamlog.metadata.interface import CommitEntry, Metadata, StreamEpoch
 from streamlog.objectstore.cluster_guard import ClusterFile, encode
 from streamlog.objectstore.keys import CLUSTER_KEY, data_key
 from tests.metadata.world import World, append, create, new_object
@@ -135,5 +135,24 @@ def test_more_orphans_than_crashes_explain_stop_it_until_forced(
             forced = _Collected(world, metadata, replace(config, force=True))
             assert await forced.tick() == ""
         assert len(await keys(world)) == 5
+
+    run(scenario)
+
+
+def test_what_is_left_when_all_streams_are_deleted_goes() -> None:
+    async def scenario() -> None:
+        world = World()
+        await fill(world)
+        async with world.tenure() as metadata:
+            await metadata.take_over_previous(frozenset())
+            (row,) = metadata.streams()
+            destroy = StreamEpoch(row.stream_id, row.epoch)
+            await metadata.commit(CommitEntry(destroys=[destroy]))
+            await metadata.checkpoint()
+            collected = _Collected(world, metadata)
+            assert (metadata.stream_count, metadata.object_count) == (0, 0)
+            for _ in range(2):
+                assert await collected.tick() == ""
+        assert await keys(world) == set()
 
     run(scenario)

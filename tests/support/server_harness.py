@@ -61,6 +61,7 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
             "store": None,
             "is_live_object": None,
             "status": _status,
+            "backup": None,
             "is_alive": lambda: True,
             "registry": registry,
             "clock": SystemClock(),

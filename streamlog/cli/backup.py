@@ -1,0 +1,143 @@
+"""`streamlog backup` and `streamlog restore`: the metadata in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from streamlog.cli.node import config_option, data_option, store_options
+from streamlog.cli.output import emit, note, size
+from streamlog.cli.state import State, json_option, pass_state, remote_options
+
+
+@click.command()
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to make.",
+)
+@data_option
+@store_options
+@config_option
+@remote_options
+@pass_state
+def backup(
+    state: State,
+    out: Path,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+) -> None:
+    """Copy the metadata into a file, while the node runs.
+
+    Asks the node at --server; with --data or --store (and --meta) it reads a stopped node's
+    metadata itself. The file holds all keys at one moment: topics, settings, user values, fences,
+    and where every object is that no checkpoint in the store tells of. Objects are not in it.
+    """
+    import asyncio
+
+    with _new_file(out) as file_out:
+        if data is None and store is None:
+            if meta is not None:
+                raise click.UsageError("--meta needs --store")
+            from streamlog.cli.remote import admin
+
+            with admin(state) as client:
+                for piece in client.backup():
+                    file_out.write(piece)
+        else:
+            from streamlog.cli.at_rest import opened, places
+            from streamlog.repair.backup import backup as pieces
+
+            async def run() -> None:
+                async with opened(places(data, store, meta, file)) as at:
+                    async for piece in pieces(at.kv, clock=at.clock, offload=at.offload):
+                        file_out.write(piece)
+
+            asyncio.run(run())
+    if state.json:
+        emit({"file": str(out), "size_bytes": out.stat().st_size})
+    else:
+        note(f"{out}: {size(out.stat().st_size)}")
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Appears under its name when it is whole and synced."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@click.command()
+@click.argument("backup_file", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+@data_option
+@store_options
+@config_option
+@click.option("--dry-run", is_flag=True, help="Say what would come back, and write nothing.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace metadata of the same cluster that is there."
+)
+@click.option(
+    "--accept-data-loss",
+    is_flag=True,
+    help="Go on without objects that are gone or cannot be read.",
+)
+@json_option
+@pass_state
+def restore(
+    state: State,
+    backup_file: Path,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+    dry_run: bool,
+    overwrite: bool,
+    accept_data_loss: bool,
+) -> None:
+    """Rebuild lost metadata from the backup FILE and the object store.
+
+    Stop the nodes first. As streamlog recover, with what the store does not tell taken from the
+    backup: user values, settings of topics, fencing tokens. What was stored after the backup is
+    read from the objects, so that an old backup loses nothing that was acknowledged with --wal
+    object. Nothing in the store is deleted. Cut short, run it again.
+    """
+    import asyncio
+
+    from streamlog.cli.at_rest import opened, places, progress_of
+    from streamlog.cli.recover import tell
+    from streamlog.repair.backup_file import decode
+    from streamlog.repair.findings import Report
+    from streamlog.repair.recover import RecoverOptions
+    from streamlog.repair.restore import restore as rebuild
+
+    content = decode(backup_file.read_bytes(), str(backup_file))
+
+    async def run() -> Report:
+        async with opened(places(data, store, meta, file)) as at:
+            return await rebuild(
+                at.kv,
+                at.store,
+                content,
+                clock=at.clock,
+                random=at.random,
+                offload=at.offload,
+                options=RecoverOptions(dry_run, overwrite, accept_data_loss),
+                progress=progress_of(state),
+            )
+
+    tell(state, asyncio.run(run()), dry_run)

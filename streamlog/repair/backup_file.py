@@ -1,0 +1,171 @@
+"""A backup of the metadata: every key of a cluster at one revision. Bytes ↔ dataclass, no I/O.
+
+    off  size  field                                    (integers little-endian)
+    0    8     magic "SLBACKUP"
+    8    2     version = 1
+    10   2     0
+    12   4     CRC-32C of bytes 0 to 12
+    16   -     chunks, then the last chunk, of length 0
+
+Chunk
+
+    0    4     length n of what follows the CRC; 0: the last one
+    4    4     CRC-32C of the length and the n bytes
+    8    n     a zstd frame of at most 4 MiB: the first chunk's is JSON (cluster_id, revision,
+               created_ms), every other's is a row of keys
+
+Key
+
+    0    4     bytes of the key k
+    4    4     bytes of the value v
+    8    8     revision of its creation
+    16   8     revision of its last change
+    24   k     key, without the cluster's prefix
+    -    v     value
+
+A file that was cut short lacks the last chunk and is refused. A newer version is refused. Keys on
+leases (liveness, pins) are not in it: they mean nothing later.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import zstandard
+
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.kvstore.interface import KeyValue
+
+MAGIC = b"SLBACKUP"
+VERSION = 1
+HEADER = struct.Struct("<8sHH")
+CHUNK = struct.Struct("<II")
+KEY = struct.Struct("<IIQQ")
+U32 = struct.Struct("<I")
+CHUNK_BYTES_TARGET = 1 << 20
+CHUNK_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BackupHead:
+    """`created_ms`: when, ms since the Unix epoch."""
+
+    cluster_id: str
+    revision: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """`kvs` by key, without the cluster's prefix."""
+
+    head: BackupHead
+    kvs: Sequence[KeyValue]
+
+
+def encode_head(head: BackupHead) -> bytes:
+    """How every file begins."""
+    start = HEADER.pack(MAGIC, VERSION, 0)
+    facts = {
+        "cluster_id": head.cluster_id,
+        "revision": head.revision,
+        "created_ms": head.created_ms,
+    }
+    return start + U32.pack(crc32c(start)) + _chunk(json.dumps(facts).encode())
+
+
+def encode_keys(kvs: Iterable[KeyValue]) -> bytes:
+    """A chunk; about CHUNK_BYTES_TARGET of keys go into one."""
+    parts: list[bytes] = []
+    for kv in kvs:
+        parts += (
+            KEY.pack(len(kv.key), len(kv.value), kv.create_revision, kv.mod_revision),
+            kv.key,
+            kv.value,
+        )
+    return _chunk(b"".join(parts))
+
+
+def encode_end() -> bytes:
+    """How every file ends."""
+    length = U32.pack(0)
+    return length + U32.pack(crc32c(length))
+
+
+def decode(data: bytes, name: str) -> Backup:
+    """`name` serves messages. Errors: Corrupt, UnsupportedVersion."""
+    if len(data) < HEADER.size + U32.size:
+        raise _corrupt(name, "it is too short for a backup", 0, len(data))
+    magic, version, _ = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise _corrupt(name, "it is no backup", 0, HEADER.size)
+    (crc,) = U32.unpack_from(data, HEADER.size)
+    if crc != crc32c(memoryview(data)[: HEADER.size]):
+        raise _corrupt(name, "its beginning is damaged", 0, HEADER.size)
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"the backup {name} has version {version}, this release reads {VERSION}; restore it "
+            "with a newer release",
+            found=version,
+            supported=VERSION,
+        )
+    chunks = _chunks(data, name)
+    try:
+        facts = json.loads(next(chunks))
+        head = BackupHead(facts["cluster_id"], facts["revision"], facts["created_ms"])
+        return Backup(head, [kv for chunk in chunks for kv in _keys(chunk)])
+    except (StopIteration, ValueError, KeyError, TypeError, struct.error) as error:
+        raise _corrupt(name, f"it makes no sense: {error!r}", 0, len(data)) from error
+
+
+def _chunk(content: bytes) -> bytes:
+    packed = zstandard.compress(content, 3)
+    length = U32.pack(len(packed))
+    return length + U32.pack(crc32c(packed, crc32c(length))) + packed
+
+
+def _chunks(data: bytes, name: str) -> Iterator[bytes]:
+    view, at = memoryview(data), HEADER.size + U32.size
+    while True:
+        if at + CHUNK.size > len(data):
+            raise _corrupt(name, "it was cut short", at, len(data))
+        length, crc = CHUNK.unpack_from(data, at)
+        packed = view[at + CHUNK.size : at + CHUNK.size + length]
+        if len(packed) != length:
+            raise _corrupt(name, "it was cut short", at, len(data))
+        if crc != crc32c(packed, crc32c(view[at : at + U32.size])):
+            raise _corrupt(name, "a chunk is damaged", at, at + CHUNK.size + length)
+        at += CHUNK.size + length
+        if not length:
+            if at != len(data):
+                raise _corrupt(name, "something follows its end", at, len(data))
+            return
+        try:
+            yield zstandard.decompress(packed, max_output_size=CHUNK_BYTES_MAX)
+        except zstandard.ZstdError as error:
+            raise _corrupt(name, "a chunk cannot be decompressed", at, at + length) from error
+
+
+def _keys(chunk: bytes) -> Iterator[KeyValue]:
+    at = 0
+    while at < len(chunk):
+        key_bytes, value_bytes, created, changed = KEY.unpack_from(chunk, at)
+        at += KEY.size
+        end = at + key_bytes + value_bytes
+        if end > len(chunk):
+            raise ValueError("a key passes the end of its chunk")
+        yield KeyValue(chunk[at : at + key_bytes], chunk[at + key_bytes : end], created, changed)
+        at = end
+
+
+def _corrupt(name: str, what: str, start: int, end: int) -> Corrupt:
+    return Corrupt(
+        f"the backup {name} cannot be used: {what}; take another one",
+        object_key=name,
+        start=start,
+        end=end,
+    )

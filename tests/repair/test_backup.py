@@ -1,0 +1,158 @@
+"""Backups: whole or refused; a restore loses nothing that was acknowledged after the backup."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, UnsupportedVersion
+from streamlog.kvstore.interface import KeyValue
+from streamlog.model.batch import CreateStreamOptions
+from streamlog.model.kv import Key
+from streamlog.repair.backup import backup
+from streamlog.repair.backup_file import (
+    Backup,
+    BackupHead,
+    decode,
+    encode_end,
+    encode_head,
+    encode_keys,
+)
+from streamlog.repair.findings import Report
+from streamlog.repair.recover import RecoverOptions
+from streamlog.repair.restore import restore
+from streamlog.runtime.rand import SeededRandom
+from tests.repair.cluster import Cluster, append, consume, partition, produce, read, run
+
+HEAD = BackupHead("c1", 77, 1234)
+SMALL = (
+    encode_head(HEAD)
+    + encode_keys([KeyValue(b"k", b"value", 5, 9), KeyValue(b"u/x", b"", 6, 6)])
+    + encode_end()
+)
+
+
+async def backed_up(cluster: Cluster) -> Backup:
+    pieces = [
+        piece async for piece in backup(cluster.kv, clock=cluster.clock, offload=cluster.offload)
+    ]
+    return decode(b"".join(pieces), "test")
+
+
+async def restored(cluster: Cluster, content: Backup, **options: bool) -> Report:
+    return await restore(
+        cluster.kv,
+        cluster.store,
+        content,
+        clock=cluster.clock,
+        random=cluster.random,
+        offload=cluster.offload,
+        options=RecoverOptions(**options),
+    )
+
+
+def test_a_file_comes_back_as_it_was() -> None:
+    assert decode(SMALL, "f") == Backup(
+        HEAD, [KeyValue(b"k", b"value", 5, 9), KeyValue(b"u/x", b"", 6, 6)]
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_is_found(data: st.DataObject) -> None:
+    flipped = bytearray(SMALL)
+    if data.draw(st.booleans()):
+        del flipped[data.draw(st.integers(0, len(SMALL) - 1)) :]
+    else:
+        bit = data.draw(st.integers(0, 8 * len(SMALL) - 1))
+        flipped[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(Corrupt):
+        decode(bytes(flipped), "f")
+
+
+def test_a_newer_version_is_refused_by_name() -> None:
+    from streamlog.codec.crc import crc32c
+
+    start = SMALL[:8] + b"\x02\x00" + SMALL[10:12]
+    newer = start + crc32c(start).to_bytes(4, "little") + SMALL[16:]
+    with pytest.raises(UnsupportedVersion, match=r"backup f has version 2.*newer release"):
+        decode(newer, "f")
+
+
+@pytest.mark.parametrize("checkpoints_after", [False, True])
+def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_after: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("kept", 2, {"retention.ms": "1000000"})
+            await engine.logs.create_topic("deleted", 1)
+            await engine.logs.alter_topic_configs("kept", set={"retention.bytes": "99999"})
+            log = await partition(engine, "kept")
+            await produce(log, b"before")
+            await engine.kv.put_kv(Key(b"user"), b"value")
+            stream = await engine.streams.create_and_open_stream(
+                CreateStreamOptions(tags={"name": "x"})
+            )
+            await append(stream, *(b"%d" % number for number in range(10)))
+            await stream.trim(4)
+            await engine.metadata.checkpoint()
+            await append(stream, b"10")
+            content = await backed_up(cluster)
+            await engine.kv.put_kv(Key(b"later"), b"lost")
+            await append(stream, b"11", b"12")
+            await produce(log, b"after")
+            await engine.logs.create_partitions("kept", 3)
+            await produce(await partition(engine, "kept", 2), b"in a new partition")
+            await engine.logs.create_topic("new", 1)
+            await produce(await partition(engine, "new"), b"n")
+            if checkpoints_after:
+                await engine.logs.delete_topic("deleted")
+                await engine.metadata.checkpoint()
+                await stream.trim(6)
+                await engine.metadata.checkpoint()
+                await append(stream, b"13")
+            expected = await consume(log)
+            stream_id, start, end = stream.stream_id, stream.start_offset, stream.confirm_offset
+        with pytest.raises(AlreadyExists):
+            await restored(cluster, content)
+        cluster.lose_metadata()
+        await restored(cluster, content, dry_run=True)
+        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
+        report = await restored(cluster, content)
+        assert report.counts["values_from_backup"] == 1
+        await cluster.is_clean()
+        async with cluster.node() as engine:
+            value = await engine.kv.get_kv(Key(b"user"))
+            assert value is not None
+            assert value.data == b"value"
+            assert await engine.kv.get_kv(Key(b"later")) is None
+            topic = engine.logs.topic("kept")
+            assert topic is not None
+            assert topic.partitions == 3
+            assert dict(topic.configs) == {"retention.ms": "1000000", "retention.bytes": "99999"}
+            assert (engine.logs.topic("deleted") is None) is checkpoints_after
+            assert await consume(await partition(engine, "kept")) == expected
+            assert (await partition(engine, "kept", 2)).high_watermark == 1
+            assert (await partition(engine, "new")).high_watermark == 1
+            stream = await engine.streams.open_stream(stream_id)
+            assert (stream.start_offset, stream.confirm_offset) == (start, end)
+            assert await read(stream) == {n: b"%d" % n for n in range(start, end)}
+            await append(stream, b"more")
+        await cluster.is_clean()
+
+    run(scenario)
+
+
+def test_a_backup_of_another_cluster_is_refused() -> None:
+    async def scenario() -> None:
+        cluster, other = Cluster(), Cluster(random=SeededRandom(9))
+        async with other.node():
+            content = await backed_up(other)
+        async with cluster.node():
+            pass
+        cluster.lose_metadata()
+        with pytest.raises(ForeignCluster, match="backup is of cluster"):
+            await restored(cluster, content)
+
+    run(scenario)

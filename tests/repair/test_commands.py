@@ -1,0 +1,96 @@
+"""The commands, as a user runs them, on a real node's files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from streamlog.client import KV, Admin, Consumer, Producer
+from streamlog.errors import DataInUse
+from tests.support.command import run
+from tests.support.node import NodeProcess
+
+RECORDS = 300
+
+
+def values(server: str, count: int) -> list[bytes | None]:
+    found: list[tuple[int, bytes | None]] = []
+    with Consumer(server) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        while len(found) < count:
+            found += [(record.partition, record.value) for record in consumer.poll(10)]
+    return sorted(value for _, value in found)
+
+
+def produce(server: str, numbers: range) -> None:
+    with Producer(server) as producer:
+        sent = [
+            producer.send("t", b"%06d" % number, partition=number % 2, headers=[])
+            for number in numbers
+        ]
+        for one in sent:
+            one.result(30)
+
+
+@pytest.mark.slow
+def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "meta.backup"
+    node = NodeProcess(data, "object", ("--set", "engine.metadata.checkpoint_interval_ms=300"))
+    with node:
+        with Admin(node.server) as admin:
+            admin.create_topic("t", 2)
+        with KV(node.server) as kv:
+            kv.put(b"name", b"value")
+        produce(node.server, range(RECORDS))
+        done = run("backup", "--out", file, "--json", server=node.server)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["size_bytes"] == file.stat().st_size
+        produce(node.server, range(RECORDS, 2 * RECORDS))
+        # A running node's metadata is its own.
+        refused = run("fsck", "--data", data)
+        assert refused.returncode == 2
+        assert DataInUse.__name__.encode() in refused.stderr
+        assert run("recover", "--data", data).returncode == 1
+        node.kill()
+    checked = run("fsck", "--data", data, "--deep", "--json")
+    assert checked.returncode == 0, checked.stdout
+    assert json.loads(checked.stdout)["clean"] is True
+
+    for command in (("recover",), ("restore", file)):
+        shutil.rmtree(data / "meta")
+        dry = run(*command, "--data", data, "--dry-run", "--json")
+        assert dry.returncode == 0, dry.stderr
+        assert json.loads(dry.stdout)["counts"]["partitions"] == 2
+        done = run(*command, "--data", data)
+        assert done.returncode == 0, done.stderr
+        assert b"written; nodes may start" in done.stdout
+        again = run(*command, "--data", data)
+        assert again.returncode == 1
+        assert b"--overwrite" in again.stderr
+        count = 2 * RECORDS + (RECORDS if command[0] == "restore" else 0)
+        with node:
+            expected = sorted(b"%06d" % number for number in range(count))
+            assert values(node.server, count) == expected
+            produce(node.server, range(count, count + RECORDS))
+            with KV(node.server) as kv:
+                kept = kv.get(b"name")
+            assert (kept is not None) is (command[0] == "restore")
+            node.kill()
+        checked = run("fsck", "--data", data)
+        assert checked.returncode == 0, checked.stdout.decode()
+        assert b"clean" in checked.stdout
+
+    offline = tmp_path / "offline.backup"
+    assert run("backup", "--out", offline, "--data", data).returncode == 0
+    objects = sorted((data / "objects" / "data").rglob("*"))
+    next(path for path in reversed(objects) if path.is_file()).unlink()
+    checked = run("fsck", "--data", data, "--repair", "--json")
+    assert checked.returncode == 1
+    (missing,) = [
+        one for one in json.loads(checked.stdout)["findings"] if one["kind"] == "object-missing"
+    ]
+    assert missing["lost"]
+    assert not list(tmp_path.glob("*.part"))
