@@ -218,6 +218,11 @@ class Metadata(Protocol):
         """Objects that live; those that died since the last checkpoint still count."""
         ...
 
+    @property
+    def has_history(self) -> bool:
+        """It knows streams, or did: a metadata store that was emptied has not, at first."""
+        ...
+
     async def wait_failed(self) -> StreamlogError:
         """Returns when this tenure has ended for good (TenureFenced, Corrupt, Internal), with why.
 

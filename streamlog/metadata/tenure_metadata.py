@@ -140,6 +140,11 @@ class TenureMetadata:
         state = self._follower.state
         return state.live_objects + sum(len(g.objects) for g in state.fold.generations)
 
+    @property
+    def has_history(self) -> bool:
+        state = self._follower.state
+        return bool(state.fold.ids) or state.checkpoint is not None
+
     def stream(self, stream_id: int) -> StreamRow | None:
         return self._follower.state.fold.row(stream_id)
 

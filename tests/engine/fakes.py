@@ -163,6 +163,7 @@ class FakeMetadata:
         pass
 
     stream_count = object_count = 0
+    has_history = False
 
     async def wait_failed(self) -> StreamlogError:
         await asyncio.Event().wait()
