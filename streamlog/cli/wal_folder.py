@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -150,6 +150,8 @@ async def _drain(
     say: Callable[[str], None],
 ) -> None:
     registry = CollectorRegistry()
+    # Nothing but the upload is wanted of this engine.
+    config = replace(config, compaction=replace(config.compaction, compaction_process="off"))
 
     async def report() -> None:
         told = None

@@ -49,7 +49,7 @@ def check_versions() -> Finding:
 
 
 def memory_bound(config: StreamEngineConfig) -> int:
-    """Bytes that a node with these bounds may come to use."""
+    """Bytes that a node with these bounds may come to use, its compactor among them."""
     read = config.read
     bounds = (
         config.append.append_bytes_max
@@ -57,6 +57,7 @@ def memory_bound(config: StreamEngineConfig) -> int:
         + read.block_cache_bytes
         + read.index_cache_bytes
         + config.metadata.block_cache_bytes
+        + config.compaction.compaction_memory_bytes
     )
     return BASE_BYTES + int(BOUND_FACTOR * bounds)
 
