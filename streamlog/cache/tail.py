@@ -43,7 +43,7 @@ class StreamTail:
         self._bases.append(base)
         self._entries.append(entry)
         self.end = base + entry.record_count
-        self._cache.held_bytes += size_bytes
+        self._cache.hold(size_bytes)
 
     def read(self, start: int, end: int, max_bytes: int) -> list[StreamEntry]:
         """Batches from the one that contains `start` (≥ first), until `end` or the size is met."""
@@ -86,28 +86,46 @@ _DROPPED = StreamEntry(0, 0, 0, 0, 0, (), b"", 0)
 
 
 class TailCache:
-    """The byte bound that all tails share."""
+    """The byte bound that all tails share; each batch counts with `batch_overhead_bytes` more."""
 
-    def __init__(self, bound_bytes: int) -> None:
+    def __init__(self, bound_bytes: int, batch_overhead_bytes: int = 0) -> None:
         self.bound_bytes = bound_bytes
         self.held_bytes = 0
+        """Payload of batches that are held."""
         self.settled_bytes = 0
+        """Payload of batches that may go."""
+        self._held = 0
+        self._overhead_bytes = batch_overhead_bytes
         self._settled: deque[tuple[StreamTail, StreamEntry, int]] = deque()
 
     def tail(self, next_offset: int) -> StreamTail:
         """An empty tail that ends at next_offset."""
         return StreamTail(self, next_offset)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the bound is for."""
+        overhead = (self._held + len(self._settled)) * self._overhead_bytes
+        return self.held_bytes + self.settled_bytes + overhead
+
+    def hold(self, size_bytes: int) -> None:
+        """A batch was sequenced."""
+        self.held_bytes += size_bytes
+        self._held += 1
+
     def settled(self, batches: Iterable[tuple[StreamTail, StreamEntry, int]]) -> None:
         """(tail, batch, its bytes as pushed): committed to the store, or never will be."""
         queue = self._settled
-        size = 0
+        size, count = 0, -len(queue)
         for batch in batches:
             queue.append(batch)
             size += batch[2]
+        self._held -= count + len(queue)
         self.held_bytes -= size
         self.settled_bytes += size
-        while queue and self.held_bytes + self.settled_bytes > self.bound_bytes:
+        excess = self.memory_bytes - self.bound_bytes
+        while queue and excess > 0:
             tail, entry, size_bytes = queue.popleft()
             tail.drop(entry)
             self.settled_bytes -= size_bytes
+            excess -= size_bytes + self._overhead_bytes

@@ -1,0 +1,69 @@
+"""A process whose memory is measured: what it holds at most against what its settings allow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamlog.engine.config import MIB, AppendConfig, ReadConfig, StreamEngineConfig
+from streamlog.metadata.config import MetadataConfig
+
+BASE_BYTES = 150 * MIB
+FACTOR = 1.5
+
+CONFIG = StreamEngineConfig(
+    append=AppendConfig(append_bytes_max=4 * MIB, batch_bytes_max=MIB),
+    read=ReadConfig(tail_cache_bytes=2 * MIB, block_cache_bytes=MIB, index_cache_bytes=MIB),
+    metadata=MetadataConfig(block_cache_bytes=MIB),
+)
+"""So small that what is not charged for shows."""
+
+
+def bounds(config: StreamEngineConfig) -> dict[str, int]:
+    """Every setting that bounds memory, in bytes."""
+    return {
+        "append_bytes_max": config.append.append_bytes_max,
+        "tail_cache_bytes": config.read.tail_cache_bytes,
+        "block_cache_bytes": config.read.block_cache_bytes,
+        "index_cache_bytes": config.read.index_cache_bytes,
+        "metadata block_cache_bytes": config.metadata.block_cache_bytes,
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the process said at its end; `peak_bytes` of resident memory."""
+
+    peak_bytes: int
+    facts: dict[str, int]
+
+    def check(self, config: StreamEngineConfig) -> None:
+        found = bounds(config)
+        allowed = BASE_BYTES + FACTOR * sum(found.values())
+        assert self.peak_bytes <= allowed, (
+            f"{self.peak_bytes / MIB:.0f} MiB resident, {allowed / MIB:.0f} MiB allowed: "
+            f"{BASE_BYTES / MIB:.0f} + {FACTOR} × {found}; {self.facts}"
+        )
+
+
+def tell(facts: dict[str, int]) -> None:
+    """Called by the process at its end."""
+    status = Path("/proc/self/status").read_text()
+    (peak,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    print(json.dumps({"peak_bytes": int(peak) * 1024, "facts": facts}))
+
+
+def measure(module: str, *args: str) -> Measured:
+    """Runs `module` as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args],
+        stdout=subprocess.PIPE,
+        timeout=150,
+        check=True,
+        text=True,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    return Measured(said["peak_bytes"], said["facts"])
