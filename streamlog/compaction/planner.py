@@ -75,9 +75,11 @@ def tier_of(candidate: Candidate, config: CompactionConfig) -> Tier:
     if candidate.dead_share >= config.dead_share_min:
         return DEAD
     size = candidate.row.size_bytes
-    is_large = size >= config.small_object_bytes
+    # What no output can reach is not asked for.
+    wanted = min(config.small_object_bytes, config.object_bytes_max // 2)
+    is_large = size >= wanted
     part = size / max(candidate.parts, 1)
-    lack = max(config.small_object_bytes / max(size, 1), config.settled_part_bytes / max(part, 1))
+    lack = max(wanted / max(size, 1), min(config.settled_part_bytes, wanted) / max(part, 1))
     if lack <= 1 or (is_large and candidate.parts <= 1):
         return SETTLED
     steps = 1
@@ -272,7 +274,8 @@ def _has_gain(
     runs: Sequence[_Run], inputs: Sequence[SpecInput], outputs: Sequence[SpecOutput]
 ) -> bool:
     """Half the ranges go, or objects become twice as large."""
-    if 2 * sum(run.rows for run in runs) <= sum(len(run.parts) for run in runs):
+    rows = sum(len(output.rows) for output in outputs)
+    if 2 * rows <= sum(len(run.parts) for run in runs):
         return True
     before = sum(one.row.size_bytes for one in inputs) / len(inputs)
     return sum(output.size_bytes for output in outputs) / len(outputs) >= 2 * before

@@ -1,6 +1,6 @@
 """The targets: what compaction writes, how many objects there are, what a reader then asks for.
 
-10,000 streams run at an eightieth of the scale: sizes of objects and the number of streams shrink
+Many streams run at a part of the scale: sizes of objects and the number of streams shrink
 together, so that parts, decisions and ratios stay what they are.
 """
 
@@ -37,8 +37,8 @@ def run(streams: int, gib: int, scale: int) -> FoldModel:
         (1, 16, 1, 2.0, 80),
         (16, 8, 1, 2.0, 80),
         (30, 8, 1, 2.0, 80),
-        (100, 16, 1, 2.0, 2 * 100 + 80),
-        (10_000, 16, 80, 3.5, 2 * 10_000 + 80),
+        (100, 16, 10, 2.0, 2 * 100 + 80),
+        (10_000, 16, 160, 3.5, 2 * 10_000 + 80),
     ],
 )
 def test_targets(

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import streamlog
-from streamlog.compaction.collector import Collector, CollectorConfig
+from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import KIB, MIB, CompactionConfig
 from streamlog.engine.config import ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.format.rows import ObjectRow
@@ -22,6 +22,7 @@ from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, Record
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.wiring import Components, OpenEngine
+from tests.engine.harness import until
 
 COMPACTION = CompactionConfig(
     compaction_process="inline",
@@ -100,6 +101,11 @@ async def live(opened: OpenEngine) -> list[ObjectRow]:
     return [one.row for one in await opened.metadata.live_objects()]
 
 
+def stored(path: Path) -> set[str]:
+    """Keys of the data objects in a local store."""
+    return {f"data/{one.name}" for one in (path / "data").rglob("*") if one.is_file()}
+
+
 def sample(opened: OpenEngine, name: str, **labels: str) -> float:
     found = opened.registry.get_sample_value(f"streamlog_compaction_{name}", labels)
     return 0.0 if found is None else found
@@ -141,16 +147,8 @@ def test_everything_is_there_after_compaction_deletion_and_restart(tmp_path: Pat
             gone = sorted(before - after)
 
             await opened.metadata.checkpoint()
-            await Collector(
-                opened.metadata,
-                opened.store,
-                opened.clock,
-                CollectorConfig(deletion_delay_ms=0),
-                CollectorRegistry(),
-            ).tick()
-            keys = {info.key for info in (await opened.store.list("data/")).objects}
-            assert keys.isdisjoint({data_key(object_id) for object_id in gone})
-            assert keys.issuperset({data_key(object_id) for object_id in after})
+            await until(lambda: stored(tmp_path) == {data_key(one) for one in after})
+            assert not {data_key(one) for one in gone} & stored(tmp_path)
             await history.check(streams)
         async with engine(tmp_path) as opened:
             streams = await again(opened, streams)

@@ -248,3 +248,12 @@ def test_only_as_much_as_a_spec_takes_is_reclaimed_at_a_time() -> None:
     choice = choose(dead, replace(SMALL, spec_bytes_max=1300 * KIB))
     assert choice is not None
     assert len(choice.inputs) == 2
+
+
+def test_settings_that_contradict_each_other_end_too() -> None:
+    config = replace(SMALL, object_bytes_max=24 * KIB, stream_object_bytes_min=24 * KIB)
+    model = FoldModel(6, config)
+    for _ in range(40):
+        model.append(20 * KIB)
+        model.compact()
+    assert model.amplification < 4

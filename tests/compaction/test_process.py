@@ -1,0 +1,245 @@
+"""The compactor process: same outcome as inline, errors come over, kill -9 costs a retry."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from streamlog.compaction.frames import (
+    Frame,
+    WorkerSettings,
+    decode_error,
+    encode_error,
+    encode_frame,
+)
+from streamlog.compaction.process import ProcessExecutor
+from streamlog.errors import Closed, Corrupt, Internal, StoreUnavailable, TenureFenced
+from streamlog.format.rows import RangeRow
+from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.store_config import StoreConfig
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
+from tests.compaction.objects import Streams, job, read_object, spec
+from tests.compaction.test_end_to_end import BY_HAND, History, engine, live, make, sample, stored
+from tests.engine.harness import until
+
+FAST = 1 << 40
+SLOW = 256 * 1024
+"""Bytes a second: between two outputs is time enough for a signal."""
+WORKER = [sys.executable, "-m", "streamlog.compaction.worker"]
+
+
+def settings(path: Path, rate: int = FAST, store_url: str | None = None) -> WorkerSettings:
+    return WorkerSettings(
+        store_url=store_url or f"local://{path}/store",
+        store=StoreConfig(),
+        memory_bytes=300_000,
+        rate_bytes_per_s=rate,
+        nice=3,
+        spool_dir=str(path),
+    )
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+async def made_streams(path: Path, offload: ThreadOffload) -> Streams:
+    store = await LocalObjectStore.open(path / "store", offload, SystemClock())
+    made = Streams(store, 1)
+    for _ in range(3):
+        await made.upload([(1, 50_000), (2, 50_000), (3, 50_000)])
+    return made
+
+
+def rows(made: Streams, *streams: int) -> list[RangeRow]:
+    return [RangeRow(stream, 1, 0, made.ends[stream]) for stream in streams]
+
+
+def test_a_process_does_what_the_loop_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        made = await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
+        assert executor.pid is None
+        for first_id in (1000, 2000):
+            what = spec(made.inputs, [rows(made, 1, 2), rows(made, 3)])
+            done = await executor.run(job(what, first_id))
+            found = {}
+            for number, row in enumerate(done.objects):
+                batches, _, _ = await read_object(made.store, row, first_id + number)
+                found.update(batches)
+            assert found == made.batches
+        pid = executor.pid
+        assert pid is not None
+        assert psutil.Process(pid).nice() == psutil.Process().nice() + 3
+        await made.store.delete([data_key(2)])
+        data = bytearray(await made.store.get(data_key(1)))
+        data[100] ^= 1
+        await made.store.put(data_key(1), [bytes(data)])
+        with pytest.raises(Corrupt) as caught:
+            await executor.run(job(spec(made.inputs[:1], [list(made.inputs[0].rows)]), 3000))
+        assert caught.value.object_key == data_key(1)
+        assert executor.pid == pid
+        await executor.close()
+        assert executor.pid is None
+        assert not psutil.pid_exists(pid)
+        with pytest.raises(Closed):
+            await executor.run(job(what))
+        await offload.close()
+
+    run(scenario)
+
+
+def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        made = await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(settings(tmp_path, SLOW), offload, SystemClock())
+        what = spec(made.inputs, [rows(made, 1), rows(made, 2), rows(made, 3)])
+        task = asyncio.ensure_future(executor.run(job(what)))
+        first = tmp_path / "store" / data_key(1000)
+        await until(first.exists)
+        pid = executor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(StoreUnavailable, match="ended in the middle"):
+            await task
+        assert executor.pid is None
+        assert not (tmp_path / "store" / data_key(1002)).exists()
+        again = ProcessExecutor(settings(tmp_path), offload, SystemClock())
+        done = await again.run(job(what, 2000))
+        assert len(done.objects) == 3
+        await again.close()
+        await executor.close()
+        await offload.close()
+
+    run(scenario)
+
+
+def test_a_cancelled_job_ends_the_process(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        made = await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(settings(tmp_path, SLOW), offload, SystemClock())
+        task = asyncio.ensure_future(
+            executor.run(job(spec(made.inputs, [rows(made, 1), rows(made, 2, 3)])))
+        )
+        await until((tmp_path / "store" / data_key(1000)).exists)
+        pid = executor.pid
+        assert pid is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not psutil.pid_exists(pid)
+        await offload.close()
+
+    run(scenario)
+
+
+def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        made = await made_streams(tmp_path, offload)
+        blocked = tmp_path / "file"
+        blocked.write_text("in the way")
+        executor = ProcessExecutor(
+            settings(tmp_path, store_url=f"local://{blocked}/store"), offload, SystemClock()
+        )
+        with pytest.raises(StoreUnavailable, match="a file stands where a folder"):
+            await executor.run(job(spec(made.inputs, [rows(made, 1, 2, 3)])))
+        assert executor.pid is None
+        await offload.close()
+
+    run(scenario)
+
+
+def test_the_process_ends_with_its_node(tmp_path: Path) -> None:
+    """Its stdin ends when the node does, however that ended."""
+    worker = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(encode_frame(Frame.SETTINGS, settings(tmp_path).encode()))
+    worker.stdin.flush()
+    assert worker.stdout.read(5) == encode_frame(Frame.READY)
+    worker.send_signal(signal.SIGINT)
+    worker.stdin.write(encode_frame(Frame.BUSY, b"\1"))
+    worker.stdin.close()
+    assert worker.wait(30) == 0
+    assert worker.stdout.read() == b""
+    worker.stdout.close()
+
+
+def test_alone_it_says_what_it_is() -> None:
+    done = subprocess.run(WORKER, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    assert done.returncode == 1
+    assert b"part of a streamlog node" in done.stderr
+
+
+def test_errors_come_over_whole() -> None:
+    error = decode_error(encode_error(Corrupt("bad", object_key="data/1", start=3, end=9)))
+    assert isinstance(error, Corrupt)
+    assert error.fields == {"object_key": "data/1", "start": 3, "end": 9}
+    assert isinstance(decode_error(encode_error(TenureFenced("gone"))), TenureFenced)
+    assert isinstance(
+        decode_error(b'{"type": "SystemExit", "message": "x", "fields": {}}'), Internal
+    )
+
+
+def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
+    """Killed in mid-spec: the next tick starts it again; its outputs are swept; data is whole."""
+
+    async def scenario() -> None:
+        history = History(6)
+        slow = dataclasses.replace(
+            BY_HAND,
+            compaction=dataclasses.replace(
+                BY_HAND.compaction,
+                compaction_process="process",
+                compaction_rate_max_bytes_per_s=SLOW,
+                object_bytes_max=24 * 1024,
+                stream_object_bytes_min=24 * 1024,
+            ),
+        )
+        async with engine(tmp_path, slow) as opened:
+            streams = await make(opened, 6)
+            await history.append(streams, 120)
+            await opened.drain()
+            known = {data_key(row.object_id) for row in await live(opened)}
+            compactor = opened.compactor
+            assert compactor is not None
+            ticking = asyncio.ensure_future(compactor.tick())
+
+            await until(lambda: bool(stored(tmp_path) - known))
+            (child,) = (
+                one
+                for one in psutil.Process().children()
+                if "streamlog.compaction.worker" in one.cmdline()
+            )
+            child.kill()
+            await ticking
+            assert sample(opened, "specs_total", outcome="unavailable") == 1
+            committed = sample(opened, "specs_total", outcome="committed")
+            await history.check(streams)
+            await compactor.compact_all()
+            assert sample(opened, "specs_total", outcome="committed") > committed
+            await history.check(streams)
+            left = {data_key(row.object_id) for row in await live(opened)}
+            await until(lambda: stored(tmp_path) == left)
+            await history.check(streams)
+        async with engine(tmp_path) as opened:
+            streams = [await opened.streams.open_stream(stream.stream_id) for stream in streams]
+            await history.check(streams)
+
+    run(scenario)
