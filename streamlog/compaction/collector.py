@@ -94,17 +94,17 @@ class Collector:
             due_ms = self._clock.now_ms() - self._config.deletion_delay_ms
             dead = self._metadata.dead_objects(_LOOKED_AT_MAX)
             orphans = await self._metadata.orphan_candidates()
-            if await self._may_delete(orphans, dead, due_ms):
+            if await self._may_delete(orphans, due_ms):
                 await self._dead([found for found in dead if found.died_ms <= due_ms])
                 await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})
 
-    async def _may_delete(
-        self, orphans: Sequence[Orphans], dead: Sequence[DeadObject], due_ms: int
-    ) -> bool:
-        ids = [found.object_id for found in dead]
-        objection = await self._guard.objection(orphans, ids, due_ms)
+    async def _may_delete(self, orphans: Sequence[Orphans], due_ms: int) -> bool:
+        def dead() -> set[int]:
+            return {found.object_id for found in self._metadata.dead_objects(_LOOKED_AT_MAX)}
+
+        objection = await self._guard.objection(orphans, dead, due_ms)
         if not objection:
             return True
         if self._config.force:

@@ -13,7 +13,7 @@ cluster's, or an old copy would call everything garbage. So a run is refused whe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from streamlog.errors import ObjectNotFound
 from streamlog.metadata.interface import Metadata, Orphans
@@ -36,20 +36,20 @@ class Guard:
         self._per_tenure_max = per_tenure_max
 
     async def objection(
-        self, candidates: Sequence[Orphans], dead: Collection[int], before_ms: int
+        self, candidates: Sequence[Orphans], dead: Callable[[], Collection[int]], before_ms: int
     ) -> str:
-        """Why nothing may be deleted; empty: go ahead. `dead`: all of them, also those not due.
+        """Why nothing may be deleted; empty: go ahead. `dead`: all known now, also those not due.
 
         What was stored after `before_ms` may be an upload under way. Errors: Unavailable.
         """
         ids = {object_id for orphans in candidates for object_id in orphans.object_ids}
-        if not ids and not dead:
+        if not ids and not dead():
             return ""
         return (
             await self._of_cluster()
             or self._of_count(len(ids), len(candidates))
-            or await self._of_emptiness(ids.union(dead), before_ms)
-            or await self._of_age(candidates, ids.union(dead))
+            or await self._of_emptiness(ids, dead, before_ms)
+            or await self._of_age(candidates, ids, dead)
         )
 
     async def _of_cluster(self) -> str:
@@ -65,28 +65,33 @@ class Guard:
             return ""
         return f"{orphans} objects would be deleted as orphans, at most {bound} can be explained"
 
-    async def _of_emptiness(self, known: set[int], before_ms: int) -> str:
+    async def _of_emptiness(
+        self, ids: set[int], dead: Callable[[], Collection[int]], before_ms: int
+    ) -> str:
         if self._metadata.object_count:
             return ""
         # Ids are handed out anew by an empty store: that they are candidates says nothing then.
-        known = known if self._metadata.has_history else set()
+        known = ids.union(dead()) if self._metadata.has_history else set()
         keys = {data_key(object_id) for object_id in known}
         page = await self._store.list(DATA_PREFIX, limit=PAGE)
         if all(info.key in keys or info.modified_ms > before_ms for info in page.objects):
             return ""
         return "the metadata knows no object, and the store has some"
 
-    async def _of_age(self, candidates: Sequence[Orphans], known: set[int]) -> str:
+    async def _of_age(
+        self, candidates: Sequence[Orphans], ids: set[int], dead: Callable[[], Collection[int]]
+    ) -> str:
         for orphans in candidates:
-            if orphans.tenure == self._metadata.tenure or not orphans.object_ids:
+            if orphans.is_living or not orphans.object_ids:
                 continue
             last = max(orphans.object_ids)
             for object_id in range(last + 1, last + 1 + PROBED_IDS):
                 if object_id >> OBJECTS.block_bits != last >> OBJECTS.block_bits:
                     break
-                if object_id in known or await self._metadata.object(object_id) is not None:
+                if object_id in ids or await self._metadata.object(object_id) is not None:
                     continue
-                if await self._exists(object_id):
+                # Its death may have been found a moment ago.
+                if object_id not in dead() and await self._exists(object_id):
                     return (
                         f"tenure {orphans.tenure} stored object {object_id}, which it could not "
                         "before it committed more than the metadata knows: the metadata is older "

@@ -122,7 +122,7 @@ class Compactors:
         found = []
         for tenure, one in self._open.items():
             if one.orphans and not self._follower.has_sealed(tenure):
-                found.append(Orphans(tenure, tuple(one.orphans)))
+                found.append(Orphans(tenure, tuple(one.orphans), is_living=True))
         return found
 
     def swept(self, tenure: Tenure, object_ids: Sequence[int]) -> None:

@@ -69,7 +69,7 @@ class Garbage:
         found = []
         own = self._ids.orphans
         if own:
-            found.append(Orphans(self._follower.tenure, tuple(own)))
+            found.append(Orphans(self._follower.tenure, tuple(own), is_living=True))
         found += self._compactors.orphans()
         sealed = self._sealed_to_sweep()
         if sealed:
@@ -81,9 +81,10 @@ class Garbage:
                 floor = self._follower.state.fold.mark(tenure).floor
                 ids = []
                 for object_id in window_ids(blocks.get(tenure, []), floor, known.window):
-                    # A dead object waits for its delay and for pins; it is nobody's orphan.
-                    is_dead = object_id in self._follower.state.dead
-                    if not is_dead and await self._lookup.object(object_id) is None:
+                    # A dead object waits for its delay and for pins; it is nobody's orphan. Its
+                    # death may be found during the look-up.
+                    is_live = await self._lookup.object(object_id) is not None
+                    if not is_live and object_id not in self._follower.state.dead:
                         ids.append(object_id)
                 self._listed[tenure] = Orphans(tenure, tuple(ids), is_final)
                 found.append(self._listed[tenure])

@@ -125,6 +125,8 @@ class Orphans:
     object_ids: tuple[int, ...]
     is_final: bool = False
     """The late sweep: after it the tenure is forgotten."""
+    is_living: bool = False
+    """Released by a tenure of this node that goes on, and may store more."""
 
 
 class Metadata(Protocol):

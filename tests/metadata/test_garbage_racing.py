@@ -1,14 +1,16 @@
-"""Two nodes clean up after the same dead tenure at the same moment."""
+"""The look for orphans, and what happens meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from streamlog.kvstore.interface import KVStore, RangeResult
+from streamlog.metadata.interface import CommitEntry, StreamEpoch
 from streamlog.metadata.keys import id_block
 from streamlog.metadata.keys.space import prefix_of
-from tests.metadata.world import World, append, create
+from tests.metadata.world import CONFIG, World, append, create, new_object
 
 BLOCKS = id_block.block_prefix(prefix_of("test"), id_block.OBJECTS)
 
@@ -56,5 +58,31 @@ def test_a_tenure_that_another_node_settles_meanwhile_is_passed_over() -> None:
             await slow.catch_up()
             held.go.set()
             assert await looking == []
+
+    asyncio.run(main())
+
+
+def test_an_object_that_dies_during_the_look_is_no_orphan() -> None:
+    async def main() -> None:
+        world = World(config=replace(CONFIG, put_window=4))
+        first = await world.open()
+        (stream,) = await create(first)
+        await new_object(first, [])  # it holds the floor: what follows lies in the window
+        late = await append(first, stream, 1)
+        await first.kill()
+        async with world.tenure(1) as metadata:
+            lookup = metadata._garbage._lookup
+            found = lookup.object
+
+            async def dies_first(object_id: int) -> object:
+                if object_id == late:
+                    await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 2)]))
+                    await metadata.checkpoint()
+                return await found(object_id)
+
+            lookup.object = dies_first  # type: ignore[method-assign, assignment]
+            (orphans,) = await metadata.orphan_candidates()
+            assert late not in orphans.object_ids
+            assert late in {dead.object_id for dead in metadata.dead_objects()}
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,8 @@ from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, Metadata, StreamEpoch
 from streamlog.objectstore.cluster_guard import ClusterFile, encode
 from streamlog.objectstore.keys import CLUSTER_KEY, data_key
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, append, create, new_object
 from tests.repair.cluster import run
 
@@ -154,5 +157,61 @@ def test_what_is_left_when_all_streams_are_deleted_goes() -> None:
             for _ in range(2):
                 assert await collected.tick() == ""
         assert await keys(world) == set()
+
+    run(scenario)
+
+
+def test_what_a_living_compactor_stores_next_is_no_sign_of_old_metadata() -> None:
+    async def scenario() -> None:
+        world = World()
+        await fill(world)
+        async with world.tenure() as metadata:
+            compactor = await metadata.open_compaction_tenure(ids_max=8)
+            released, uploading = await compactor.allocate_object_ids(2)
+            compactor.release_object_ids([released])
+            await world.store.put(data_key(uploading), [b"not committed yet"])
+            assert await _Collected(world, metadata).tick() == ""
+            await compactor.close()
+
+    run(scenario)
+
+
+class _DiesMeanwhile(MemoryObjectStore):
+    """While the collector asks whether the store is its own, a checkpoint finds objects dead."""
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        if key == CLUSTER_KEY and self.next_death is not None:
+            death, self.next_death = self.next_death, None
+            await death()
+        return await super().get(key, start, length)
+
+    next_death: Callable[[], Awaitable[None]] | None = None
+
+
+def test_a_death_that_is_found_meanwhile_is_no_sign_of_old_metadata() -> None:
+    async def scenario() -> None:
+        world = World(config=replace(World().config, put_window=2))
+        world.store = store = _DiesMeanwhile(world.clock)
+        await store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+        first = await world.open()
+        ended, kept = await create(first, 2)
+        orphan = await new_object(first, [])
+        # Past the orphan, which holds the window's floor.
+        late = await append(first, ended, 1)
+        await store.put(data_key(late), [b"x"])
+        await first.kill()
+        async with world.tenure() as metadata:
+            assert await append(metadata, kept, 1) > orphan.row.object_id
+
+            async def die() -> None:
+                await metadata.commit(CommitEntry(destroys=[StreamEpoch(ended, 2)]))
+                await metadata.checkpoint()
+                assert await metadata.object(late) is None
+
+            store.next_death = die
+            collected = _Collected(world, metadata, CollectorConfig(deletion_delay_ms=10**9))
+            assert await collected.tick() == ""
+            assert store.next_death is None
+            assert data_key(late) in await keys(world)
 
     run(scenario)
