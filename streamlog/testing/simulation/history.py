@@ -19,12 +19,16 @@ from streamlog.errors import StreamlogError
 from streamlog.log.abstract import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import DATA_PREFIX
+from streamlog.repair.findings import Severity
+from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.testing.simulation.bystanders import PinnedReader, ShortLives, Undertaker
 from streamlog.testing.simulation.faults import FAULTS, FaultRates
+from streamlog.testing.simulation.incarnation import SimulationClock
 from streamlog.testing.simulation.kv_users import KVUser, Register
 from streamlog.testing.simulation.log_users import TOPIC, PartitionUser
 from streamlog.testing.simulation.loop import SimulationLoop, run
 from streamlog.testing.simulation.node import NODE_CONFIG, Machine, Node
+from streamlog.testing.simulation.offload import InlineOffload
 from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
 from streamlog.testing.simulation.verdict import Violation
 from streamlog.testing.simulation.world import WalMode, World
@@ -277,9 +281,28 @@ class _History:
             node = await self._start_calmly(machine)
             await node.incarnation.start(self._check(node), name="check")
             await node.close()
+        await self._check_store()
         node = await self._start_calmly(first)
         await node.incarnation.start(self._delete_everything(node), name="empty")
         await node.close()
+        await self._check_store()
+
+    async def _check_store(self) -> None:
+        """No node runs: fsck reads every byte and finds nothing wrong."""
+        world = self._world
+        world.tally.count("fsck")
+        report = await fsck(
+            world.kv,
+            world.store,
+            clock=SimulationClock(world.loop),
+            random=world.fork(),
+            offload=InlineOffload(),
+            options=FsckOptions(deep=True),
+        )
+        worst = Severity.ERROR if world.has_wild_clocks else Severity.WARNING
+        found = [str(one) for one in report.findings if one.severity >= worst]
+        if found:
+            raise Violation("fsck: " + "; ".join(found))
 
     async def _start_calmly(self, machine: Machine) -> Node:
         node = machine.start_node()

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 import streamlog
 from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import (
     MIB,
     AppendConfig,
@@ -46,6 +47,18 @@ NODE_CONFIG = StreamEngineConfig(
         tail_cache_bytes=32 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
     ),
     collector=CollectorConfig(deletion_delay_ms=9_000, collect_interval_ms=500),
+    compaction=CompactionConfig(
+        compaction_process="inline",
+        compaction_interval_ms=400,
+        small_objects_min=4,
+        large_objects_min=3,
+        small_object_bytes=24 * KIB,
+        settled_part_bytes=12 * KIB,
+        stream_object_bytes_min=16 * KIB,
+        object_bytes_max=48 * KIB,
+        block_target_bytes=2 * KIB,
+        spec_bytes_max=64 * KIB,
+    ),
     wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=64 * KIB),
     metadata=MetadataConfig(
         put_window=8,

@@ -75,3 +75,13 @@ class SimulationOffload:
 
     async def close(self) -> None:
         """Work under way is ended by the timers."""
+
+
+class InlineOffload:
+    """Runs the work at the call: for those who look at the world when nothing else happens."""
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        return fn(*args)
+
+    async def close(self) -> None:
+        """Nothing is under way."""
