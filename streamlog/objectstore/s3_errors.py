@@ -36,6 +36,11 @@ NO_CREDENTIALS = (
     boto.ProfileNotFound,
     boto.UnauthorizedSSOTokenError,
 )
+CREDENTIALS_LATE = (
+    boto.CredentialRetrievalError,
+    boto.MetadataRetrievalError,
+    boto.TokenRetrievalError,
+)
 KEY_CODES = frozenset({"NoSuchKey", "NoSuchUpload", "404", "NotFound"})
 BAD_CREDENTIALS = frozenset(
     {
@@ -81,6 +86,10 @@ def typed(error: Exception, operation: str, key: str, url: S3Url) -> StreamlogEr
         return refused(error.response, str(error), operation, key, url)
     if isinstance(error, NO_CREDENTIALS):
         return no_credentials(url, str(error))
+    if isinstance(error, CREDENTIALS_LATE):
+        return StoreUnavailable(
+            f"no credentials for {url} at present: {error}; nothing was sent", operation=operation
+        )
     if isinstance(error, NOT_REACHED):
         return StoreUnavailable(
             f"{where(url)} cannot be reached: {error}; is it up, and is endpoint= right?",

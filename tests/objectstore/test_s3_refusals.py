@@ -7,14 +7,26 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore import exceptions as boto
 
 import streamlog
-from streamlog.errors import Invalid, StoreUnavailable, StreamlogError, Unauthorized
+from streamlog.errors import (
+    Internal,
+    Invalid,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    Unauthorized,
+    ValueConflict,
+)
 from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.s3_errors import typed
 from streamlog.objectstore.store_config import StoreConfig
-from streamlog.objectstore.url import parse_store_url
+from streamlog.objectstore.url import S3Url, parse_store_url
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from tests.support.command import environment
@@ -23,6 +35,60 @@ from tests.support.s3 import BUCKET, S3Tests
 
 CLIENTS = ("boto3", "obstore")
 QUICK = StoreConfig(request_deadline_ms=300)
+
+
+@pytest.mark.parametrize(
+    ("error", "write", "read"),
+    [
+        (boto.ConnectTimeoutError(endpoint_url="x"), StoreUnavailable, StoreUnavailable),
+        (boto.EndpointConnectionError(endpoint_url="x"), StoreUnavailable, StoreUnavailable),
+        (boto.ReadTimeoutError(endpoint_url="x"), OutcomeUnknown, StoreUnavailable),
+        (boto.ConnectionClosedError(endpoint_url="x"), OutcomeUnknown, StoreUnavailable),
+        (boto.SSLError(endpoint_url="x", error="x"), OutcomeUnknown, StoreUnavailable),
+        (
+            boto.CredentialRetrievalError(provider="iam-role", error_msg="x"),
+            StoreUnavailable,
+            StoreUnavailable,
+        ),
+        (boto.ParamValidationError(report="x"), Internal, Internal),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_what_a_failed_request_may_have_done(
+    error: Exception, write: type[StreamlogError], read: type[StreamlogError]
+) -> None:
+    url = S3Url("bucket")
+    assert type(typed(error, "put", "a", url)) is write
+    assert type(typed(error, "get", "a", url)) is read
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "write"),
+    [
+        ("SlowDown", 503, StoreUnavailable),
+        ("", 503, StoreUnavailable),
+        ("TooManyRequests", 429, StoreUnavailable),
+        ("InternalError", 500, OutcomeUnknown),
+        ("", 502, OutcomeUnknown),
+        ("ConditionalRequestConflict", 409, StoreUnavailable),
+        ("BadDigest", 400, StoreUnavailable),
+        ("RequestTimeTooSkewed", 403, StoreUnavailable),
+        ("PreconditionFailed", 412, ValueConflict),
+        ("NoSuchKey", 404, ObjectNotFound),
+        ("NoSuchBucket", 404, Invalid),
+        ("AccessDenied", 403, Unauthorized),
+        ("ExpiredToken", 400, Unauthorized),
+        ("EntityTooLarge", 400, Invalid),
+        ("NotImplemented", 501, Invalid),
+    ],
+)
+def test_what_a_refusal_means(code: str, status: int, write: type[StreamlogError]) -> None:
+    answer: dict[str, Any] = {
+        "Error": {"Code": code, "Message": "said"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    error = typed(boto.ClientError(answer, "PutObject"), "put", "a", S3Url("bucket"))
+    assert type(error) is write
 
 
 def refused(url: str) -> StreamlogError:
