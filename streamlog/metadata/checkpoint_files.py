@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TypeVar
+from itertools import accumulate, islice
+from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt
 from streamlog.format.checkpoint_blocks import (
@@ -72,6 +73,14 @@ async def read_level(store: ObjectStore, ref: FileRef, offload: Offload) -> Leve
     return LevelFile(ref, tail)
 
 
+class BoundedGroup(NamedTuple):
+    """A RangeGroup for look-ups; range i is bounds[i] to [i + 1]."""
+
+    stream_id: int
+    bounds: array[int]
+    objects: array[int]
+
+
 class BlockReader:
     """Decoded blocks, the least recently used ones dropped."""
 
@@ -81,8 +90,8 @@ class BlockReader:
         self._cache: OrderedDict[tuple[str, int], object] = OrderedDict()
         self.gets = 0
 
-    async def ranges(self, level: LevelFile, block: int) -> list[RangeGroup]:
-        return await self._block(level, level.range_bytes(block, block + 1), decode_ranges)
+    async def ranges(self, level: LevelFile, block: int) -> list[BoundedGroup]:
+        return await self._block(level, level.range_bytes(block, block + 1), _decode_bounded)
 
     async def objects(self, level: LevelFile, block: int) -> ObjectColumns:
         return await self._block(level, level.object_bytes(block, block + 1), decode_objects)
@@ -130,8 +139,13 @@ async def find_ranges(
         and len(found) < limit
         and (index.streams[block], index.starts[block]) < (stream_id, end)
     ):
-        for group in groups_of(await reader.ranges(level, block), stream_id):
-            found += find_in_group(group, start, end, limit - len(found))
+        groups = await reader.ranges(level, block)
+        first = bisect_right(groups, (stream_id, start), key=_place) - 1
+        for group in islice(groups, max(first, 0), None):
+            if _place(group) >= (stream_id, end) or len(found) >= limit:
+                break
+            if group.stream_id == stream_id and group.bounds[-1] > start:
+                found += find_in_group(group, start, end, limit - len(found))
         block += 1
     return found
 
@@ -148,16 +162,27 @@ def groups_of(groups: Sequence[RangeGroup], stream_id: int) -> Sequence[RangeGro
     return groups[low : bisect_right(groups, stream_id, low, key=_stream_id)]
 
 
-def find_in_group(group: RangeGroup, start: int, end: int, limit: int) -> list[FoundRange]:
-    bounds = list(accumulate(group.counts, initial=group.start))
-    index = max(bisect_right(bounds, start) - 1, 0)
-    found: list[FoundRange] = []
-    while index < len(group.counts) and len(found) < limit and bounds[index] < end:
-        if bounds[index + 1] > start:
-            found.append(FoundRange(bounds[index], bounds[index + 1], group.objects[index]))
-        index += 1
-    return found
+def find_in_group(group: BoundedGroup, start: int, end: int, limit: int) -> list[FoundRange]:
+    bounds = group.bounds
+    low = max(bisect_right(bounds, start) - 1, 0)
+    high = min(bisect_left(bounds, end, low), len(bounds) - 1, low + limit)
+    return [FoundRange(bounds[i], bounds[i + 1], group.objects[i]) for i in range(low, high)]
+
+
+def _decode_bounded(block: Buffer, name: str, position: int) -> list[BoundedGroup]:
+    return [
+        BoundedGroup(
+            group.stream_id,
+            array("Q", accumulate(group.counts, initial=group.start)),
+            group.objects,
+        )
+        for group in decode_ranges(block, name, position)
+    ]
 
 
 def _stream_id(group: RangeGroup) -> int:
     return group.stream_id
+
+
+def _place(group: BoundedGroup) -> tuple[int, int]:
+    return group.stream_id, group.bounds[0]
