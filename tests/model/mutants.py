@@ -89,6 +89,7 @@ BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "a time-out takes the append back",
         "remembers fewer than are in flight",
     ),
+    "snapshot": ("snapshot leaves provisional batches out",),
 }
 
 SAFE = (("restart", "restart does not seal the old tenure"),)

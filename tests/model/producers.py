@@ -4,8 +4,8 @@
    answered with their offset once that is confirmed; all else is refused.
 2. State is provisional from sequencing to commit. A node that learns that it lost the partition
    drops all of it. A client's time-out takes nothing back.
-3. State has no home but the log: a snapshot in the meta stream, of confirmed batches alone, and the
-   data behind it, replayed at opening.
+3. State has no home but the log: a snapshot in the meta stream, of all that was sequenced when it
+   was taken, written once that is confirmed; and the data behind it, replayed at opening.
 4. The client has at most two batches unanswered and sends them to anybody, also twice.
 """
 
@@ -24,7 +24,7 @@ Batch = tuple[int, int]
 
 class Node(NamedTuple):
     """`epoch` None: it does not think that it owns the partition. `known`: the remembered batches,
-    oldest first; `pending`: those of them that are not committed.
+    oldest first; `pending`: those of them that are not committed; `taken`: a snapshot on its way.
     """
 
     gen: int = 0
@@ -35,6 +35,7 @@ class Node(NamedTuple):
     next: int = 0
     pending: tuple[Batch, ...] = ()
     is_sent: bool = False
+    taken: tuple[int, tuple[Batch, ...]] | None = None
     is_up: bool = True
 
 
@@ -180,15 +181,26 @@ class ProducersModel:
                 known = tuple(batch for batch in node.known if batch[0] != seq)
                 after = state.with_node(tenure, known=known, last=seq - 1)
                 yield ("client's time-out", tenure, seq), after.spend("time_out")
-        if state.budget.snapshot and node.epoch is not None:
-            pending, end = set(node.pending), node.next
-            known = node.known
-            if self.mutant != "snapshot holds provisional state":
-                known = tuple(batch for batch in known if batch not in pending)
-                end = node.pending[0][1] if node.pending else node.next
-            message = ("SNAPSHOT", tenure, node.gen, node.epoch, (end, known))
-            after = state._replace(net=sent(state.net, message)).spend("snapshot")
-            yield ("writes snapshot", tenure, end, known), after
+        yield from self._snapshots(state, tenure)
+
+    def _snapshots(self, state: State, tenure: int) -> Steps:
+        """Taken at the end of what is sequenced, written once the data up to there is confirmed."""
+        node, mutant = state.nodes[tenure], self.mutant
+        if node.epoch is None:
+            return
+        if state.budget.snapshot and node.taken is None:
+            taken = (node.next, node.known)
+            if mutant == "snapshot leaves provisional batches out" and node.pending:
+                confirmed = tuple(batch for batch in node.known if batch not in node.pending)
+                taken = (node.pending[0][1], confirmed)
+            after = state.with_node(tenure, taken=taken).spend("snapshot")
+            yield ("takes snapshot", tenure, *taken), after
+        if node.taken is not None:
+            is_confirmed = not node.pending or node.pending[0][1] >= node.taken[0]
+            if is_confirmed or mutant == "snapshot holds provisional state":
+                message = ("SNAPSHOT", tenure, node.gen, node.epoch, node.taken)
+                after = state.with_node(tenure, taken=None)
+                yield ("writes snapshot", tenure), after._replace(net=sent(state.net, message))
 
     def _snapshot_lands(self, state: State, message: Any) -> tuple[Label, State]:
         _, tenure, gen, epoch, snapshot = message
@@ -221,11 +233,13 @@ class ProducersModel:
         is_live, gen_now = state.fences[tenure]
         if not is_live:
             return state.with_node(
-                tenure, is_up=False, epoch=None, known=(), pending=(), is_sent=False
+                tenure, is_up=False, epoch=None, known=(), pending=(), is_sent=False, taken=None
             )
         if state.stream == (node.epoch, tenure):
             return state.with_node(tenure, gen=gen_now, is_sent=False)
-        lost = state.with_node(tenure, gen=gen_now, epoch=None, pending=(), is_sent=False)
+        lost = state.with_node(
+            tenure, gen=gen_now, epoch=None, pending=(), is_sent=False, taken=None
+        )
         if state.stream[1] == tenure:
             return self._opened(lost, tenure)  # it came back under another epoch
         return lost
@@ -259,6 +273,7 @@ class ProducersModel:
             next=len(state.log),
             pending=(),
             is_sent=False,
+            taken=None,
         )
 
     def check(self, state: State) -> str | None:

@@ -222,9 +222,7 @@ ALL = (
         "2 staged objects, a commit asked twice, move, expiry, seal of the tasks, lost answer",
         staging.StagingModel,
         staging.Setup(staging.Budget(stage=2, ask=1, again=1, move=1, unstage=1, lost=1, seal=1)),
-        staging.Setup(
-            staging.Budget(stage=2, ask=2, again=1, move=1, unstage=1, lost=1, seal=1, append=1)
-        ),
+        staging.Setup(staging.Budget(stage=2, ask=2, again=1, unstage=1, lost=1, append=1)),
     ),
     Scenario(
         "epochs",
@@ -239,8 +237,15 @@ ALL = (
         producers.ProducersModel,
         producers.Setup(2, producers.Budget(retry=1, move=2, snapshot=1, lost=1, time_out=1)),
         producers.Setup(
-            3, producers.Budget(retry=2, move=2, snapshot=1, lost=1, resend=1, time_out=1)
+            2, producers.Budget(retry=2, move=2, snapshot=1, lost=1, resend=1, time_out=1)
         ),
+    ),
+    Scenario(
+        "snapshot",
+        "3 batches, more than are remembered; snapshot, move, a late copy",
+        producers.ProducersModel,
+        producers.Setup(3, producers.Budget(retry=1, move=1, snapshot=1)),
+        producers.Setup(3, producers.Budget(retry=1, move=2, snapshot=1, lost=1)),
     ),
     Scenario(
         "producerseal",
