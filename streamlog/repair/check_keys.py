@@ -11,7 +11,7 @@ from streamlog.engine.cluster import CLUSTER_KEY
 from streamlog.errors import Corrupt, StreamlogError
 from streamlog.kvstore.interface import KeyValue
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import fence, head, id_block, node, pin
+from streamlog.metadata.keys import counter, fence, head, id_block, node, pin
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in, tenure_in
@@ -33,6 +33,7 @@ class Keys:
     stream_blocks: dict[int, Tenure] = field(default_factory=dict)
     object_counter: int = 0
     stream_counter: int = 0
+    compactions: int = 0
 
 
 async def check_keys(view: MetadataView, report: Report) -> Keys:
@@ -46,7 +47,10 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
                 report.add(_unknown(kv.key))
             continue
         letter, slash = kv.key[len(prefix) : len(prefix) + 1], kv.key[len(prefix) + 1 :][:1]
-        if kv.key == prefix + b"k" or kv.key == prefix + b"x":
+        if kv.key == prefix + b"k":
+            continue
+        if kv.key == counter.key(prefix):
+            keys.compactions = reader.read(kv, counter.decode) or 0
             continue
         if slash != b"/":
             report.add(_unknown(kv.key))
@@ -137,6 +141,13 @@ def _block(kv: KeyValue, prefix: bytes, keys: Keys, reader: _Reader) -> None:
 
 def _check_tenures(view: MetadataView, keys: Keys, report: Report) -> None:
     fold = view.state.fold
+    if keys.compactions != fold.compactions.counter:
+        report.add(
+            _mismatch(
+                f"{keys.compactions} compactions were committed, and {fold.compactions.counter} "
+                "are known"
+            )
+        )
     for tenure in sorted(keys.fences.keys() | keys.heads.keys()):
         known, seq = keys.fences.get(tenure), keys.heads.get(tenure)
         mark = fold.mark(tenure)
@@ -162,13 +173,13 @@ def _check_tenures(view: MetadataView, keys: Keys, report: Report) -> None:
 
 
 def _check_ids(view: MetadataView, keys: Keys, report: Report) -> None:
-    for kind, blocks, counter in (
+    for kind, blocks, handed_out in (
         (id_block.OBJECTS, keys.object_blocks, keys.object_counter),
         (id_block.STREAMS, keys.stream_blocks, keys.stream_counter),
     ):
         for block, owner in sorted(blocks.items()):
-            if block > counter:
-                report.add(_ahead(kind, f"block {block}", counter))
+            if block > handed_out:
+                report.add(_ahead(kind, f"block {block}", handed_out))
             if owner not in keys.fences:
                 report.add(
                     _mismatch(
@@ -181,8 +192,8 @@ def _check_ids(view: MetadataView, keys: Keys, report: Report) -> None:
         report.add(_ahead(id_block.STREAMS, f"stream {ids[-1]}", keys.stream_counter))
 
 
-def _ahead(kind: IdKind, what: str, counter: int) -> Finding:
-    return _mismatch(f"{what} is past the counter of {_name(kind)} blocks, {counter}")
+def _ahead(kind: IdKind, what: str, handed_out: int) -> Finding:
+    return _mismatch(f"{what} is past the counter of {_name(kind)} blocks, {handed_out}")
 
 
 def _name(kind: IdKind) -> str:

@@ -13,6 +13,7 @@ from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.object_footer import ObjectFooter
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import StreamRow, Tenure
+from streamlog.metadata.registration import COMPACTOR
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
@@ -159,13 +160,17 @@ class StreamRecovery:
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
         self._recovered.objects[object_id] = footer.row
-        tenure = footers.tenures[object_id] = tenure
+        footers.tenures[object_id] = tenure
+        writer = tenure._replace(node_id=tenure.node_id & ~COMPACTOR)
         footers.newest[tenure] = max(footers.newest.get(tenure, 0), object_id)
         for stream_id, epoch, start, end in footer.ranges:
             footers.rows.setdefault(stream_id, array("Q")).extend((epoch, start, end, object_id))
             last = footers.writers.get(stream_id)
             if last is None or (epoch, end) > last[:2]:
-                footers.writers[stream_id] = epoch, end, tenure
+                # A compactor writes for others: its node may not have held the stream.
+                is_guess = bool(tenure.node_id & COMPACTOR)
+                held_by = last[2] if last is not None and is_guess else writer
+                footers.writers[stream_id] = epoch, end, held_by
 
     def _resolve(self, stream_id: int) -> None:
         rows = self._footers.rows_of(stream_id)

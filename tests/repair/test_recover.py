@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+import streamlog
+from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.model.batch import CreateStreamOptions
@@ -14,7 +19,11 @@ from streamlog.model.kv import Key
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.findings import Kind, Report
 from streamlog.repair.recover import RecoverOptions, recover
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import open_metadata_store, open_object_store
 from tests.repair.cluster import Cluster, append, consume, partition, produce, read, run
 
 
@@ -253,5 +262,36 @@ def test_an_object_that_cannot_be_read_stops_it_unless_the_loss_is_accepted() ->
             assert await read(await engine.streams.open_stream(stream_id)) == {1: b"b"}
         # What could not be read is still there, and told.
         assert key in {finding.key for finding in (await cluster.fsck()).findings}
+
+    run(scenario)
+
+
+def test_a_node_replays_its_log_into_recovered_metadata(tmp_path: Path) -> None:
+    """wal=disk: what was acknowledged and not uploaded is in the node's own folder."""
+
+    async def scenario() -> None:
+        clock, offload, random = SystemClock(), ThreadOffload(), SeededRandom(3)
+        url = f"local://{tmp_path}"
+        wal = WalConfig(wal_bytes_max=8 << 20, file_bytes=1 << 20)
+        config = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=10**9), wal=wal)
+        async with streamlog.open(url, wal="disk", config=config) as engine:
+            await engine.logs.create_topic("t", 1)
+            log = await partition(engine, "t")
+            await produce(log, b"uploaded")
+            await engine.drain()
+            await produce(log, b"in the log alone")
+            expected = await consume(log)
+            await engine.kill()
+        shutil.rmtree(tmp_path / "meta")
+        kv = await open_metadata_store(None, url, clock, offload)
+        store = await open_object_store(url, config, clock, random, offload, CollectorRegistry())
+        await recover(kv, store, clock=clock, random=random, offload=offload)
+        await store.close()
+        await kv.close()
+        async with streamlog.open(url, wal="disk", config=config) as engine:
+            log = await partition(engine, "t")
+            assert await consume(log) == expected
+            assert await produce(log, b"next") == 2
+        await offload.close()
 
     run(scenario)
