@@ -25,6 +25,7 @@ from streamlog.testing.simulation.users import PASSING, care
 from streamlog.testing.simulation.verdict import Violation
 from streamlog.testing.simulation.world import World
 
+SHORT_TOPIC = "short"
 SHORT_TAG = {"life": "short"}
 PIN_TTL_MS = 60_000
 PINNED_S_MAX = 25.0
@@ -78,7 +79,7 @@ class ShortLives:
 
     async def _topic(self, node: Node) -> None:
         tally, logs = self._world.tally, node.engine.logs
-        name = f"short{self._topics}"
+        name = f"{SHORT_TOPIC}{self._topics}"
         self._topics += 1
         tally.count("create topic")
         try:
