@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from heapq import nsmallest
 
 from streamlog.format.checkpoint_blocks import OBJECTS_PER_BLOCK, ObjectEntry, decode_objects
@@ -38,13 +39,14 @@ async def find_live_objects(
     )
     found: list[LiveObject] = []
     at = 0
-    async for one in _in_files(levels, reader, after, limit):
-        while at < len(newest) and newest[at][0] < one.object_id and len(found) < limit:
-            found.append(newest[at][1])
-            at += 1
-        if len(found) == limit:
-            return found
-        found.append(LiveObject(row_of(one), one.live))
+    async with aclosing(_in_files(levels, reader, after, limit)) as older:
+        async for one in older:
+            while at < len(newest) and newest[at][0] < one.object_id and len(found) < limit:
+                found.append(newest[at][1])
+                at += 1
+            if len(found) == limit:
+                return found
+            found.append(LiveObject(row_of(one), one.live))
     found += [live for _, live in newest[at:]]
     return found[:limit]
 
@@ -62,25 +64,28 @@ def row_of(entry: ObjectEntry) -> ObjectRow:
 
 async def _in_files(
     levels: Levels, reader: BlockReader, after: int, limit: int
-) -> AsyncIterator[ObjectEntry]:
-    newer, older = (_entries(one, reader, after, limit) for one in (levels.delta, levels.base))
-    upper, lower = await anext(newer, None), await anext(older, None)
-    while upper is not None or lower is not None:
-        if lower is None or (upper is not None and upper.object_id <= lower.object_id):
-            assert upper is not None
-            if lower is not None and lower.object_id == upper.object_id:
+) -> AsyncGenerator[ObjectEntry, None]:
+    async with (
+        aclosing(_entries(levels.delta, reader, after, limit)) as newer,
+        aclosing(_entries(levels.base, reader, after, limit)) as older,
+    ):
+        upper, lower = await anext(newer, None), await anext(older, None)
+        while upper is not None or lower is not None:
+            if lower is None or (upper is not None and upper.object_id <= lower.object_id):
+                assert upper is not None
+                if lower is not None and lower.object_id == upper.object_id:
+                    lower = await anext(older, None)
+                if upper.live:
+                    yield upper
+                upper = await anext(newer, None)
+            else:
+                yield lower
                 lower = await anext(older, None)
-            if upper.live:
-                yield upper
-            upper = await anext(newer, None)
-        else:
-            yield lower
-            lower = await anext(older, None)
 
 
 async def _entries(
     level: LevelFile | None, reader: BlockReader, after: int, limit: int
-) -> AsyncIterator[ObjectEntry]:
+) -> AsyncGenerator[ObjectEntry, None]:
     if level is None:
         return
     index = level.tail.objects
