@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from streamlog.compaction.catalog import Catalog
 from streamlog.compaction.config import CompactionConfig
@@ -62,6 +63,8 @@ from streamlog.runtime.offload import Lane, Offload
 log = logging.getLogger(__name__)
 
 PRESSURE_INTERVAL_S = 0.5
+STEP_ROWS = 64
+"""Look-ups between which the loop serves others: below a millisecond."""
 FUTILE_MAX = 64
 COMMIT_TRIES = 30
 COMMIT_RETRY_S = 1.0
@@ -233,8 +236,7 @@ class Compactor:
         end = end_stream(facts, merge.next_stream, self._config)
         inputs: list[PlannedInput] = []
         for one in facts:
-            own = one.rows.between(merge.next_stream, end)
-            live = Rows(await self._metadata.live_parts(one.row.object_id, list(own)))
+            live = await self._live(one, merge.next_stream, end)
             if len(live):
                 sizes = await self._offload.run(Lane.CPU, one.bytes_of, live)
                 inputs.append(PlannedInput(one.row, live, sizes, one.attribute_bytes))
@@ -242,6 +244,16 @@ class Compactor:
         return await self._offload.run(
             Lane.CPU, _plan, point, inputs, end, self._config, is_reclaiming
         )
+
+    async def _live(self, one: ObjectFacts, first_stream: int, end_stream: int) -> Rows:
+        """In steps, between which the loop serves others."""
+        own, live = one.rows.between(first_stream, end_stream), Rows()
+        rows = iter(own)
+        while step := list(islice(rows, STEP_ROWS)):
+            for row in await self._metadata.live_parts(one.row.object_id, step):
+                live.append(row)
+            await asyncio.sleep(0)
+        return live
 
     def _is_dead(
         self,
@@ -271,7 +283,8 @@ class Compactor:
         self._metrics.written_bytes.inc(outcome.bytes_written)
         self._metrics.gets.inc(outcome.gets)
         inputs = [one.row.object_id for one in spec.inputs]
-        await self._commit(tenure, Replacement(spec.point, inputs, outcome.outputs(spec)))
+        outputs = await self._offload.run(Lane.CPU, outcome.outputs, spec)
+        await self._commit(tenure, Replacement(spec.point, inputs, outputs))
         self._metrics.specs.labels("committed").inc()
         self._metrics.inputs.inc(len(inputs))
         self._metrics.outputs.inc(len(ids))

@@ -41,7 +41,7 @@ class CompactionConfig:
         maximum=1.0,
     )
     compaction_memory_bytes: int = setting(
-        96 * MIB,
+        128 * MIB,
         "Memory for data on its way from inputs to outputs. More makes GETs larger, and so fewer.",
         minimum=4 * MIB,
     )
