@@ -81,6 +81,7 @@ class Guard:
     async def _of_age(
         self, candidates: Sequence[Orphans], ids: set[int], dead: Callable[[], Collection[int]]
     ) -> str:
+        known = ids.union(dead())
         for orphans in candidates:
             if orphans.is_living or not orphans.object_ids:
                 continue
@@ -88,10 +89,10 @@ class Guard:
             for object_id in range(last + 1, last + 1 + PROBED_IDS):
                 if object_id >> OBJECTS.block_bits != last >> OBJECTS.block_bits:
                     break
-                if object_id in ids or await self._metadata.object(object_id) is not None:
+                if object_id in known or await self._metadata.object(object_id) is not None:
                     continue
                 # Its death may have been found a moment ago.
-                if object_id not in dead() and await self._exists(object_id):
+                if await self._exists(object_id) and object_id not in dead():
                     return (
                         f"tenure {orphans.tenure} stored object {object_id}, which it could not "
                         "before it committed more than the metadata knows: the metadata is older "
