@@ -454,3 +454,22 @@ def test_a_settled_compactor_is_forgotten() -> None:
             assert (await s.metadata.compaction_point()).counter == 1
 
     asyncio.run(main())
+
+
+def test_metrics_show_compactions_and_patches() -> None:
+    async def main() -> None:
+        async with site() as s:
+
+            def sample(name: str) -> float | None:
+                return s.world.registry.get_sample_value(f"streamlog_metadata_{name}")
+
+            await s.commit([0, 1], (s.stream, 0, 10))
+            await s.commit([4, 5], (s.stream, 20, 30))
+            assert sample("compactions_folded_total") == 2
+            assert sample("compactions") == 2
+            assert sample("patches") == 2
+            await s.metadata.checkpoint()
+            assert sample("patches") == 0
+            assert sample("compactions") == 2
+
+    asyncio.run(main())
