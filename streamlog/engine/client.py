@@ -18,10 +18,12 @@ from streamlog.errors import (
     Internal,
     Invalid,
     OffsetOutOfRange,
+    OutcomeUnknown,
     StreamFenced,
     StreamlogError,
     StreamNotFound,
     TenureFenced,
+    Unavailable,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import (
@@ -112,9 +114,13 @@ class EngineStreamClient:
             if row is not None and row.holder.node_id == self._metadata.tenure.node_id:
                 self._check_newest(row)
             await self._give_up_old_epoch(stream_id)
-            (row,) = await self._metadata.open_streams(
-                [(stream_id, options.epoch)], accept_data_loss=options.accept_data_loss
-            )
+            try:
+                (row,) = await self._metadata.open_streams(
+                    [(stream_id, options.epoch)], accept_data_loss=options.accept_data_loss
+                )
+            except BaseException as error:
+                self._go_on(stream_id, error)
+                raise
             old = engine.cores.pop(stream_id, None)
             if old is not None:
                 old.halt(fenced(stream_id, row.epoch))
@@ -222,6 +228,19 @@ class EngineStreamClient:
         if stream_id in engine.foreign:
             await engine.drain()
             engine.foreign.discard(stream_id)
+
+    def _go_on(self, stream_id: int, error: BaseException) -> None:
+        """The stream was not opened: who has it under the old epoch may go on.
+
+        Unless the move may still take place and an append, acknowledged out of the WAL before its
+        commit, could then never be committed: with wal=disk such a handle stays closed.
+        """
+        core = self._engine.cores.get(stream_id)
+        is_definite = isinstance(error, StreamlogError) and not isinstance(
+            error, Unavailable | OutcomeUnknown
+        )
+        if core is not None and (is_definite or self._engine.group_commit is None):
+            core.is_closing = False
 
     def _check_kept(self, core: StreamCore, stripped: frozenset[int]) -> None:
         if core.stream_id in stripped:

@@ -1,7 +1,8 @@
 """One tenure's streams: the parts of the write and read path put together, and their life.
 
 Opening: the WAL names this tenure, earlier tenures' streams are taken over, the WAL is replayed,
-then the loops start. A failure of any loop ends the engine: every caller hears the reason.
+then the loops start; what was replayed goes to the store behind the scenes. A failure of any loop
+ends the engine: every caller hears the reason.
 `close` drains (all is confirmed and in the store) and seals; `kill` stops as a crash would.
 """
 
@@ -164,7 +165,8 @@ class Engine:
         self.background.every(lambda: 1.0, self._check_fence, name="check_fence")
         self.background.spawn(self._watch_metadata(), name="watch_metadata")
         if wal is not None and self.group_commit is None:
-            await self.drain()
+            # What disk mode left behind goes up while appends are taken: they follow it in order.
+            self.press()
 
     def core(self, row: StreamRow) -> StreamCore:
         """The stream in memory, under the epoch of `row`, which this tenure holds."""

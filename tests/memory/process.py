@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import MIB, AppendConfig, ReadConfig, StreamEngineConfig
 from streamlog.metadata.config import MetadataConfig
 
@@ -18,6 +19,7 @@ CONFIG = StreamEngineConfig(
     append=AppendConfig(append_bytes_max=4 * MIB, batch_bytes_max=MIB),
     read=ReadConfig(tail_cache_bytes=2 * MIB, block_cache_bytes=MIB, index_cache_bytes=MIB),
     metadata=MetadataConfig(block_cache_bytes=MIB),
+    compaction=CompactionConfig(compaction_memory_bytes=4 * MIB, facts_cache_bytes=MIB),
 )
 """So small that what is not charged for shows."""
 
@@ -30,6 +32,8 @@ def bounds(config: StreamEngineConfig) -> dict[str, int]:
         "block_cache_bytes": config.read.block_cache_bytes,
         "index_cache_bytes": config.read.index_cache_bytes,
         "metadata block_cache_bytes": config.metadata.block_cache_bytes,
+        "compaction_memory_bytes": config.compaction.compaction_memory_bytes,
+        "facts_cache_bytes": config.compaction.facts_cache_bytes,
     }
 
 
