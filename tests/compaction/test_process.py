@@ -209,6 +209,7 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
                 compaction_process="process",
                 compaction_rate_max_bytes_per_s=SLOW,
                 object_bytes_max=24 * 1024,
+                spec_bytes_max=1 << 20,
                 stream_object_bytes_min=24 * 1024,
             ),
         )
