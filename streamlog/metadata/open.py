@@ -27,6 +27,7 @@ from streamlog.metadata.object_ids import ObjectIds
 from streamlog.metadata.record_sender import RecordSender
 from streamlog.metadata.registration import check_node_id, register
 from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.versions import check_versions
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
@@ -60,6 +61,7 @@ async def open_metadata(
     prefix = prefix_of(cluster_id)
     retry = Retry(config, clock, random)
     metrics = MetadataMetrics(registry)
+    await _look(kv, prefix, retry)
     registered = await register(
         kv,
         prefix,
@@ -144,6 +146,15 @@ async def open_metadata(
     )
     metadata.start()
     return metadata
+
+
+async def _look(kv: KVStore, prefix: bytes, retry: Retry) -> None:
+    backoff = retry.bounded()
+    while True:
+        try:
+            return await check_versions(kv, prefix)
+        except StreamlogError as error:
+            await backoff.after(error)
 
 
 async def _load(loader: Loader, retry: Retry) -> State:

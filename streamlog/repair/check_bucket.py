@@ -36,7 +36,7 @@ class Leftovers:
     """W × sealed tenures: so many orphans may be there without anything being wrong."""
 
 
-def check_bucket(
+async def check_bucket(
     view: MetadataView, bucket: Bucket, live: array[int], keys: Keys, report: Report
 ) -> Leftovers:
     """`bucket` was listed before the view was read; `live` is sorted."""
@@ -50,6 +50,10 @@ def check_bucket(
     for object_id in bucket.ids:
         index = bisect_left(live, object_id)
         if (index < len(live) and live[index] == object_id) or object_id in view.state.dead:
+            continue
+        if await view.object(object_id) is not None:
+            # It died since the last checkpoint: the next one tells the collector.
+            report.counts["dead_objects"] += 1
             continue
         finding = judge.of(object_id)
         report.add(finding)
