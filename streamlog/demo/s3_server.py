@@ -97,6 +97,8 @@ class S3Server:
             **os.environ,
             self._kind.access_variable: self.access_key,
             self._kind.secret_variable: self.secret_key,
+            # MinIO takes any region unless it has one.
+            "MINIO_SITE_REGION": REGION,
         }
         log_path = self._folder / "server.log"
         with log_path.open("ab") as log:

@@ -112,7 +112,8 @@ class Boto3Requests:
         return Head(info, response.get("Metadata", {}).get(PUT_ID))
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listed:
-        arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(limit, 1000)}
+        # Asked for one key, MinIO returns an object named as the prefix, and says that it is all.
+        arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(max(limit, 2), 1000)}
         if after is not None:
             arguments["StartAfter"] = after
         response = await self._run(Lane.STORE, "list", "", self._call, "list_objects_v2", arguments)
@@ -120,7 +121,8 @@ class Boto3Requests:
             ObjectInfo(one["Key"], one["Size"], one["ETag"], _ms(one["LastModified"]))
             for one in response.get("Contents", ())
         )
-        return Listed(found, found[-1].key if response["IsTruncated"] and found else None)
+        is_cut = response["IsTruncated"] or len(found) > limit
+        return Listed(found[:limit], found[:limit][-1].key if is_cut and found else None)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._run(Lane.STORE, "delete", keys[0], self._delete, keys)
