@@ -230,13 +230,14 @@ class Producer:
         while start < total:
             with self._lock:
                 self._check_open(queues, runs)
+                ends_at = self._block_ends_at()
                 while True:
                     run = self._core.extend(
                         queues, partition, values, keys, timestamp_ms, start, now_s()
                     )
                     if run is not None:
                         break
-                    self._wait_for_room(runs)
+                    self._wait_for_room(runs, ends_at)
                 runs.append(run)
                 start += run.record_count
                 self._work.notify_all()
@@ -249,16 +250,20 @@ class Producer:
     ) -> PendingBatch:
         """With the lock held: into a new batch, when there is room for one."""
         self._check_open(queues, ())
+        ends_at = self._block_ends_at()
         while True:
             batch = self._core.append(queues, partition, record, now_s())
             if batch is not None:
                 self._work.notify_all()
                 return batch
-            self._wait_for_room(())
+            self._wait_for_room((), ends_at)
 
-    def _wait_for_room(self, runs: Sequence[Run]) -> None:
+    def _block_ends_at(self) -> float:
+        """Of a wait that begins now; others who take what became free do not prolong it."""
+        return now_s() + self._settings.max_block_ms / 1000
+
+    def _wait_for_room(self, runs: Sequence[Run], ends_at: float) -> None:
         """With the lock held: returns when room became free. Errors: Overloaded, Closed."""
-        ends_at = now_s() + self._settings.max_block_ms / 1000
         accumulator = self._core.accumulator
         charged = accumulator.charged_bytes
         self._waiting_for_room += 1

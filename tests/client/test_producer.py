@@ -290,6 +290,35 @@ def test_a_full_buffer_blocks_then_fails(node: FakeNode) -> None:
     assert len(node.values("t")) == len(views) + taken + 100
 
 
+def test_room_that_others_take_does_not_prolong_the_wait(node: FakeNode) -> None:
+    node.create("t")
+    node.hold.clear()
+    with Producer(
+        node.server,
+        buffer_memory_bytes=16 * 1024,
+        batch_size_bytes=8 * 1024,
+        batch_size_max_bytes=8 * 1024,
+        max_block_ms=200,
+    ) as producer:
+        with pytest.raises(Overloaded):
+            producer.send_many("t", [bytes(1000)] * 100)
+        waits: list[float] = []
+        wait_for_room = producer._wait_for_room
+
+        def others_are_quicker(runs: object, ends_at: float) -> None:
+            """Room came free, and is gone again."""
+            waits.append(ends_at)
+            if len(waits) == 3:
+                wait_for_room((), ends_at)
+
+        producer._wait_for_room = others_are_quicker  # type: ignore[assignment, method-assign]
+        with pytest.raises(Overloaded):
+            producer.send("t", bytes(1000))
+        assert len(waits) == 3
+        assert len(set(waits)) == 1
+        node.hold.set()
+
+
 def test_batches_grow_under_load_and_shrink_again(node: FakeNode) -> None:
     node.create("t")
     node.hold.clear()

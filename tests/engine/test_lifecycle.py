@@ -265,7 +265,8 @@ def test_a_wal_left_behind_is_replayed_without_disk_mode() -> None:
             stream = await streams.create_and_open_stream()
             await stream.append(batch(b"x"))
         world.mode = "object"
-        async with world.engine() as (streams, _):
+        async with world.engine() as (streams, engine):
+            await engine.drain()
             assert world.wal.groups == []
             stream = await streams.open_stream(stream.stream_id)
             assert await read_all(stream) == [b"x"]

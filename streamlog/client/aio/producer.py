@@ -113,8 +113,9 @@ class Producer:
         batch = (queues.sticky if partition is None else queues.queues[partition]).open
         if batch is None or not batch.append(*record):
             self._check_open(queues, 0)
+            ends_at = self._block_ends_at()
             while (batch := self._core.append(queues, partition, record, now_s())) is None:
-                await self._wait_for_room(0)
+                await self._wait_for_room(0, ends_at)
             self._wake()
         if batch.builder is None:
             raise AssertionError("an open batch has a builder")
@@ -160,27 +161,32 @@ class Producer:
         timestamp_ms: int,
         runs: list[Run],
     ) -> None:
-        start = 0
+        start, ends_at = 0, self._block_ends_at()
         while start < len(values):
             taken = sum(run.record_count for run in runs)
             self._check_open(queues, taken)
             run = self._core.extend(queues, partition, values, keys, timestamp_ms, start, now_s())
             if run is None:
-                await self._wait_for_room(taken)
+                await self._wait_for_room(taken, ends_at)
                 continue
             runs.append(run)
             start += run.record_count
+            ends_at = self._block_ends_at()
             self._wake()
             await asyncio.sleep(0)
 
-    async def _wait_for_room(self, taken: int) -> None:
+    def _block_ends_at(self) -> float:
+        """Of a wait that begins now; others who take what became free do not prolong it."""
+        return now_s() + self._settings.max_block_ms / 1000
+
+    async def _wait_for_room(self, taken: int, ends_at: float) -> None:
         accumulator = self._core.accumulator
         charged = accumulator.charged_bytes
         self._waiting_for_room += 1
         accumulator.is_short_of_room = True
         self._wake()
         try:
-            async with asyncio.timeout(self._settings.max_block_ms / 1000):
+            async with asyncio.timeout(ends_at - now_s()):
                 while accumulator.charged_bytes >= charged:
                     self._room.clear()
                     await self._room.wait()
