@@ -102,6 +102,7 @@ class TenureMetadata:
 
         A compactor that the node's earlier process left behind is sealed.
         """
+        self._follower.show_compactions()
         mine = compactor_of(self.tenure.node_id)
         fences = self._follower.state.fences
         left = [t for t, known in fences.items() if t.node_id == mine and known.is_live]

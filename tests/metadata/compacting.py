@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamlog.errors import Conflict
+from streamlog.errors import Conflict, StoreUnavailable
 from streamlog.metadata.compaction_interface import (
     CompactionPoint,
     CompactionTenure,
@@ -25,6 +27,8 @@ from streamlog.metadata.interface import (
     TrimEntry,
 )
 from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, create, new_object, ranges_of
 
 Ranges = list[tuple[int, int, int]]
@@ -84,10 +88,33 @@ def _place(row: RangeRow) -> tuple[int, int]:
     return row.stream_id, row.start
 
 
+class GatedStore:
+    """PUTs wait while `gate` is there; then they fail if `fails`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.gate: asyncio.Event | None = None
+        self.waits = asyncio.Event()
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> Any:
+        if self.gate is not None:
+            self.waits.set()
+            await self.gate.wait()
+            if self.fails:
+                raise StoreUnavailable("the store is away", operation="put")
+        return await self._store.put(key, parts, if_absent=if_absent)
+
+
 class History:
     def __init__(self, seed: int, *, streams: int = 6) -> None:
         self.rng = random.Random(seed)
         self.world = World()
+        self.store = GatedStore(self.world.store)
+        self.world.store = self.store  # type: ignore[assignment]
         self.settings: dict[str, Any] = {
             "delta_bytes_min": self.rng.choice([0, 300, 2000, 50_000]),
             "delta_percent": self.rng.choice([1, 25, 100]),
@@ -108,6 +135,7 @@ class History:
             + [self.compact] * 8
             + [self.trim] * 3
             + [self.checkpoint] * 3
+            + [self.slow_checkpoint] * 2
             + [self.destroy, self.move, self.restart, self.reopen_compactor]
         )
         for _ in range(steps):
@@ -133,8 +161,9 @@ class History:
     def a_stream(self) -> int | None:
         return self.rng.choice(sorted(self.truth.ranges)) if self.truth.ranges else None
 
-    def holder(self, stream_id: int) -> tuple[TenureMetadata, int]:
+    async def holder(self, stream_id: int) -> tuple[TenureMetadata, int]:
         for node in self.nodes:
+            await node.catch_up()  # else it may not know yet that the other one took the stream
             row = node.stream(stream_id)
             if row is not None and row.holder == node.tenure:
                 return node, row.epoch
@@ -148,7 +177,7 @@ class History:
             return
         chosen = self.a_stream()
         assert chosen is not None
-        node, _ = self.holder(chosen)
+        node, _ = await self.holder(chosen)
         rows = []
         for stream_id in sorted(truth.ranges):
             row = node.stream(stream_id)
@@ -168,7 +197,7 @@ class History:
         stream_id = self.a_stream()
         if stream_id is None:
             return
-        node, epoch = self.holder(stream_id)
+        node, epoch = await self.holder(stream_id)
         row = node.stream(stream_id)
         assert row is not None
         start = self.rng.randint(row.start, min(row.end, row.start + 25))
@@ -179,7 +208,7 @@ class History:
         stream_id = self.a_stream()
         if stream_id is None or self.rng.random() < 0.5:
             return
-        node, epoch = self.holder(stream_id)
+        node, epoch = await self.holder(stream_id)
         await node.commit(CommitEntry(destroys=[StreamEpoch(stream_id, epoch)]))
         del self.truth.ranges[stream_id], self.truth.starts[stream_id]
 
@@ -191,6 +220,24 @@ class History:
 
     async def checkpoint(self) -> None:
         await self.node().checkpoint()
+
+    async def slow_checkpoint(self) -> None:
+        """The fold goes on while the files are stored; now and then that fails."""
+        node, gate = self.node(), asyncio.Event()
+        self.store.gate, self.store.fails = gate, self.rng.random() < 0.5
+        self.store.waits.clear()
+        writing = asyncio.create_task(node.checkpoint())
+        begun = asyncio.create_task(self.store.waits.wait())
+        await asyncio.wait((writing, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        for _ in range(self.rng.randint(1, 8)):
+            await self.rng.choice([self.append, self.plan, self.compact, self.trim])()
+            await self.check_one()
+        gate.set()
+        with suppress(StoreUnavailable):
+            await writing
+        self.store.gate = None
+        await self.check_node(node)
 
     async def restart(self) -> None:
         index = self.rng.randrange(2)
@@ -357,6 +404,7 @@ class History:
 
     async def check_node(self, node: TenureMetadata) -> None:
         truth = self.truth
+        await node.catch_up()
         for stream_id in truth.ranges:
             assert await ranges_of(node, stream_id) == truth.live(stream_id)
         counts = truth.counts()
