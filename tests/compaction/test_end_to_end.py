@@ -61,11 +61,16 @@ class History:
         self.payloads: dict[int, list[tuple[int, bytes, bytes]]] = {}
         self.starts: dict[int, int] = {}
 
-    async def append(self, streams: Sequence[Stream], count: int) -> None:
-        """`count` batches to random streams, each upload of its own as far as possible."""
+    async def append(
+        self,
+        streams: Sequence[Stream],
+        count: int,
+        sizes: Sequence[int] = (20, 200, 1500, 5000),
+    ) -> None:
+        """`count` batches to random streams, each an upload of its own as far as possible."""
         for _ in range(count):
             stream = self.random.choice(streams)
-            payload = self.random.randbytes(self.random.choice([20, 200, 1500, 5000]))
+            payload = self.random.randbytes(self.random.choice(sizes))
             attributes = self.random.randbytes(self.random.choice([0, 8]))
             base = stream.next_offset
             await stream.append(RecordBatch(self.random.randint(1, 3), 5, (payload,), attributes))
