@@ -9,7 +9,7 @@ import pytest
 from tests.metadata.compacting import History
 
 
-@pytest.mark.parametrize("first", range(0, 36, 12))
+@pytest.mark.parametrize("first", range(0, 96, 12))
 def test_random_histories_keep_their_content(first: int) -> None:
     compactions = conflicts = 0
 
