@@ -1,0 +1,181 @@
+"""The compactor's loop: what it does when its commit, its tenure or a store fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.compaction.executor import InlineExecutor
+from streamlog.errors import (
+    Conflict,
+    Internal,
+    MetadataUnavailable,
+    ObjectNotFound,
+    StoreUnavailable,
+    StreamlogError,
+    TenureFenced,
+)
+from streamlog.metadata.compaction_interface import CompactionTenure, Replacement
+from streamlog.metadata.interface import Committed, Tenure
+from streamlog.objectstore.keys import data_key
+from tests.compaction.test_end_to_end import (
+    BY_HAND,
+    History,
+    engine,
+    live,
+    make,
+    run,
+    sample,
+    stored,
+)
+from tests.engine.harness import until
+
+
+class FailingTenure:
+    """Raises the errors, one at each commit, then commits."""
+
+    def __init__(self, inner: CompactionTenure, errors: list[StreamlogError]) -> None:
+        self._inner = inner
+        self._errors = errors
+
+    @property
+    def tenure(self) -> Tenure:
+        return self._inner.tenure
+
+    async def allocate_object_ids(self, count: int) -> list[int]:
+        return await self._inner.allocate_object_ids(count)
+
+    def release_object_ids(self, object_ids: Sequence[int]) -> None:
+        self._inner.release_object_ids(object_ids)
+
+    async def commit(self, replacement: Replacement) -> Committed:
+        if self._errors:
+            error = self._errors.pop(0)
+            if isinstance(error, Conflict):
+                self._inner.release_object_ids([one.row.object_id for one in replacement.outputs])
+            raise error
+        return await self._inner.commit(replacement)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def kill(self) -> None:
+        await self._inner.kill()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "tenures"),
+    [
+        (Conflict("another one came first"), "conflict", 1),
+        (TenureFenced("sealed"), "fenced", 2),
+        (Internal("a bug"), "failed", 1),
+    ],
+)
+def test_a_refused_commit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StreamlogError,
+    outcome: str,
+    tenures: int,
+) -> None:
+    async def scenario() -> None:
+        history, opened_tenures = History(1), []
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            await history.append(streams, 60)
+            await opened.drain()
+            before = await live(opened)
+            errors = [error]
+            open_tenure = opened.metadata.open_compaction_tenure
+
+            async def failing(*, ids_max: int) -> FailingTenure:
+                opened_tenures.append(await open_tenure(ids_max=ids_max))
+                return FailingTenure(opened_tenures[-1], errors)
+
+            monkeypatch.setattr(opened.metadata, "open_compaction_tenure", failing)
+            await opened.compactor.tick()
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome=outcome) == 1
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            assert len(opened_tenures) == tenures
+            assert len(await live(opened)) < len(before)
+            await history.check(streams)
+            left = {data_key(row.object_id) for row in await live(opened)}
+            if outcome == "conflict":
+                await until(lambda: stored(tmp_path) == left)
+
+    run(scenario)
+
+
+def test_a_commit_is_repeated_while_the_metadata_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        history = History(2)
+        monkeypatch.setattr("streamlog.compaction.compactor.COMMIT_RETRY_S", 0.0)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            await history.append(streams, 60)
+            await opened.drain()
+            errors: list[StreamlogError] = [MetadataUnavailable("away")] * 3
+            open_tenure = opened.metadata.open_compaction_tenure
+
+            async def failing(*, ids_max: int) -> FailingTenure:
+                return FailingTenure(await open_tenure(ids_max=ids_max), errors)
+
+            monkeypatch.setattr(opened.metadata, "open_compaction_tenure", failing)
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            assert sample(opened, "specs_total", outcome="unavailable") == 0
+            assert not errors
+            await history.check(streams)
+
+    run(scenario)
+
+
+def test_an_absent_store_is_for_the_next_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        history = History(3)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            await history.append(streams, 60)
+            await opened.drain()
+
+            async def fail(self: InlineExecutor, job: Any) -> Any:
+                raise StoreUnavailable("away", operation="get")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(InlineExecutor, "run", fail)
+                await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="unavailable") == 1
+            assert sample(opened, "specs_total", outcome="committed") == 0
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            await history.check(streams)
+
+    run(scenario)
+
+
+def test_a_live_object_that_stays_missing_is_left_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        history = History(4)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 2)
+            await history.append(streams, 40, [1500])
+            await opened.drain()
+            victim = (await live(opened))[5]
+            await opened.store.delete([data_key(victim.object_id)])
+            for _ in range(3):
+                await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="gone") == 3
+            assert sample(opened, "quarantined_objects") == 1
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            with pytest.raises(ObjectNotFound):
+                await opened.store.head(data_key(victim.object_id))
+
+    run(scenario)
