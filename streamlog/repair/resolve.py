@@ -10,8 +10,8 @@
 5. Where offsets are missing the stream ends: an upload before them did not make it, so nothing
    behind was acknowledged. Unless something behind is certain to have been committed: then what is
    missing was trimmed and deleted, and the stream starts behind it.
-6. Certain: a later epoch goes on behind it; or its tenure stored an object so much later that the
-   window of uncommitted ids had passed it.
+6. Certain: its tenure stored an object so much later that the window of uncommitted ids had passed
+   it. A later epoch behind it proves nothing: where that one began may be what is missing.
 """
 
 from __future__ import annotations
@@ -81,20 +81,14 @@ def resolve(
             if row.end > known.end and row.epoch >= known.epoch
         ]
     layered = layers(newer)
-    last_epoch = max((row.epoch for row in newer), default=0)
-    certain = {
-        index
-        for index, row in enumerate(layered)
-        if row.epoch < last_epoch or is_past_window(row.object_id)
-    }
     runs: list[list[Piece]] = [pieces] if known is not None else []
     first = 0
-    for index, row in enumerate(layered):
+    for row in layered:
         end = runs[-1][-1].end if runs and runs[-1] else (known.end if known and runs else None)
         if not runs or (end is not None and row.start != end):
             runs.append([])
         runs[-1].append(Piece(row.start, row.end, row.object_id))
-        if index in certain:
+        if is_past_window(row.object_id):
             first = len(runs) - 1
     if not runs:
         raise ValueError("a stream without rows that no checkpoint knows")
