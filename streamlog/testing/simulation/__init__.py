@@ -3,4 +3,28 @@
 One seed is one history: the same seed gives the same trace, operation for operation. Everything
 that a node does to the world goes through an `Incarnation` (one process lifetime), so that a crash
 cuts it off at any point between two effects, and late effects (a PUT under way) may land after it.
+
+`simulate` runs an application's own code on such an engine; `run_history` is the engine's own test.
 """
+
+from streamlog.testing.simulation.application import (
+    Application,
+    Life,
+    SimulationResult,
+    simulate,
+)
+from streamlog.testing.simulation.faults import FAULTS, NO_FAULTS, FaultRates
+from streamlog.testing.simulation.history import Failed
+from streamlog.testing.simulation.verdict import Violation
+
+__all__ = [
+    "FAULTS",
+    "NO_FAULTS",
+    "Application",
+    "Failed",
+    "FaultRates",
+    "Life",
+    "SimulationResult",
+    "Violation",
+    "simulate",
+]

@@ -1,0 +1,100 @@
+"""`simulate`, as docs/testing-your-application.md shows it: a right example, and wrong ones."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+
+from streamlog.errors import OutcomeUnknown
+from streamlog.model.batch import AppendContext, single
+from streamlog.testing.simulation import NO_FAULTS, Failed, Life, simulate
+from streamlog.wiring import OpenEngine
+from tests.support.command import ROOT
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    """examples/simulated_ledger.py."""
+    spec = importlib.util.spec_from_file_location(
+        "simulated_ledger", ROOT / "examples" / "simulated_ledger.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def first_failure(example: ModuleType, ledger: type) -> str:
+    for seed in range(60):
+        try:
+            example.run(seed, ledger)
+        except Failed as failure:
+            return str(failure)
+    pytest.fail("60 seeds found nothing")
+
+
+def test_the_ledger_keeps_its_promises(example: ModuleType) -> None:
+    assert sum(example.run(seed) for seed in range(6)) > 50
+
+
+def test_a_ledger_that_retries_what_may_have_happened_is_found(example: ModuleType) -> None:
+    class Retrying(example.Ledger):  # type: ignore[name-defined, misc]
+        async def change(self, name: str, amount: int) -> bool:
+            while True:
+                try:
+                    return bool(await super().change(name, amount))
+                except OutcomeUnknown:
+                    await asyncio.sleep(0.1)
+
+    found = first_failure(example, Retrying)
+    assert "made twice" in found or "refused, and there" in found
+
+
+def test_a_ledger_without_the_expected_offset_is_found(example: ModuleType) -> None:
+    class Blind(example.Ledger):  # type: ignore[name-defined, misc]
+        async def change(self, name: str, amount: int) -> bool:
+            await self.read()
+            if self.balance + amount < 0:
+                return False
+            await self._stream.append(single(f"{name}={amount}".encode()), AppendContext())
+            return True
+
+    assert "that it did not hold" in first_failure(example, Blind)
+
+
+async def _append_on(engine: OpenEngine, life: Life) -> None:
+    stream = await engine.streams.create_and_open_stream()
+    while not life.is_calm:
+        result = await stream.append(single(life.random.bytes(8)))
+        life.note("appended", stream.stream_id, result.base_offset)
+        await asyncio.sleep(0.05)
+
+
+def test_a_seed_replays_identically() -> None:
+    first, second = (simulate(_append_on, seed=7, wal="disk") for _ in range(2))
+    assert first == second
+    assert any("appended" in line for line in first.trace)
+    assert first.lives == 5
+    assert simulate(_append_on, seed=8, wal="disk").trace != first.trace
+
+
+def test_without_faults_there_are_crashes_alone() -> None:
+    found = simulate(_append_on, seed=3, faults=NO_FAULTS)
+    assert set(found.faults) <= {"crash", "power-cut", "torn-write"}
+
+
+def test_what_the_application_raises_comes_with_the_trace() -> None:
+    async def fails(engine: OpenEngine, life: Life) -> None:
+        life.note("about to fail")
+        raise ValueError("the application's own")
+
+    with pytest.raises(Failed, match="ValueError: the application's own") as caught:
+        simulate(fails, seed=1)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "about to fail" in caught.value.trace[-1]
