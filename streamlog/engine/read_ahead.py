@@ -90,7 +90,8 @@ class Readers:
         return reader.asked_bytes + self._clipped(reader.window_bytes) <= self._share()
 
     def _clipped(self, size: int) -> int:
-        return max(self._min, min(size, self._share() // 2))
+        most = min(max(self._min, self._share() // 2), self._total // 2)
+        return max(1, min(size, most))
 
     def _share(self) -> int:
         now = self._clock.monotonic()
