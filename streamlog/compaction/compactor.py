@@ -32,7 +32,6 @@ from streamlog.compaction.planner import (
     choose_all,
     end_stream,
     plan,
-    tiers,
 )
 from streamlog.compaction.spec import OUTPUTS_MAX, CompactionSpec, Job, Rows
 from streamlog.errors import (
@@ -187,7 +186,7 @@ class Compactor:
         self._replaced = {one: until for one, until in self._replaced.items() if until > now}
         busy = frozenset[int]().union(*(merge.ids for merge in self._merges))
         candidates = await self._catalog.look(self._quarantine | self._replaced.keys())
-        self._show(candidates)
+        self._show()
         free = [one for one in candidates if one.row.object_id not in busy]
         choice = choose(free, self._config, self._futile)
         if choice is not None and all(choice.tier > merge.tier for merge in self._merges):
@@ -361,10 +360,10 @@ class Compactor:
         self._futile.append(merge.ids)
         del self._futile[:-FUTILE_MAX]
 
-    def _show(self, candidates: list[Candidate]) -> None:
+    def _show(self) -> None:
         found = {
-            (str(tier.steps), "large" if tier.is_large else "small"): len(rows)
-            for tier, rows in tiers(candidates, self._config).items()
+            (str(tier.steps), "large" if tier.is_large else "small"): count
+            for tier, count in self._catalog.backlog.items()
         }
         self._labels |= found.keys()
         for labels in self._labels:

@@ -72,15 +72,18 @@ DEAD = Tier(0, False)
 
 
 def tier_of(candidate: Candidate, config: CompactionConfig) -> Tier:
-    if candidate.dead_share >= config.dead_share_min:
+    return tier_at(candidate.row.size_bytes, candidate.parts, candidate.dead_share, config)
+
+
+def tier_at(size_bytes: int, parts: int, dead_share: float, config: CompactionConfig) -> Tier:
+    if dead_share >= config.dead_share_min:
         return DEAD
-    size = candidate.row.size_bytes
     # What no output can reach is not asked for.
     wanted = min(config.small_object_bytes, config.object_bytes_max // 2)
-    is_large = size >= wanted
-    part = size / max(candidate.parts, 1)
-    lack = max(wanted / max(size, 1), min(config.settled_part_bytes, wanted) / max(part, 1))
-    if lack <= 1 or (is_large and candidate.parts <= 1):
+    is_large = size_bytes >= wanted
+    part = size_bytes / max(parts, 1)
+    lack = max(wanted / max(size_bytes, 1), min(config.settled_part_bytes, wanted) / max(part, 1))
+    if lack <= 1 or (is_large and parts <= 1):
         return SETTLED
     steps = 1
     while lack > TIER_WIDTH:

@@ -11,10 +11,11 @@ up the window of the node's uploads. What it stored and did not commit is swept 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from streamlog.format.checkpoint_blocks import ObjectColumns
 from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectRow, RangeRow, Tenure
 
 
@@ -32,6 +33,17 @@ class LiveObject:
 
     row: ObjectRow
     live_ranges: int
+
+
+class ObjectFiles(NamedTuple):
+    """Names of the files of the checkpoint in use, "" where there is none.
+
+    A file never changes. While the base stays, every object that came or lost ranges since it was
+    written is in the delta, which hides what the base says of it.
+    """
+
+    base: str
+    delta: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,19 @@ class CompactionMetadata(Metadata, Protocol):
 
         Objects that died since the last checkpoint may still show, with too many ranges.
         """
+        ...
+
+    def object_files(self) -> ObjectFiles: ...
+
+    def object_blocks(self, file: str) -> AsyncIterator[Sequence[ObjectColumns]]:
+        """All entries of one of `object_files`, by id; those of the delta that died have 0 ranges.
+
+        Errors: ObjectNotFound (the file is not in use any more), StoreUnavailable, Corrupt.
+        """
+        ...
+
+    def new_objects(self) -> list[LiveObject]:
+        """Objects in no file yet: committed since that checkpoint."""
         ...
 
     async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:

@@ -19,6 +19,16 @@ from streamlog.metadata.interface import ObjectRow
 RUN_BLOCKS_MAX = 16
 
 
+def new_objects(generations: Sequence[Generation]) -> list[LiveObject]:
+    """As CompactionMetadata.new_objects."""
+    return [
+        LiveObject(entry.row, entry.ranges)
+        for generation in generations
+        for entry in generation.objects.values()
+        if entry.ranges > 0
+    ]
+
+
 async def find_live_objects(
     generations: Sequence[Generation],
     levels: Levels,

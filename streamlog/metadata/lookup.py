@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
+from streamlog.format.checkpoint_blocks import ObjectColumns, decode_objects
 from streamlog.metadata.checkpoint_files import BlockReader, Levels, find_object, find_ranges
-from streamlog.metadata.compaction_interface import LiveObject
+from streamlog.metadata.checkpoint_runs import block_in, runs
+from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
 from streamlog.metadata.fold import Fold
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.generation import find_in_all
@@ -49,6 +51,29 @@ class Lookup:
                 state.fold.generations, state.levels, self._reader, after, limit
             )
         )
+
+    def object_files(self) -> ObjectFiles:
+        """As CompactionMetadata.object_files."""
+        levels = self._follower.state.levels
+        return ObjectFiles(
+            "" if levels.base is None else levels.base.ref.name,
+            "" if levels.delta is None else levels.delta.ref.name,
+        )
+
+    async def object_blocks(self, file: str) -> AsyncIterator[Sequence[ObjectColumns]]:
+        """As CompactionMetadata.object_blocks."""
+        levels = self._follower.state.levels
+        for level in (levels.base, levels.delta):
+            if level is not None and level.ref.name == file:
+                break
+        else:
+            raise ObjectNotFound(f"the checkpoint file {file} is not in use", object_key=file)
+        blocks = range(len(level.tail.objects))
+        async for first, last, run in runs(level, blocks, self._reader, objects=True):
+            yield [
+                decode_objects(block_in(level, block, first, run, objects=True), file)
+                for block in range(first, last)
+            ]
 
     async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
         """As CompactionMetadata.live_parts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from streamlog.errors import (
@@ -15,11 +15,17 @@ from streamlog.errors import (
     StreamlogError,
     TenureFenced,
 )
+from streamlog.format.checkpoint_blocks import ObjectColumns
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpointer import Checkpointer
 from streamlog.metadata.committer import Committer
-from streamlog.metadata.compaction_interface import CompactionPoint, CompactionTenure, LiveObject
+from streamlog.metadata.compaction_interface import (
+    CompactionPoint,
+    CompactionTenure,
+    LiveObject,
+    ObjectFiles,
+)
 from streamlog.metadata.compactors import Compactors
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.garbage import Garbage
@@ -36,6 +42,7 @@ from streamlog.metadata.interface import (
     Tenure,
 )
 from streamlog.metadata.keys import fence
+from streamlog.metadata.live_objects import new_objects
 from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.mover import Mover
@@ -206,10 +213,16 @@ class TenureMetadata:
         return await self._mover.open_streams(wanted, accept_data_loss=False, force=True)
 
     async def take_over_previous(
-        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
+        self,
+        wal_tenures: frozenset[Tenure],
+        *,
+        accept_data_loss: bool = False,
+        before_taking: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Tenure]:
         self._check_open()
-        return await self._mover.take_over_previous(wal_tenures, accept_data_loss=accept_data_loss)
+        return await self._mover.take_over_previous(
+            wal_tenures, accept_data_loss=accept_data_loss, before_taking=before_taking
+        )
 
     async def take_over(self, tenure: Tenure, *, accept_data_loss: bool = False) -> None:
         """Seals another, dead tenure and takes all its streams (`Mover.take_over`)."""
@@ -238,6 +251,16 @@ class TenureMetadata:
     async def live_objects(self, *, after: int = 0, limit: int = 1000) -> list[LiveObject]:
         self._check_open()
         return await self._lookup.live_objects(after, limit)
+
+    def object_files(self) -> ObjectFiles:
+        return self._lookup.object_files()
+
+    def object_blocks(self, file: str) -> AsyncIterator[Sequence[ObjectColumns]]:
+        self._check_open()
+        return self._lookup.object_blocks(file)
+
+    def new_objects(self) -> list[LiveObject]:
+        return new_objects(self._follower.state.fold.generations)
 
     async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
         self._check_open()

@@ -50,6 +50,7 @@ async def fill_metadata(
     node_id: int,
     objects: int,
     streams: int = 1000,
+    object_bytes: int = OBJECT_BYTES,
 ) -> Filled:
     """`objects` objects with ranges of 4 streams each, in an empty cluster; no data is stored.
 
@@ -59,7 +60,9 @@ async def fill_metadata(
     blocks = 1 + objects // id_block.OBJECTS.block_ids
     first_object = 1 << id_block.OBJECTS.block_bits
     first_stream = 1 << id_block.STREAMS.block_bits
-    base_ref = await _put_base(store, tenure, first_object, objects, first_stream, streams)
+    base_ref = await _put_base(
+        store, tenure, first_object, objects, first_stream, streams, object_bytes
+    )
     ends = [_ranges_of(i, objects, streams) * RECORDS_PER_RANGE for i in range(streams)]
     table = StreamTable(
         array("Q", range(first_stream, first_stream + streams)),
@@ -110,6 +113,7 @@ async def _put_base(
     objects: int,
     first_stream: int,
     streams: int,
+    object_bytes: int,
 ) -> FileRef:
     step = streams // RANGES_PER_OBJECT
     changes: dict[int, RangeChange] = {}
@@ -127,7 +131,7 @@ async def _put_base(
         high = min(low + OBJECTS_PER_BLOCK, first_object + objects)
         block = encode_objects(
             [
-                ObjectEntry(i, OBJECT_BYTES, OBJECT_BYTES - 4096, 4000, i & 0xFFFF, 4, 0)
+                ObjectEntry(i, object_bytes, object_bytes - 4096, 4000, i & 0xFFFF, 4, 0)
                 for i in range(low, high)
             ]
         )
