@@ -7,7 +7,6 @@ said as a fact about the mutated engine.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +23,7 @@ from streamlog.format import wal_frame
 from streamlog.kvstore.interface import Compare, Operation, Put, ValueIs
 from streamlog.log.producers import ProducerStates
 from streamlog.metadata import checkpoint_build, checkpointer, mover, plan
-from streamlog.metadata.follower import Follower
+from streamlog.metadata.compaction_tenure import OwnCompactionTenure
 from streamlog.metadata.garbage import Garbage
 from streamlog.metadata.keys import fence
 from streamlog.metadata.object_ids import ObjectIds
@@ -254,23 +253,17 @@ def _strip_by_holder(patch: Patch) -> None:
     patch.set(plan._EntryDraft, "_is_mine", lambda self, info, epoch: info.holder == self._tenure)
 
 
-_is_moving: contextvars.ContextVar[bool] = contextvars.ContextVar("is_moving", default=False)
+def _opened_at_old_end(patch: Patch) -> None:
+    async def open_streams(self: Any, wanted: Any, **options: Any) -> Any:
+        fold = self._follower.state.fold
+        before = {stream_id: fold.row(stream_id) for stream_id, _ in wanted}
+        rows = await original(self, wanted, **options)
+        return [
+            replace(row, end=before[row.stream_id].end) if before[row.stream_id] else row
+            for row in rows
+        ]
 
-
-def _not_folded_after_move(patch: Patch) -> None:
-    async def move(self: Any, *arguments: Any, **options: Any) -> Any:
-        token = _is_moving.set(True)
-        try:
-            return await original_move(self, *arguments, **options)
-        finally:
-            _is_moving.reset(token)
-
-    async def reach(self: Any, revision: int) -> None:
-        if not _is_moving.get():
-            await original_reach(self, revision)
-
-    original_move = patch.set(mover.Mover, "_move", move)
-    original_reach = patch.set(Follower, "reach", reach)
+    original = patch.set(mover.Mover, "open_streams", open_streams)
 
 
 def _epoch_not_compared(patch: Patch) -> None:
@@ -346,6 +339,13 @@ def _sweep_without_key(patch: Patch) -> None:
             checkpointer._names = names
 
     original = patch.set(checkpointer.Checkpointer, "sweep_files", sweep)
+
+
+# Compaction.
+
+
+def _inputs_not_looked_at(patch: Patch) -> None:
+    patch.set(OwnCompactionTenure, "_check_inputs", lambda self, replacement: None)
 
 
 # Deleting.
@@ -495,10 +495,10 @@ MUTANTS: tuple[Mutant, ...] = (
         _without(b"m", b"f"),
     ),
     Mutant(
-        "not folded after a move",
-        "a stream is opened at the end known before the move",
+        "opened at the old end",
+        "a stream is opened at the end that was known before the move",
         "object",
-        _not_folded_after_move,
+        _opened_at_old_end,
     ),
     Mutant(
         "strip by holder",
@@ -532,6 +532,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sweep ignores k", "checkpoint files that are named are swept", "object", _sweep_without_key
+    ),
+    Mutant(
+        "compactions not counted",
+        "a compaction commits whatever others did since it was planned",
+        "object",
+        _without(b"x", b"x"),
+    ),
+    Mutant(
+        "overtaken compactor commits",
+        "a compaction that another one overtook does not look at its inputs again",
+        "object",
+        _inputs_not_looked_at,
     ),
     Mutant("pins ignored", "pins do not hold deletions up", "object", _pins_ignored),
     Mutant("no deletion delay", "dead objects are deleted at once", "object", _no_deletion_delay),

@@ -39,7 +39,7 @@ WILD_CLOCK_SKEW_MS = 120_000
 KIB = 1 << 10
 
 NODE_CONFIG = StreamEngineConfig(
-    append=AppendConfig(append_bytes_max=MIB, drain_timeout_ms=10_000),
+    append=AppendConfig(append_bytes_max=MIB, drain_timeout_ms=3_000),
     flush=FlushConfig(flush_bytes_target=64 * KIB),
     upload=UploadConfig(upload_bytes_target=64 * KIB, upload_interval_ms=300),
     object=ObjectConfig(block_target_bytes=4 * KIB),

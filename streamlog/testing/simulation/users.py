@@ -127,8 +127,11 @@ class StreamUser:
         start_before, end_before = model.start, model.end
         options = OpenStreamOptions()
         row = node.engine.metadata.stream(self.stream_id)
-        if row is not None and self._random.random() < 0.2:
-            options = OpenStreamOptions(epoch=row.epoch + 1 + int(self._random.random() * 3))
+        if row is not None and self._random.random() < 0.3:
+            # Some name an epoch that was there already: they are fenced.
+            options = OpenStreamOptions(
+                epoch=max(0, row.epoch + int(self._random.random() * 5) - 1)
+            )
         self._tally.count("open")
         try:
             if row is not None and row.holder != node.tenure and self._random.random() < 0.2:
