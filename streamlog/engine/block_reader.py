@@ -210,6 +210,9 @@ class BlockReader:
                     (row.object_id, block.position), batches, _memory_bytes(batches), group
                 )
         except StreamlogError as error:
+            if isinstance(error, Corrupt):
+                # A small object's damaged body must not outlive its repair in the store.
+                self.indexes.discard(lambda key: key == row.object_id)
             self._fail(row, left, error)
         except asyncio.CancelledError:
             self._fail(row, left, _closed())
