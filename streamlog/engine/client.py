@@ -217,6 +217,7 @@ class EngineStreamClient:
         appends of an epoch that was lost could be taken for the new one's.
         """
         engine = self._engine
+        await engine.forget_foreign(stream_id)
         core = engine.cores.get(stream_id)
         if core is not None:
             core.is_closing = True
@@ -225,9 +226,6 @@ class EngineStreamClient:
             except BaseException:
                 core.is_closing = False
                 raise
-        if stream_id in engine.foreign:
-            await engine.drain()
-            engine.foreign.discard(stream_id)
 
     def _go_on(self, stream_id: int, error: BaseException) -> None:
         """The stream was not opened: who has it under the old epoch may go on.

@@ -28,7 +28,7 @@ from streamlog.engine.group_commit import GroupCommit
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.object_writer import ObjectWriter
-from streamlog.engine.recovery import recovered_group, replay
+from streamlog.engine.recovery import Found, place, read_wal, recovered_group
 from streamlog.engine.sequencer import Sequencer
 from streamlog.engine.stream_core import ErrorFactory, StreamCore
 from streamlog.engine.uploader import Uploader
@@ -155,8 +155,17 @@ class Engine:
             held = wal.tenures
             if self.group_commit is not None or wal.live_bytes:
                 await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
-            await metadata.take_over_previous(held)
-            await self._recover(wal)
+            found = await read_wal(wal, metadata, held)
+
+            async def give_up() -> None:
+                # Of a tenure that this WAL names later, whose streams did not come from here, the
+                # next replay would take it for its own.
+                if found.last_sequence and not found.groups:
+                    wal.release(found.last_sequence)
+                    await wal.persist_release()
+
+            await metadata.take_over_previous(held, before_taking=give_up)
+            self._recover(wal, found)
         else:
             await metadata.take_over_previous(frozenset())
         if self.group_commit is not None:
@@ -215,6 +224,25 @@ class Engine:
                 if self.failure is not None:
                     raise
 
+    async def forget_foreign(self, stream_id: int) -> None:
+        """No replay finds an append of a stream that was lost any more, on return.
+
+        Waits until what was appended before the call is in the store, for the WAL is released in
+        order. Errors: DiskFull, StoreUnavailable (of the WAL); the engine's failure.
+        """
+        wal = self.parts.wal
+        if stream_id not in self.foreign:
+            return
+        if wal is not None:
+            through = wal.last_sequence
+            while wal.released_through < through:
+                self.check_open()
+                self.press()
+                self._progress.clear()
+                await self._progress.wait()
+            await wal.persist_release()
+        self.foreign.discard(stream_id)
+
     async def wait_stopped(self) -> StreamlogError:
         """Returns when the engine has failed, with the reason."""
         await self._failed.wait()
@@ -261,9 +289,10 @@ class Engine:
         )
         await self.background.close()
 
-    async def _recover(self, wal: WriteAheadLog) -> None:
-        found = await replay(wal, self.metadata)
-        self.foreign |= found.foreign
+    def _recover(self, wal: WriteAheadLog, read: Found) -> None:
+        found = place(read, self.metadata)
+        if read.groups:
+            self.foreign |= read.foreign
         overhead = self.config.append.batch_overhead_bytes
         for sequence, entries in found.groups:
             items = []
@@ -280,8 +309,8 @@ class Engine:
                 "replayed the WAL",
                 extra={"appends": found.batches, "size_bytes": found.size_bytes},
             )
-        elif found.last_sequence:
-            wal.release(found.last_sequence)
+        elif read.last_sequence:
+            wal.release(read.last_sequence)
 
     def _policy(self, is_disk: bool) -> ClosePolicy:
         if is_disk:
@@ -378,7 +407,6 @@ class Engine:
             reason.__cause__ = error
         self.failure = reason
         self._failed.set()
-        self._progress.set()
         self._stop(lambda: _again(reason, True), lambda: _again(reason, False))
 
     def _stop(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
@@ -386,6 +414,7 @@ class Engine:
             return
         self.uploader.stop()
         self.sequencer.close(refused, sequenced)
+        self._progress.set()
         for core in self.cores.values():
             core.halt(refused)
 

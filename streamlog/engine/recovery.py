@@ -1,8 +1,9 @@
 """Replays the local WAL: everything acknowledged and not uploaded takes its place again.
 
-Called when the fold shows this tenure as holder of the streams that earlier tenures of this node
-held. For each entry, in WAL order:
-1. its stream is gone, or another node's: skipped and logged; whoever moved it accepted the loss;
+`read_wal` before this tenure takes the streams that earlier tenures of its node hold, `place` when
+the fold shows it as their holder. For each entry, in WAL order:
+1. its stream is gone, or another node's, or was last held by a later tenure than the entry's that
+   had another WAL: skipped and logged; whoever moved it accepted the loss;
 2. it ends at or before the stream's end in the fold: it was committed;
 3. it starts at the current end: taken;
 4. it overlaps what was taken, with the same or an older epoch: a second copy of a write that failed
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from dataclasses import dataclass, field
 
 from streamlog.engine.group import Group, Pending
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
-from streamlog.metadata.interface import Metadata, StreamRow
+from streamlog.metadata.interface import Metadata, StreamRow, Tenure
 from streamlog.model.batch import StreamState
 from streamlog.wal.log import WriteAheadLog
 
@@ -44,42 +46,74 @@ class _Taken:
         self.end = self.entries[-1].end_offset if self.entries else self.row.end
 
 
+@dataclass(slots=True)
+class Found:
+    """The WAL's groups, without what is not to be replayed: streams in `foreign`."""
+
+    groups: list[tuple[int, list[StreamEntry]]] = field(default_factory=list)
+    foreign: set[int] = field(default_factory=set)
+    last_sequence: int = 0
+
+
 class Replay:
-    """`groups`: what was taken, in WAL order. `foreign`: streams whose entries were skipped."""
+    """`groups`: what was taken, in WAL order."""
 
     def __init__(self) -> None:
         self.groups: list[tuple[int, list[StreamEntry]]] = []
-        self.foreign: set[int] = set()
-        self.last_sequence = 0
         self.batches = 0
         self.size_bytes = 0
 
 
-async def replay(wal: WriteAheadLog, metadata: Metadata) -> Replay:
-    """Reads the whole WAL. Errors: Corrupt."""
+async def read_wal(wal: WriteAheadLog, metadata: Metadata, named: frozenset[Tenure]) -> Found:
+    """Reads the whole WAL. `named`: the tenures that it named before this one. Errors: Corrupt."""
+    found = Found()
+    async for group in wal.recover():
+        found.last_sequence = group.sequence
+        entries = []
+        for entry in group.entries:
+            row = metadata.stream(entry.stream_id)
+            if row is not None and _is_ours(row.holder, group.tenure, named):
+                entries.append(entry)
+            elif entry.stream_id not in found.foreign:
+                found.foreign.add(entry.stream_id)
+                log.warning(
+                    "the WAL has appends of a stream that went elsewhere",
+                    extra={"stream_id": entry.stream_id, "exists": row is not None},
+                )
+        if entries:
+            found.groups.append((group.sequence, entries))
+    return found
+
+
+def _is_ours(holder: Tenure, writer: Tenure, named: frozenset[Tenure]) -> bool:
+    """Whether what `writer` left in the WAL still belongs to a stream of `holder`.
+
+    A holder that came later, with another WAL, got the stream from somebody who had given it up. An
+    earlier one is what recovered metadata says: it does not know of the writer.
+    """
+    return holder.node_id == writer.node_id and (holder in named or holder < writer)
+
+
+def place(found: Found, metadata: Metadata) -> Replay:
+    """What goes to the store, under this tenure's epochs. Errors: Corrupt."""
     result = Replay()
     taken: dict[int, _Taken | None] = {}
     places: list[tuple[int, list[StreamEntry]]] = []
-    async for group in wal.recover():
-        result.last_sequence = group.sequence
+    for sequence, entries in found.groups:
         placed: list[StreamEntry] = []
-        for entry in group.entries:
+        for entry in entries:
             stream_id = entry.stream_id
             if stream_id not in taken:
                 row = metadata.stream(stream_id)
                 mine = row if row is not None and row.holder == metadata.tenure else None
                 taken[stream_id] = None if mine is None else _Taken(mine)
                 if mine is None:
-                    result.foreign.add(stream_id)
-                    log.warning(
-                        "the WAL has appends of a stream that this node no longer holds",
-                        extra={"stream_id": stream_id, "exists": row is not None},
-                    )
+                    found.foreign.add(stream_id)
             stream = taken[stream_id]
-            if stream is not None and _place(stream, entry, group.sequence):
+            if stream is not None and _place(stream, entry, sequence):
                 placed.append(entry)
         if placed:
-            places.append((group.sequence, placed))
+            places.append((sequence, placed))
     # Later entries may have cut earlier ones.
     kept = {
         id(entry): stream.row.epoch
@@ -99,7 +133,7 @@ async def replay(wal: WriteAheadLog, metadata: Metadata) -> Replay:
             result.size_bytes += sum(entry.size_bytes for entry in alive)
     if result.groups:
         # What follows was skipped: it may go together with the last group taken.
-        result.groups[-1] = (result.last_sequence, result.groups[-1][1])
+        result.groups[-1] = (found.last_sequence, result.groups[-1][1])
     return result
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -194,10 +194,15 @@ class Metadata(Protocol):
         ...
 
     async def take_over_previous(
-        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
+        self,
+        wal_tenures: frozenset[Tenure],
+        *,
+        accept_data_loss: bool = False,
+        before_taking: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Tenure]:
         """Takes every stream that earlier tenures of this node hold (`ALL`); folded on return.
 
+        `before_taking` is awaited when nothing stands against it, before the first is taken.
         Call it once, after the local WAL durably names this tenure. Returns the tenures taken over.
         Errors: WalPending when one of them wrote a disk WAL, is not drained and is not among
         `wal_tenures` (the tenures whose entries the WAL in hand holds).

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from streamlog.errors import (
@@ -191,7 +191,11 @@ class Mover:
         return [self._opened_row(stream_id, opened[stream_id]) for stream_id, _ in wanted]
 
     async def take_over_previous(
-        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool
+        self,
+        wal_tenures: frozenset[Tenure],
+        *,
+        accept_data_loss: bool,
+        before_taking: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Tenure]:
         """As Metadata.take_over_previous."""
         self._wal_in_hand |= wal_tenures
@@ -208,6 +212,8 @@ class Mover:
                 raise Internal(f"tenure {tenure} holds streams and has no fence")
             if known.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
                 raise wal_pending(tenure)
+        if before_taking is not None:
+            await before_taking()
         taken = []
         for tenure in earlier:
             while tenure in self._follower.state.fold.held:

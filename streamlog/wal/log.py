@@ -278,6 +278,19 @@ class WriteAheadLog:
         self._pool.release(through_sequence)
         self._forget_earlier()
 
+    async def persist_release(self) -> None:
+        """What was released before the call is never recovered again, on return.
+
+        Errors: DiskFull, StoreUnavailable, Closed.
+        """
+        self._check_open()
+        if self._keeper.identity is None:
+            return
+        try:
+            await self._persist_release(self._released_through)
+        except OSError as error:
+            raise self._typed(error, "stating the release in the write-ahead log") from error
+
     async def close(self) -> None:
         """Waits for groups under way; those that wait for room are told Closed.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from streamlog.errors import DiskFull, StreamlogError, StreamNotFound, TenureFenced
@@ -43,11 +43,9 @@ class FakeMetadata:
         self._object_ids = 0
 
     def next_tenure(self) -> None:
-        """A restart: every stream is taken over under the next epoch."""
+        """A restart."""
         self.tenure = Tenure(1, self.tenure.node_epoch + 1)
         self.is_fenced = False
-        for stream_id, row in self.rows.items():
-            self.rows[stream_id] = dataclasses.replace(row, holder=self.tenure, epoch=row.epoch + 1)
 
     def steal(self, *stream_ids: int) -> None:
         """Another node takes the streams; told at once."""
@@ -152,8 +150,19 @@ class FakeMetadata:
         return found
 
     async def take_over_previous(
-        self, wal_tenures: frozenset[Tenure], *, accept_data_loss: bool = False
+        self,
+        wal_tenures: frozenset[Tenure],
+        *,
+        accept_data_loss: bool = False,
+        before_taking: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Tenure]:
+        if before_taking is not None:
+            await before_taking()
+        for stream_id, row in self.rows.items():
+            if row.holder.node_id == self.tenure.node_id and row.holder != self.tenure:
+                self.rows[stream_id] = dataclasses.replace(
+                    row, holder=self.tenure, epoch=row.epoch + 1
+                )
         return []
 
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
@@ -194,6 +203,7 @@ class FakeMetadata:
 @dataclass
 class FakeGroup:
     sequence: int
+    tenure: Tenure
     entries: list[StreamEntry]
 
 
@@ -208,7 +218,18 @@ class FakeWal:
         self.gate = asyncio.Event()
         self.gate.set()
         self.group_bytes_max = 128 << 20
+        self._undone: list[FakeGroup] = []
+        """Released, which a crash undoes."""
         self._sequence = 0
+        self._tenure = Tenure(0, 0)
+
+    @property
+    def last_sequence(self) -> int:
+        return self._sequence
+
+    @property
+    def released_through(self) -> int:
+        return self.released
 
     @property
     def live_bytes(self) -> int:
@@ -216,6 +237,7 @@ class FakeWal:
 
     async def begin(self, tenure: Tenure, *, cluster_id: str) -> None:
         self.tenures |= {tenure}
+        self._tenure = tenure
 
     async def recover(self) -> AsyncIterator[FakeGroup]:
         for group in list(self.groups):
@@ -227,15 +249,28 @@ class FakeWal:
             self.failures -= 1
             if self.failures % 2:
                 self._sequence += 1
-                self.groups.append(FakeGroup(self._sequence, list(entries)))
+                self.groups.append(FakeGroup(self._sequence, self._tenure, list(entries)))
             raise DiskFull("no room", path="wal")
         self._sequence += 1
-        self.groups.append(FakeGroup(self._sequence, list(entries)))
+        self.groups.append(FakeGroup(self._sequence, self._tenure, list(entries)))
         return self._sequence
 
     def release(self, through_sequence: int) -> None:
-        self.released = through_sequence
+        self.released = max(self.released, through_sequence)
+        self._undone += [group for group in self.groups if group.sequence <= through_sequence]
         self.groups = [group for group in self.groups if group.sequence > through_sequence]
+
+    async def persist_release(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DiskFull("no room", path="wal")
+        self._undone = []
+
+    def crash(self) -> None:
+        """What is not durable is gone."""
+        self.groups = self._undone + self.groups
+        self._undone = []
+        self.released = self.groups[0].sequence - 1 if self.groups else self._sequence
 
     async def close(self) -> None:
         pass

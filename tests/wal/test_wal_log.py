@@ -119,6 +119,23 @@ def test_a_release_survives_a_clean_close() -> None:
     asyncio.run(scenario())
 
 
+def test_a_release_that_was_persisted_survives_a_power_cut() -> None:
+    async def scenario() -> None:
+        disk = TornDisk(SeededRandom(5))
+        wal = await begin(disk)
+        for number in range(6):
+            await wal.append(group(b"%d" % number))
+        wal.release(4)
+        await wal.persist_release()
+        wal.release(5)
+        await power_cut(disk)
+        again = await open_wal(disk)
+        assert again.released_through == 4
+        assert [sequence for sequence, _ in await recovered(again)] == [5, 6]
+
+    asyncio.run(scenario())
+
+
 def test_tenures_stay_until_released_and_the_next_has_appended() -> None:
     async def scenario() -> None:
         disk = torn_disk()
