@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 WalMode = Literal["disk", "object"]
 _TAIL_BATCH_BYTES = 400
-"""Memory of a batch in a tail beside its payload; measured with payloads of 10 bytes: 280."""
+"""Memory of a batch in a tail beside its payload: the entry, its tuples and its numbers."""
 _UPLOADS_IN_FLIGHT_MAX = 32
 """Half of the ids that a tenure may hold at a time."""
 

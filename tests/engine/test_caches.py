@@ -66,6 +66,21 @@ def test_a_long_tail_forgets_payloads_as_it_goes() -> None:
     assert len(tail.read(tail.first, tail.end, 10_000)) == 10
 
 
+def test_tiny_batches_are_charged_for_what_they_take_beside_their_payload() -> None:
+    cache = TailCache(1000, 99)
+    tail = cache.tail(0)
+    for base in range(0, 200, 2):
+        tail.push(entry(base, 1), 1)
+    assert cache.memory_bytes == 100 * 100
+    assert cache.held_bytes == 100
+    batches = tail.read(0, 200, 1000)
+    cache.settled([(tail, batch, 1) for batch in batches[:50]])
+    assert (tail.first, cache.memory_bytes) == (100, 50 * 100)
+    cache.settled([(tail, batch, 1) for batch in batches[50:]])
+    assert (tail.first, cache.memory_bytes) == (180, 1000)
+    assert (cache.held_bytes, cache.settled_bytes) == (0, 10)
+
+
 def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
     async def scenario() -> None:
         cache: SingleFlightCache[str, str] = SingleFlightCache(20)
