@@ -2,6 +2,9 @@
 
 A tenure's orphans are judged by a fold that has seen its seal: both come from the same watch, in
 order, so a fence that is sealed here has all its records folded.
+
+What a living tenure of this node gave up is deleted at once, so that its floor can rise, and once
+more later: a PUT whose answer was lost may land after the first. A restart forgets the second.
 """
 
 from __future__ import annotations
@@ -22,6 +25,12 @@ from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.object_ids import ObjectIds, window_ids
 from streamlog.runtime.clock import Clock
+
+
+LATE_MS = 3600 * 1000
+"""No PUT of a living tenure lands so long after it was given up."""
+LATE_IDS_MAX = 4096
+_LATE_IDS_A_RUN = 64
 
 
 class Garbage:
@@ -52,6 +61,8 @@ class Garbage:
         self._listed: dict[Tenure, Orphans] = {}
         """The windows of sealed tenures, as last told."""
         self._swept: set[Tenure] = set()
+        self._late: dict[int, int] = {}
+        """Released ids that were deleted once, with the time of the second deletion (ms)."""
 
     def dead_objects(self, limit: int) -> list[DeadObject]:
         """As Metadata.dead_objects."""
@@ -70,6 +81,11 @@ class Garbage:
         own = self._ids.orphans
         if own:
             found.append(Orphans(self._follower.tenure, tuple(own), is_living=True))
+        now_ms = self._clock.now_ms()
+        late = [object_id for object_id, due_ms in self._late.items() if due_ms <= now_ms]
+        if late:
+            again = tuple(late[:_LATE_IDS_A_RUN])
+            found.append(Orphans(self._follower.tenure, again, is_living=True))
         found += self._compactors.orphans()
         sealed = self._sealed_to_sweep()
         if sealed:
@@ -92,6 +108,8 @@ class Garbage:
 
     async def orphans_deleted(self, orphans: Orphans) -> None:
         """As Metadata.orphans_deleted."""
+        if orphans.is_living:
+            self._deleted_once(orphans.object_ids)
         if orphans.tenure == self._follower.tenure:
             self._ids.swept(orphans.object_ids)
             self._allocator.changed()
@@ -103,6 +121,14 @@ class Garbage:
         self._swept.add(orphans.tenure)
         if orphans.is_final:
             await self._settle(orphans.tenure)
+
+    def _deleted_once(self, object_ids: Iterable[int]) -> None:
+        due_ms = self._clock.now_ms() + min(LATE_MS, self._config.orphan_resweep_ms)
+        for object_id in object_ids:
+            if self._late.pop(object_id, None) is None:
+                self._late[object_id] = due_ms
+        while len(self._late) > LATE_IDS_MAX:
+            del self._late[next(iter(self._late))]
 
     async def oldest_pin(self) -> int | None:
         """As Metadata.oldest_pin."""

@@ -133,6 +133,35 @@ def test_a_living_tenures_window_is_left_alone() -> None:
     asyncio.run(main())
 
 
+def test_what_a_living_tenure_gave_up_is_deleted_twice() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1, orphan_resweep_ms=0) as metadata:
+            given_up = await metadata.allocate_object_id()
+            metadata.release_object_id(given_up)
+            (orphans,) = await metadata.orphan_candidates()
+            assert orphans.object_ids == (given_up,)
+            await metadata.orphans_deleted(orphans)
+            # Its PUT lands only now: below the floor, where no other sweep looks.
+            (again,) = await metadata.orphan_candidates()
+            assert again == orphans
+            await metadata.orphans_deleted(again)
+            assert await metadata.orphan_candidates() == []
+
+    asyncio.run(main())
+
+
+def test_the_second_deletion_has_time() -> None:
+    async def main() -> None:
+        async with World().tenure(1) as metadata:
+            metadata.release_object_id(await metadata.allocate_object_id())
+            (orphans,) = await metadata.orphan_candidates()
+            await metadata.orphans_deleted(orphans)
+            assert await metadata.orphan_candidates() == []
+
+    asyncio.run(main())
+
+
 def test_a_settled_tenure_is_forgotten_after_the_late_sweep() -> None:
     async def main() -> None:
         world = World()
