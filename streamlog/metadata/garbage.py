@@ -26,7 +26,6 @@ from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.object_ids import ObjectIds, window_ids
 from streamlog.runtime.clock import Clock
 
-
 LATE_MS = 3600 * 1000
 """No PUT of a living tenure lands so long after it was given up."""
 LATE_IDS_MAX = 4096
