@@ -142,9 +142,10 @@ def _unreached(report: dict[str, Any], files: dict[str, str]) -> list[Unreached]
             if line in facts["executed_lines"]:
                 text = source[to - 1].strip() if to > 0 else ""
                 found.append(Unreached(names[path], line, source[line - 1].strip(), text))
-        for function in facts["functions"].values():
+        for name, function in facts["functions"].items():
             lines = function["missing_lines"]
-            if lines and not function["executed_lines"]:
+            # A module's own lines ran before the measurement began.
+            if name and lines and not function["executed_lines"]:
                 text = source[lines[0] - 1].strip()
                 found.append(Unreached(names[path], lines[0], "never called", text))
     return sorted(set(found))

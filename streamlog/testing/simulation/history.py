@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import StreamlogError
+from streamlog.errors import NotFound
 from streamlog.log.abstract import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import DATA_PREFIX
@@ -359,9 +359,7 @@ class _History:
                 for row in node.engine.metadata.streams():
                     await take_over_holder(node, row.stream_id)
                 await asyncio.sleep(0.5)
-            except StreamlogError as error:
-                if error.code != 10031:
-                    raise
-                return
+            except NotFound:
+                return  # an attempt that failed half-way had gone so far
             else:
                 return
