@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from streamlog.compaction.catalog import Catalog
 from streamlog.compaction.config import CompactionConfig
@@ -33,7 +32,7 @@ from streamlog.compaction.planner import (
     end_stream,
     plan,
 )
-from streamlog.compaction.spec import OUTPUTS_MAX, CompactionSpec, Job, Rows
+from streamlog.compaction.spec import OUTPUTS_MAX, CompactionSpec, Job
 from streamlog.errors import (
     Conflict,
     Corrupt,
@@ -62,8 +61,6 @@ from streamlog.runtime.offload import Lane, Offload
 log = logging.getLogger(__name__)
 
 PRESSURE_INTERVAL_S = 0.5
-STEP_ROWS = 64
-"""Look-ups between which the loop serves others: below a millisecond."""
 FUTILE_MAX = 64
 COMMIT_TRIES = 30
 COMMIT_RETRY_S = 1.0
@@ -100,6 +97,7 @@ class Compactor:
         config: CompactionConfig,
         metrics: CompactionMetrics,
         pressure: Callable[[], float] = lambda: 0.0,
+        catalog: Catalog | None = None,
     ) -> None:
         """`pressure`: the share of the append budget in use, 0 to 1."""
         self._metadata = metadata
@@ -109,7 +107,7 @@ class Compactor:
         self._config = config
         self._metrics = metrics
         self._pressure = pressure
-        self._catalog = Catalog(metadata, store, offload, config)
+        self._catalog = catalog or Catalog(metadata, store, offload, config)
         self._background = Background("compactor", self._fail)
         self._tenure: CompactionTenure | None = None
         self._merges: list[_Merge] = []
@@ -120,6 +118,11 @@ class Compactor:
         self._missed: dict[int, int] = {}
         self._labels: set[tuple[str, str]] = set()
         self._turn = asyncio.Lock()
+
+    @property
+    def backlog(self) -> Mapping[Tier, int]:
+        """Objects that are not settled, at the last look."""
+        return self._catalog.backlog
 
     def start(self) -> None:
         """Goes on by itself until `close`."""
@@ -233,26 +236,18 @@ class Compactor:
         if not facts:
             return Plan(None, None)
         end = end_stream(facts, merge.next_stream, self._config)
+        own = {f.row.object_id: f.rows.between(merge.next_stream, end) for f in facts}
+        live = await self._metadata.live_parts(own)
         inputs: list[PlannedInput] = []
         for one in facts:
-            live = await self._live(one, merge.next_stream, end)
-            if len(live):
-                sizes = await self._offload.run(Lane.CPU, one.bytes_of, live)
-                inputs.append(PlannedInput(one.row, live, sizes, one.attribute_bytes))
+            rows = live[one.row.object_id]
+            if len(rows):
+                sizes = await self._offload.run(Lane.CPU, one.bytes_of, rows)
+                inputs.append(PlannedInput(one.row, rows, sizes, one.attribute_bytes))
         is_reclaiming = merge.tier == DEAD and self._is_dead(facts, inputs, merge, end)
         return await self._offload.run(
             Lane.CPU, _plan, point, inputs, end, self._config, is_reclaiming
         )
-
-    async def _live(self, one: ObjectFacts, first_stream: int, end_stream: int) -> Rows:
-        """In steps, between which the loop serves others."""
-        own, live = one.rows.between(first_stream, end_stream), Rows()
-        rows = iter(own)
-        while step := list(islice(rows, STEP_ROWS)):
-            for row in await self._metadata.live_parts(one.row.object_id, step):
-                live.append(row)
-            await asyncio.sleep(0)
-        return live
 
     def _is_dead(
         self,

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
@@ -37,7 +36,8 @@ import zstandard
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.rows import ObjectRow, RangeRow
+from streamlog.format.rows import ObjectRow
+from streamlog.format.rows import Rows as Rows
 from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.metadata.interface import NewObject, Tenure
 from streamlog.runtime.buffers import Buffer
@@ -74,48 +74,6 @@ class OutputKind(IntEnum):
     STREAM = 1
     """One stream's."""
     STREAM_SET = 2
-
-
-class Rows:
-    """Ranges by (stream id, start) as columns of 8 bytes each: 10,000 take 320 KB."""
-
-    __slots__ = ("ends", "epochs", "starts", "streams")
-
-    def __init__(self, rows: Iterable[RangeRow] = ()) -> None:
-        self.streams = array("Q")
-        self.epochs = array("Q")
-        self.starts = array("Q")
-        self.ends = array("Q")
-        for row in rows:
-            self.append(row)
-
-    def append(self, row: RangeRow) -> None:
-        self.streams.append(row.stream_id)
-        self.epochs.append(row.epoch)
-        self.starts.append(row.start)
-        self.ends.append(row.end)
-
-    def __len__(self) -> int:
-        return len(self.streams)
-
-    def __iter__(self) -> Iterator[RangeRow]:
-        return map(RangeRow, self.streams, self.epochs, self.starts, self.ends)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rows) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def between(self, first_stream: int, end_stream: int) -> Rows:
-        """Rows of streams first (inclusive) to end (exclusive)."""
-        low = bisect_left(self.streams, first_stream)
-        high = bisect_left(self.streams, end_stream, low)
-        found = Rows()
-        found.streams = self.streams[low:high]
-        found.epochs = self.epochs[low:high]
-        found.starts = self.starts[low:high]
-        found.ends = self.ends[low:high]
-        return found
 
 
 @dataclass(frozen=True, slots=True)

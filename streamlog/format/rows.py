@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,3 +41,45 @@ class RangeRow(NamedTuple):
     epoch: int
     start: int
     end: int
+
+
+class Rows:
+    """Ranges by (stream id, start) as columns of 8 bytes each: 10,000 take 320 KB."""
+
+    __slots__ = ("ends", "epochs", "starts", "streams")
+
+    def __init__(self, rows: Iterable[RangeRow] = ()) -> None:
+        self.streams = array("Q")
+        self.epochs = array("Q")
+        self.starts = array("Q")
+        self.ends = array("Q")
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: RangeRow) -> None:
+        self.streams.append(row.stream_id)
+        self.epochs.append(row.epoch)
+        self.starts.append(row.start)
+        self.ends.append(row.end)
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def __iter__(self) -> Iterator[RangeRow]:
+        return map(RangeRow, self.streams, self.epochs, self.starts, self.ends)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def between(self, first_stream: int, end_stream: int) -> Rows:
+        """Rows of streams first (inclusive) to end (exclusive)."""
+        low = bisect_left(self.streams, first_stream)
+        high = bisect_left(self.streams, end_stream, low)
+        found = Rows()
+        found.streams = self.streams[low:high]
+        found.epochs = self.epochs[low:high]
+        found.starts = self.starts[low:high]
+        found.ends = self.ends[low:high]
+        return found

@@ -11,12 +11,13 @@ up the window of the node's uploads. What it stored and did not commit is swept 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from streamlog.format.checkpoint_blocks import ObjectColumns
-from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectRow, RangeRow, Tenure
+from streamlog.format.rows import Rows
+from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectRow, Tenure
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,11 @@ class CompactionMetadata(Metadata, Protocol):
         """Objects in no file yet: committed since that checkpoint."""
         ...
 
-    async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
-        """Of an object's own `rows`, sorted, the parts that live in it now, under their epochs.
+    async def live_parts(self, own: Mapping[int, Rows]) -> dict[int, Rows]:
+        """Of objects' own rows the parts that live in them now, under their epochs, by object id.
 
-        Costs a look-up for each stream; neighbours share blocks.
+        Costs a look-up for each stream, however many of the objects have it; neighbours share
+        blocks. Others are served meanwhile.
         """
         ...
 

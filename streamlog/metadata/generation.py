@@ -86,17 +86,33 @@ class Generation:
 
 def find(ranges: array[int], start: int, end: int, limit: int) -> list[FoundRange]:
     """Those that overlap [start, end), in order, the first up to `limit`."""
-    count = len(ranges) // 2
-    index = bisect_right(memoryview(ranges)[1::2], start)
-    found: list[FoundRange] = []
-    while index < count and len(found) < limit:
-        at = 2 * index
-        low = ranges[at - 1] if index else ranges[0]
-        if low >= end:
-            break
-        found.append(FoundRange(low, ranges[at + 1], ranges[at + 2]))
-        index += 1
-    return found
+    ends = memoryview(ranges)[1::2]
+    first = bisect_right(ends, start)
+    # Each range begins where the one before it ends.
+    last = min(1 + bisect_left(ends, end, first), len(ends), first + limit)
+    if first >= last or (ranges[2 * first - 1] if first else ranges[0]) >= end:
+        return []
+    lows = (
+        ranges[2 * first - 1 : 2 * last - 1 : 2]
+        if first
+        else ranges[0:1] + ranges[1 : 2 * last - 1 : 2]
+    )
+    found = map(
+        FoundRange,
+        lows,
+        ranges[2 * first + 1 : 2 * last : 2],
+        ranges[2 * first + 2 : 2 * last + 1 : 2],
+    )
+    return list(found)
+
+
+def covers(generations: Sequence[Generation], stream_id: int, start: int) -> bool:
+    """Nothing from `start` on is in older ranges than these generations have."""
+    for generation in generations:
+        ranges = generation.ranges.get(stream_id)
+        if ranges is not None:
+            return ranges[0] <= start
+    return False
 
 
 def pieces_of(patches: array[int]) -> list[FoundRange]:

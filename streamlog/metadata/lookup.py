@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
@@ -19,14 +18,14 @@ from streamlog.metadata.checkpoint_runs import block_in, runs
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
 from streamlog.metadata.fold import Fold
 from streamlog.metadata.follower import Follower
-from streamlog.metadata.generation import find_in_all
-from streamlog.metadata.interface import LiveRange, ObjectRow, RangeRow
+from streamlog.metadata.generation import covers, find_in_all
+from streamlog.metadata.interface import LiveRange, ObjectRow
 from streamlog.metadata.live_objects import find_live_objects, row_of
 from streamlog.metadata.loader import State
 from streamlog.metadata.overlay import FoundRange, fill
 
 T = TypeVar("T")
-PARTS_AT_ONCE = 64
+PARTS_AT_ONCE = 256
 
 
 class Lookup:
@@ -75,42 +74,13 @@ class Lookup:
                 for block in range(first, last)
             ]
 
-    async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
-        """As CompactionMetadata.live_parts."""
-        found: list[RangeRow] = []
-        for stream_id, group in groupby(rows, _stream_of):
-            own = list(group)
-            live = await self._of_object(object_id, stream_id, own[0].start, own[-1].end)
-            for row in own:
-                for start, end in live:
-                    low, high = max(row.start, start), min(row.end, end)
-                    if low < high:
-                        found.append(RangeRow(stream_id, row.epoch, low, high))
-        return found
-
     async def ranges(self, stream_id: int, start: int, end: int) -> list[FoundRange]:
         """Live ranges that overlap [start, end), the first ones, clipped to the stream's start."""
+        fold = self._follower.state.fold
+        window = _window(fold, stream_id, start, end)
+        if window is None or covers(fold.generations, stream_id, window.start):
+            return _in_memory(fold, stream_id, window)
         return await self._with_levels(lambda state: self._ranges(state, stream_id, start, end))
-
-    async def _of_object(
-        self, object_id: int, stream_id: int, start: int, end: int
-    ) -> list[tuple[int, int]]:
-        """What of [start, end) lives in the object, neighbours as one."""
-        live: list[tuple[int, int]] = []
-        at = start
-        while at < end:
-            part = await self.ranges(stream_id, at, end)
-            for one in part:
-                if one.object_id != object_id:
-                    continue
-                if live and live[-1][1] == one.start:
-                    live[-1] = (live[-1][0], one.end)
-                else:
-                    live.append((one.start, one.end))
-            if len(part) < PARTS_AT_ONCE:
-                break
-            at = part[-1].end
-        return live
 
     async def _locate(
         self, state: State, stream_id: int, start: int, end: int, limit: int
@@ -146,7 +116,7 @@ class Lookup:
             state.fold.generations, stream_id, window.start, window.end, PARTS_AT_ONCE
         )
         found = await self._with_files(levels, stream_id, newest, window, PARTS_AT_ONCE)
-        return [one._replace(start=max(one.start, window.first)) for one in found]
+        return _clipped(found, window.first)
 
     async def _with_files(
         self,
@@ -206,6 +176,20 @@ class _Window(NamedTuple):
     end: int
 
 
+def _in_memory(fold: Fold, stream_id: int, window: _Window | None) -> list[FoundRange]:
+    if window is None:
+        return []
+    found = find_in_all(fold.generations, stream_id, window.start, window.end, PARTS_AT_ONCE)
+    return _clipped(found, window.first)
+
+
+def _clipped(found: list[FoundRange], first: int) -> list[FoundRange]:
+    """Only the first of them can begin before the stream does."""
+    if found and found[0].start < first:
+        found[0] = found[0]._replace(start=first)
+    return found
+
+
 def _window(fold: Fold, stream_id: int, start: int, end: int) -> _Window | None:
     if stream_id not in fold.info:
         return None
@@ -230,7 +214,3 @@ async def _filled(
     except StopIteration as done:
         found: list[FoundRange] = done.value
         return found
-
-
-def _stream_of(row: RangeRow) -> int:
-    return row.stream_id

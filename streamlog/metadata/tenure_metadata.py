@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from streamlog.errors import (
@@ -16,6 +16,7 @@ from streamlog.errors import (
     TenureFenced,
 )
 from streamlog.format.checkpoint_blocks import ObjectColumns
+from streamlog.format.rows import Rows
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpointer import Checkpointer
@@ -37,12 +38,12 @@ from streamlog.metadata.interface import (
     LiveRange,
     ObjectRow,
     Orphans,
-    RangeRow,
     StreamRow,
     Tenure,
 )
 from streamlog.metadata.keys import fence
 from streamlog.metadata.live_objects import new_objects
+from streamlog.metadata.live_parts import live_parts
 from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.mover import Mover
@@ -262,9 +263,9 @@ class TenureMetadata:
     def new_objects(self) -> list[LiveObject]:
         return new_objects(self._follower.state.fold.generations)
 
-    async def live_parts(self, object_id: int, rows: Sequence[RangeRow]) -> list[RangeRow]:
+    async def live_parts(self, own: Mapping[int, Rows]) -> dict[int, Rows]:
         self._check_open()
-        return await self._lookup.live_parts(object_id, rows)
+        return await live_parts(own, self._lookup.ranges)
 
     async def open_compaction_tenure(self, *, ids_max: int) -> CompactionTenure:
         self._check_open()

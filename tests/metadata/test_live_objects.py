@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from streamlog.format.rows import Rows
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.interface import CommitEntry, NewObject, ObjectRow, RangeRow, TrimEntry
+from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.testing.metadata_filler import fill_metadata
 from tests.metadata.test_checkpoint import CountingStore
 from tests.metadata.world import World, append, create, new_object
 
 OBJECTS = 20_000
 BLOCK = 16 << 10
+
+
+async def parts(
+    metadata: TenureMetadata, object_id: int, own: Sequence[RangeRow]
+) -> list[RangeRow]:
+    """Those that live, alone or beside another object's."""
+    both = await metadata.live_parts({object_id: Rows(own), 1 << 60: Rows(own)})
+    assert both.keys() == {object_id, 1 << 60}
+    assert not len(both[1 << 60])
+    return list(both[object_id])
 
 
 def test_a_page_reads_a_few_blocks_whatever_the_number_of_objects() -> None:
@@ -50,7 +63,7 @@ def test_parts_of_neighbouring_streams_share_their_blocks() -> None:
             await metadata.commit(CommitEntry(objects=[new]))
             await metadata.checkpoint()
             store.gets.clear()
-            assert await metadata.live_parts(new.row.object_id, new.ranges) == new.ranges
+            assert await parts(metadata, new.row.object_id, new.ranges) == new.ranges
             assert len(store.gets) <= 2000 * 40 // BLOCK + 2
 
     asyncio.run(main())
@@ -70,14 +83,14 @@ def test_parts_are_what_no_trim_and_no_compaction_took_under_their_epochs() -> N
             output = NewObject(ObjectRow(object_id, 1, 1, 1, 1), [RangeRow(a, 1, 0, 20)])
             await metadata.commit(CommitEntry(trims=[TrimEntry(a, 1, 2), TrimEntry(b, 1, 7)]))
             expected = [RangeRow(a, 1, 2, 4), RangeRow(a, 3, 4, 10), RangeRow(b, 1, 7, 10)]
-            assert await metadata.live_parts(wide.row.object_id, own) == expected
+            assert await parts(metadata, wide.row.object_id, own) == expected
             await compactor.commit(Replacement(point, [wide.row.object_id, later], [output]))
             for _ in range(2):
-                assert await metadata.live_parts(wide.row.object_id, own) == expected[2:]
-                assert await metadata.live_parts(later, [RangeRow(a, 1, 10, 20)]) == []
-                parts = await metadata.live_parts(object_id, [RangeRow(a, 1, 0, 20)])
-                assert parts == [RangeRow(a, 1, 2, 20)]
-                assert await metadata.live_parts(later, [RangeRow(999, 1, 0, 20)]) == []
+                assert await parts(metadata, wide.row.object_id, own) == expected[2:]
+                assert await parts(metadata, later, [RangeRow(a, 1, 10, 20)]) == []
+                found = await parts(metadata, object_id, [RangeRow(a, 1, 0, 20)])
+                assert found == [RangeRow(a, 1, 2, 20)]
+                assert await parts(metadata, later, [RangeRow(999, 1, 0, 20)]) == []
                 await metadata.checkpoint()
 
     asyncio.run(main())
