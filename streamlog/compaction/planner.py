@@ -362,19 +362,38 @@ def _outputs(
 
 
 def _even(parts: Sequence[_Part], max_bytes: int) -> Iterator[_Piece]:
-    """`parts` cut into pieces of about the same size, below `max_bytes` unless a part is larger."""
+    """`parts` cut into pieces of about the same size, below `max_bytes` unless a part is larger.
+
+    What an input holds without a gap is one range to the fold, whatever its epochs: it is not cut.
+    """
     if not parts:
         return
     size_bytes = sum(part.size_bytes for part in parts)
     wanted = size_bytes / max(-(-size_bytes // max_bytes), 1)
     piece, done, goal = _Piece(), 0, wanted
-    for part in parts:
-        if piece.rows and (
-            piece.size_bytes + part.size_bytes > max_bytes or done + part.size_bytes / 2 > goal
-        ):
+    for whole in _whole(parts):
+        held = sum(part.size_bytes for part in whole)
+        if piece.rows and (piece.size_bytes + held > max_bytes or done + held / 2 > goal):
             yield piece
             piece = _Piece()
             goal += wanted
-        piece.add(part)
-        done += part.size_bytes
+        for part in whole:
+            piece.add(part)
+        done += held
     yield piece
+
+
+def _whole(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """Parts that one input holds without a gap, together."""
+    whole: list[_Part] = []
+    for part in parts:
+        last = whole[-1] if whole else None
+        if last and (last.input, last.stream_id, last.end) != (
+            part.input,
+            part.stream_id,
+            part.start,
+        ):
+            yield whole
+            whole = []
+        whole.append(part)
+    yield whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -68,6 +68,12 @@ def merged(rows: Sequence[RangeRow]) -> list[tuple[int, int, int, int]]:
     return done
 
 
+def without_epochs(rows: Iterable[RangeRow]) -> list[tuple[int, int, int]]:
+    """(stream, start, end), those that meet as one."""
+    one_epoch = [row._replace(epoch=0) for row in rows]
+    return [(stream, start, end) for stream, _, start, end in merged(one_epoch)]
+
+
 @st.composite
 def inputs(draw: st.DrawFn) -> list[PlannedInput]:
     """Objects with parts of streams that go on from object to object, with gaps and epochs."""
@@ -77,11 +83,13 @@ def inputs(draw: st.DrawFn) -> list[PlannedInput]:
     for number in range(draw(st.integers(2, 8))):
         rows, sizes = [], []
         for stream in sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=8))):
-            epochs[stream] = epochs.get(stream, 1) + draw(st.integers(0, 1))
             start = ends.get(stream, 0) + draw(st.sampled_from([0, 0, 0, 5]))
-            ends[stream] = start + draw(st.integers(1, 50))
-            rows.append(RangeRow(stream, epochs[stream], start, ends[stream]))
-            sizes.append(draw(st.sampled_from([100, 20_000, 150_000])))
+            for _ in range(draw(st.sampled_from([1, 1, 3]))):
+                epochs[stream] = epochs.get(stream, 1) + draw(st.integers(0, 1))
+                ends[stream] = start + draw(st.integers(1, 50))
+                rows.append(RangeRow(stream, epochs[stream], start, ends[stream]))
+                sizes.append(draw(st.sampled_from([100, 20_000, 150_000])))
+                start = ends[stream]
         facts = facts_of(number + 1, rows, sizes)
         made.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
     return made
@@ -96,10 +104,15 @@ def test_every_live_row_is_covered_once_and_whole(given_inputs: list[PlannedInpu
     rows = [row for one in given_inputs for row in one.rows]
     assert covered(found) == merged(rows)
     assert merged([row for one in found.spec.inputs for row in one.rows]) == merged(rows)
-    ends = {(row.stream_id, row.end) for row in rows}
+    # An input's rows that meet are one range to the fold, whatever their epochs.
+    wholes = [one for given_input in given_inputs for one in without_epochs(given_input.rows)]
+    ends = {(stream, end) for stream, _, end in wholes}
+    placed = [one for output in found.spec.outputs for one in without_epochs(output.rows)]
+    for stream, start, end in wholes:
+        assert [1 for s, low, high in placed if s == stream and low <= start and end <= high] == [1]
+    assert all((stream, end) in ends for stream, _, end in placed)
     for output in found.spec.outputs:
         assert list(output.rows) == sorted(output.rows, key=lambda row: (row[0], row[2]))
-        assert all((row.stream_id, row.end) in ends for row in output.rows)
         kinds = {row.stream_id for row in output.rows}
         assert (output.kind is OutputKind.STREAM) == (len(kinds) == 1)
     assert len(found.spec.outputs) <= OUTPUTS_MAX
