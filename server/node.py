@@ -23,6 +23,7 @@ from prometheus_client import disable_created_metrics
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.objectstore.url import LocalUrl, RocksUrl
 from streamlog.repair.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
@@ -62,8 +63,8 @@ def with_places(node: NodeConfig, mode: str) -> NodeConfig:
     return replace(
         node,
         data=str(folder),
-        store=f"local://{folder}/objects",
-        meta=node.meta or f"rocksdb://{folder}/meta",
+        store=str(LocalUrl(f"{folder}/objects")),
+        meta=node.meta or str(RocksUrl(f"{folder}/meta")),
         wal_dir=node.wal_dir or str(folder / "wal"),
     )
 

@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from streamlog.demo.ports import free_port
 from streamlog.errors import StreamlogError, Unavailable
+from streamlog.objectstore.url import RocksUrl
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+PORT_TIMEOUT_S = 20.0
+PORT_WAIT_S = 0.2
 
 
 class NodeProcess:
@@ -41,7 +45,7 @@ class NodeProcess:
         self._more = environment or {}
         self._mode = mode
         self._wal = wal
-        self._listen = "127.0.0.1:0"
+        self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._reading: threading.Thread | None = None
         self.banner: dict[str, object] = {}
@@ -49,7 +53,7 @@ class NodeProcess:
     @property
     def server(self) -> str:
         """HOST:PORT of the node's gRPC listener."""
-        return self._listen
+        return f"127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int:
@@ -61,9 +65,25 @@ class NodeProcess:
         return self._folder / "node.log"
 
     def start(self) -> float:
-        """Starts the node and waits until it serves; how many seconds that took."""
+        """Starts the node and waits until it serves; how many seconds that took.
+
+        Errors: Unavailable; a port that is in use is waited for.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
+        self._port = self._port or free_port()
+        while True:
+            try:
+                self._start_once()
+                break
+            except Unavailable as error:
+                is_taken = "cannot listen on" in error.message
+                if not is_taken or time.monotonic() - begun > PORT_TIMEOUT_S:
+                    raise
+                time.sleep(PORT_WAIT_S)
+        return time.monotonic() - begun
+
+    def _start_once(self) -> None:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -75,16 +95,14 @@ class NodeProcess:
                 start_new_session=True,
             )
         self.banner = self._await_banner(self._process)
-        self._listen = str(self.banner["grpc"])
-        return time.monotonic() - begun
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "streamlog.cli", self._mode, "--json"]
-        command += ["--wal", self._wal, "--listen", self._listen, "--http-listen", "127.0.0.1:0"]
+        command += ["--wal", self._wal, "--listen", self.server, "--http-listen", "127.0.0.1:0"]
         data = self._folder / "data"
         if self._store is None:
             return [*command, "--data", str(data)]
-        places = ["--store", self._store, "--meta", f"rocksdb://{data}/meta"]
+        places = ["--store", self._store, "--meta", str(RocksUrl(f"{data}/meta"))]
         return [*command, *places, "--wal-dir", str(data / "wal")]
 
     def _environment(self) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from streamlog.demo.go_tools import go_tool
+from streamlog.demo.ports import free_port
 from streamlog.errors import Unavailable
 
 START_TIMEOUT_S = 30.0
@@ -92,7 +93,7 @@ class S3Server:
         """Returns when the server takes connections. Errors: Unavailable."""
         program = go_tool(self._kind.module, self._kind.version)
         (self._folder / "buckets").mkdir(parents=True, exist_ok=True)
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         environment = {
             **os.environ,
             self._kind.access_variable: self.access_key,
@@ -129,6 +130,8 @@ class S3Server:
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                if process.poll() is not None:
+                    raise ConnectionError(f"port {self.port} is another server's")
                 return
             except OSError as error:
                 if process.poll() is None and time.monotonic() < give_up_at:
@@ -201,9 +204,3 @@ def _has_attributes(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -14,6 +14,7 @@ from streamlog.objectstore.errors import check_limit
 from streamlog.objectstore.interface import ListPage, ObjectInfo
 from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.local_files import LocalFiles
+from streamlog.objectstore.url import LocalUrl
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
@@ -60,7 +61,7 @@ class LocalObjectStore:
 
     @property
     def url(self) -> str:
-        return f"local://{self._root}"
+        return str(LocalUrl(str(self._root)))
 
     async def put(
         self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False

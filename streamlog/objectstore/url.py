@@ -30,6 +30,11 @@ META_FORMS = {
 _MEANT = {"file": "local", "s3a": "s3", "s3n": "s3", "rocks": "rocksdb", "mem": "memory"}
 
 
+def _quoted(path: str) -> str:
+    """As it stands in a URL that is parsed again."""
+    return quote(path, safe="/:@!$&'()*+,;=~")
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryUrl:
     """Ends with the process."""
@@ -43,7 +48,7 @@ class LocalUrl:
     path: str
 
     def __str__(self) -> str:
-        return f"local://{self.path}"
+        return f"local://{_quoted(self.path)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class S3Url:
             "client": self.client if self.client != "boto3" else None,
         }
         query = urlencode({k: v for k, v in given.items() if v is not None}, safe=":/")
-        return f"s3://{self.bucket}/{quote(self.prefix)}{'?' if query else ''}{query}"
+        return f"s3://{self.bucket}/{_quoted(self.prefix)}{'?' if query else ''}{query}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class RocksUrl:
     path: str
 
     def __str__(self) -> str:
-        return f"rocksdb://{self.path}"
+        return f"rocksdb://{_quoted(self.path)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class EtcdUrl:
 
     def __str__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.endpoints)
-        return f"etcd://{hosts}/{self.prefix}"
+        return f"etcd://{hosts}/{_quoted(self.prefix)}"
 
 
 @dataclass(frozen=True, slots=True)
