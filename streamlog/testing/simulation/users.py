@@ -189,7 +189,8 @@ class StreamUser:
         writer.next_batch += 1
         draw, expected, token = random(), None, None
         if draw < 0.15:
-            expected = stream.next_offset + (1 if random() < 0.5 else 0)
+            wrong = stream.confirm_offset if random() < 0.5 else stream.next_offset + 1
+            expected = stream.next_offset if random() < 0.5 else wrong
         elif draw < 0.18:
             token = WRONG_TOKEN
         elif draw < 0.2:
