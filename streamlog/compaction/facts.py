@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import sub
 
 from streamlog.compaction.spec import Rows
-from streamlog.format.object_footer import decode_footer
-from streamlog.format.object_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES, decode_index
+from streamlog.format.object_footer import decode_rows
+from streamlog.format.object_index import (
+    INDEX_HEADER_BYTES,
+    INDEX_ROW_BYTES,
+    ObjectIndex,
+    decode_index,
+)
 from streamlog.format.rows import ObjectRow
 from streamlog.runtime.buffers import Buffer
 
@@ -46,8 +52,14 @@ class ObjectFacts:
 
     def bytes_of(self, rows: Rows) -> array[int]:
         """An estimate for each of `rows`, which are parts of this object's own, in order."""
-        found, at = array("Q"), 0
-        own = self.rows
+        own, at = self.rows, 0
+        if len(rows):
+            first = bisect_left(own.streams, rows.streams[0])
+            last = first + len(rows)
+            if rows == own.part(first, last):
+                sizes = map(sub, self.totals[first + 1 : last + 1], self.totals[first:last])
+                return array("Q", map(max, sizes, repeat(1)))
+        found = array("Q")
         for stream, start, end in zip(rows.streams, rows.starts, rows.ends, strict=True):
             while (own.streams[at], own.ends[at]) < (stream, end):
                 at += 1
@@ -69,19 +81,19 @@ def read_facts(row: ObjectRow, tail: Buffer, object_key: str) -> ObjectFacts:
     """`tail`: the object's bytes from its index region to its end. Errors: Corrupt."""
     view = memoryview(tail)
     index = decode_index(view[: row.index_length], row, object_key=object_key)
-    footer = decode_footer(
-        view[row.index_length :], size_bytes=row.size_bytes, object_key=object_key
-    )
-    rows = Rows(footer.ranges)
-    sizes = array("Q", bytes(8 * len(rows)))
-    at = 0
-    for block in index.blocks():
-        while at + 1 < len(rows) and (rows.streams[at], rows.ends[at]) <= (
-            block.stream_id,
-            block.start,
-        ):
-            at += 1
-        if len(rows):
-            sizes[at] += block.length
+    rows = decode_rows(view[row.index_length :], size_bytes=row.size_bytes, object_key=object_key)
     attribute_bytes = row.index_length - INDEX_HEADER_BYTES - INDEX_ROW_BYTES * len(index)
-    return ObjectFacts(row, rows, sizes, attribute_bytes)
+    return ObjectFacts(row, rows, _sizes(rows, index), attribute_bytes)
+
+
+def _sizes(rows: Rows, index: ObjectIndex) -> array[int]:
+    streams, starts, lengths = index.sizes()
+    if streams == rows.streams and starts == rows.starts:
+        return array("Q", lengths)
+    sizes, at, last = array("Q", bytes(8 * len(rows))), 0, len(rows) - 1
+    for stream_id, start, length in zip(streams, starts, lengths, strict=True):
+        while at < last and (rows.streams[at], rows.ends[at]) <= (stream_id, start):
+            at += 1
+        if last >= 0:
+            sizes[at] += length
+    return sizes

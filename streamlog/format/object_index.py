@@ -36,12 +36,14 @@ and CRC stay where they are in every version; policy in object_header.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from struct import Struct
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt
+from streamlog.format.columns import from_planes
 from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BATCH_BYTES, BLOCK_HEADER_BYTES, BlockRow, Compression
@@ -116,6 +118,15 @@ class ObjectIndex:
     def blocks(self) -> list[BlockRow]:
         """All of them, by (stream id, start)."""
         return [self.block(number) for number in range(self._count)]
+
+    def sizes(self) -> tuple[array[int], array[int], array[int]]:
+        """Columns of all blocks: stream id, start, length. What they say is not checked."""
+        rows, size = self._rows, _ROW.size
+        stream, start, length = (
+            b"".join([rows[at + byte :: size] for byte in range(width)])
+            for at, width in ((0, 8), (8, 8), (32, 4))
+        )
+        return from_planes("Q", stream), from_planes("Q", start), from_planes("I", length)
 
     def numbers_for(self, stream_id: int, start: int, end: int) -> range:
         """Numbers of the stream's blocks that overlap [start, end), in order."""

@@ -69,17 +69,21 @@ class Rows:
         return map(RangeRow, self.streams, self.epochs, self.starts, self.ends)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rows) and list(self) == list(other)
+        return isinstance(other, Rows) and self._columns() == other._columns()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.streams, self.starts, self.ends, self.epochs
+
+    def part(self, first: int, end: int) -> Rows:
+        """Rows number first (inclusive) to end (exclusive)."""
+        found = Rows()
+        found.streams, found.epochs = self.streams[first:end], self.epochs[first:end]
+        found.starts, found.ends = self.starts[first:end], self.ends[first:end]
+        return found
 
     def between(self, first_stream: int, end_stream: int) -> Rows:
         """Rows of streams first (inclusive) to end (exclusive)."""
         low = bisect_left(self.streams, first_stream)
-        high = bisect_left(self.streams, end_stream, low)
-        found = Rows()
-        found.streams = self.streams[low:high]
-        found.epochs = self.epochs[low:high]
-        found.starts = self.starts[low:high]
-        found.ends = self.ends[low:high]
-        return found
+        return self.part(low, bisect_left(self.streams, end_stream, low))
