@@ -81,7 +81,7 @@ def show(state: State, **resource: Any) -> None:
     if bound is not None:
         click.echo(
             f"\nPUTs cost at most ${bound.dollars_per_month:.2f} a month beside full batches: "
-            f"{bound.setting} allows {bound.rate_per_s:g} a second ({bound.prices})."
+            f"{bound.setting} allows {bound.rate_per_s:g} a second ({bound.prices}).{bound.trade}"
         )
 
 
@@ -93,6 +93,8 @@ class _PutBound:
     dollars_per_month: float
     setting: str
     prices: str
+    trade: str
+    """What it costs in latency, as a sentence to append; empty for wal=disk."""
 
 
 def _put_bound(values: Mapping[str, str]) -> _PutBound | None:
@@ -111,7 +113,10 @@ def _put_bound(values: Mapping[str, str]) -> _PutBound | None:
     cost = request_costs(config, wal=wal)
     setting = by_interval if wal == "disk" else by_rate
     prices = f"{PRICES_OF}, list prices of {PRICES_DATE}"
-    return _PutBound(cost.put_rate_max_per_s, cost.put_dollars_per_month_max, setting, prices)
+    rate = cost.put_rate_max_per_s
+    wait = f" An append that comes sooner waits, up to {1000 / rate:g} ms; higher is quicker."
+    trade = "" if wal == "disk" else wait
+    return _PutBound(rate, cost.put_dollars_per_month_max, setting, prices, trade)
 
 
 @config.command()

@@ -11,8 +11,13 @@ from streamlog.format.entry import StreamEntry
 from streamlog.format.object_build import BuiltObject, build_object
 from streamlog.format.object_footer import ObjectIdentity
 from streamlog.metadata.interface import Metadata, NewObject
-from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.offload import Lane, Offload
+
+BUILD_INLINE_ENTRIES = 64
+BUILD_INLINE_BYTES = 64 * 1024
+"""Smaller objects are built on the loop: 10 to 300 µs (1 ms with zstd), where a thread costs 50 to
+250 µs until it answers."""
 
 
 class WrittenObject:
@@ -49,7 +54,10 @@ class ObjectWriter:
         identity = ObjectIdentity(
             self._metadata.cluster_id, tenure.node_id, tenure.node_epoch, object_id
         )
-        built = await self._offload.run(Lane.CPU, self._build, identity, entries)
+        if _is_small(entries):
+            built = self._build(identity, entries)
+        else:
+            built = await self._offload.run(Lane.CPU, self._build, identity, entries)
         return WrittenObject(
             object_id, built.parts, built.size_bytes, NewObject(built.row, built.ranges)
         )
@@ -61,3 +69,10 @@ class ObjectWriter:
             compression=self._config.compression,
             block_target_bytes=self._config.block_target_bytes,
         )
+
+
+def _is_small(entries: Sequence[StreamEntry]) -> bool:
+    return (
+        len(entries) <= BUILD_INLINE_ENTRIES
+        and sum(parts_size(entry.parts) for entry in entries) <= BUILD_INLINE_BYTES
+    )

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Self, TypeVar, TypeVarTuple
 
 import boto3
+import botocore
 from botocore import exceptions as boto
 from botocore.config import Config
 
@@ -40,6 +41,7 @@ Response = Mapping[str, Any]
 
 ABORT_GRACE_S = 2.0
 PUT_ID = "streamlog-put"
+_USER_AGENT = f"streamlog Boto3/{boto3.__version__} Botocore/{botocore.__version__}"
 _CHECKSUMS: Mapping[str, str] = {"crc32c": "ChecksumCRC32C", "md5": "ContentMD5"}
 
 
@@ -294,7 +296,8 @@ def _client(url: S3Url, config: StoreConfig) -> Any:
                 connect_timeout=config.connect_timeout_ms / 1000,
                 read_timeout=config.read_timeout_ms / 1000,
                 max_pool_connections=config.puts_in_flight_max + config.gets_in_flight_max,
-                user_agent_extra="streamlog",
+                # A fixed one: boto3 would put its own together anew, twice for each request.
+                user_agent=_USER_AGENT,
             ),
         )
     except (boto.BotoCoreError, ValueError) as error:

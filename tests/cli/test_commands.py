@@ -351,6 +351,7 @@ def test_config_show_says_what_puts_cost_at_most(wal: str, dollars: str, setting
     text = subprocess.run(command, capture_output=True, env=environment, check=True).stdout
     last = text.decode().splitlines()[-1]
     assert last.startswith(f"PUTs cost at most ${dollars} a month beside full batches: {setting} ")
+    assert ("up to 100 ms" in last) == (wal == "object")
     command.append("--json")
     shown = json.loads(
         subprocess.run(command, capture_output=True, env=environment, check=True).stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -16,9 +16,12 @@ from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConf
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
+from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.testing.slow_store import SlowStore
 from streamlog.testing.stream_conformance import StreamConformance
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import Components, OpenEngine, WalMode
@@ -34,18 +37,30 @@ CONFIG = StreamEngineConfig(
 
 
 class GatedOffload(ThreadOffload):
-    """Holds back what makes an append durable: WAL writes, or the building of objects."""
+    """Holds back WAL writes, which make an append durable with wal=disk."""
 
-    def __init__(self, mode: WalMode) -> None:
+    def __init__(self, gate: asyncio.Event) -> None:
         super().__init__()
-        self._held = Lane.WAL if mode == "disk" else Lane.CPU
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self._gate = gate
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        if lane is self._held:
-            await self.gate.wait()
+        if lane is Lane.WAL:
+            await self._gate.wait()
         return await super().run(lane, fn, *args)
+
+
+class GatedStore(SlowStore):
+    """Holds back PUTs, which make an append durable with wal=object."""
+
+    def __init__(self, store: ObjectStore, gate: asyncio.Event) -> None:
+        super().__init__(store)
+        self._gate = gate
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        await self._gate.wait()
+        return await super().put(key, parts, if_absent=if_absent)
 
 
 class EngineUnderTest:
@@ -66,18 +81,15 @@ class EngineUnderTest:
         self._folder = folder
         self._exit = exit_stack
         self._clock = SystemClock()
-        self._parts = Components(
-            clock=self._clock,
-            store=MemoryObjectStore(self._clock),
-            kv=MemoryKVStore(self._clock),
-        )
+        self._store = MemoryObjectStore(self._clock)
+        self._parts = Components(clock=self._clock, kv=MemoryKVStore(self._clock))
         self._process = AsyncExitStack()
         self._engine: OpenEngine
-        self._offload: GatedOffload
+        self._gate: asyncio.Event
 
     async def start(self) -> None:
         self._process = await self._exit.enter_async_context(AsyncExitStack())
-        self._engine, self._offload = await self._open(self._process, 1)
+        self._engine, self._gate = await self._open(self._process, 1)
         self.client = self._engine.streams
 
     @property
@@ -91,7 +103,7 @@ class EngineUnderTest:
     async def crashed(self) -> None:
         await self._engine.kill()
         # A thread that is in a write ends it, whatever became of the process's tasks.
-        self._offload.gate.set()
+        self._gate.set()
         await self._process.aclose()
         await self.start()
 
@@ -100,16 +112,19 @@ class EngineUnderTest:
         return engine.streams
 
     def hold(self) -> None:
-        self._offload.gate.clear()
+        self._gate.clear()
 
     def release(self) -> None:
-        self._offload.gate.set()
+        self._gate.set()
 
     def deadline(self, seconds: float) -> float:
         return self._clock.monotonic() + seconds
 
-    async def _open(self, stack: AsyncExitStack, node_id: int) -> tuple[OpenEngine, GatedOffload]:
-        offload = GatedOffload(self._mode)
+    async def _open(self, stack: AsyncExitStack, node_id: int) -> tuple[OpenEngine, asyncio.Event]:
+        gate = asyncio.Event()
+        gate.set()
+        offload = GatedOffload(gate) if self._mode == "disk" else ThreadOffload()
+        store = GatedStore(self._store, gate) if self._mode == "object" else self._store
         stack.push_async_callback(offload.close)
         engine = await stack.enter_async_context(
             streamlog.open(
@@ -118,10 +133,10 @@ class EngineUnderTest:
                 wal_dir=self._folder / f"wal{node_id}",
                 node_id=node_id,
                 config=self._config,
-                components=dataclasses.replace(self._parts, offload=offload),
+                components=dataclasses.replace(self._parts, offload=offload, store=store),
             )
         )
-        return engine, offload
+        return engine, gate
 
 
 class _OverEngine(StreamConformance):
