@@ -410,6 +410,12 @@ async def open_metadata_store(
     return await _open_kv(meta, clock, offload)
 
 
+def is_shared(meta: str | None, store: str) -> bool:
+    """Whether several processes may have the metadata open; None: what goes with `store`."""
+    url = default_meta(parse_store_url(store)) if meta is None else parse_meta_url(meta)
+    return not isinstance(url, MemoryUrl | RocksUrl)
+
+
 def _threads(plan: _Plan, config: StreamEngineConfig) -> dict[Lane, int]:
     """A remote store has as many threads as connections: each request keeps one of both."""
     if not plan.is_remote:

@@ -140,6 +140,7 @@ def _print(summary: dict[str, Any], seen: Any, entries: bool) -> None:
 @_folder
 @store_options
 @config_option
+@click.option("--force", is_flag=True, help="Also while another process runs as this node.")
 @more_option
 @json_option
 @pass_state
@@ -149,13 +150,14 @@ def upload(
     store: str | None,
     meta: str | None,
     file: str | None,
+    force: bool,
     more: dict[str, str],
 ) -> None:
     """Bring what the log in DIR holds into the store.
 
     For a node that does not come back: everything that it acknowledged is uploaded and committed,
     and any other node may open its streams. Nothing is lost when this is interrupted; start it
-    again. Refused while the node runs, and with the metadata of another cluster.
+    again. Refused while the node runs, here or elsewhere, and with the metadata of another cluster.
     """
     import asyncio
 
@@ -166,7 +168,7 @@ def upload(
     if store is None:
         raise click.UsageError("where to? give --store URL, and --meta URL")
     config = settings.load(file, None, more).engine
-    done: Uploaded = asyncio.run(bring(folder, Places(store, meta), config, note))
+    done: Uploaded = asyncio.run(bring(folder, Places(store, meta), config, note, force=force))
     if state.json:
         emit(_plain(done))
         return

@@ -13,9 +13,11 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.engine.cluster import read_cluster_id
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import Corrupt, DataInUse, ForeignCluster, Invalid
+from streamlog.errors import Conflict, Corrupt, DataInUse, ForeignCluster, Invalid
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.fold import Fold
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.keys import lease, node
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.loader import Loader
 from streamlog.runtime.clock import SystemClock
@@ -27,6 +29,7 @@ from streamlog.wal.inspection import SeenEntry, WalContent, inspect
 from streamlog.wiring import (
     WAL_LOCK_NAME,
     Components,
+    is_shared,
     open_metadata_store,
     open_object_store,
 )
@@ -99,13 +102,18 @@ async def look(folder: Path, places: Places | None, config: StreamEngineConfig) 
 
 
 async def upload(
-    folder: Path, places: Places, config: StreamEngineConfig, say: Callable[[str], None]
+    folder: Path,
+    places: Places,
+    config: StreamEngineConfig,
+    say: Callable[[str], None],
+    *,
+    force: bool = False,
 ) -> Uploaded:
     """Everything acknowledged that the folder holds is committed, and the streams can be opened by
-    any node, on return.
+    any node, on return. `force`: also while another process runs as the node, which is fenced.
 
-    Errors: Invalid (no WAL, or several nodes'), Corrupt, DataInUse (the node runs), ForeignCluster,
-    OSError, Unavailable.
+    Errors: Invalid (no WAL, or several nodes'), Corrupt, DataInUse (the folder's node runs),
+    Conflict (the node runs elsewhere), ForeignCluster, OSError, Unavailable.
     """
     offload = ThreadOffload()
     try:
@@ -121,13 +129,15 @@ async def upload(
             )
         async with _metadata(places, offload) as (kv, cluster_id):
             _check_cluster(content, cluster_id, places)
+            (node_id,) = content.node_ids
+            if cluster_id is not None and not force and is_shared(places.meta, places.store):
+                await check_away(kv, cluster_id, node_id)
             fold = await _fold(kv, cluster_id, places, config, offload)
     finally:
         await offload.close()
     states = shares(content, fold)
     done = [one for one in states if one.state == PENDING]
     appends, size_bytes = sum(one.appends for one in done), sum(one.size_bytes for one in done)
-    (node_id,) = content.node_ids
     say(f"… uploading {appends} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
     await _drain(folder, places, node_id, config, say)
     after = _inspected(folder)
@@ -139,6 +149,25 @@ async def upload(
         size_bytes,
         len({one.stream_id for one in done}),
         tuple(sorted({one.stream_id for one in states if one.state in (ELSEWHERE, GONE)})),
+    )
+
+
+async def check_away(kv: KVStore, cluster_id: str, node_id: int) -> None:
+    """An upload takes the node's id: whoever runs under it would be fenced. Errors: Conflict."""
+    prefix = prefix_of(cluster_id)
+    found = await kv.get(node.key(prefix, node_id))
+    if found is None:
+        return
+    known = node.decode(found.value)
+    tenure = Tenure(node_id, known.node_epoch)
+    if await kv.get(lease.key(prefix, tenure)) is None:
+        return
+    at = f" at {known.address}" if known.address else ""
+    raise Conflict(
+        f"node {node_id} seems to run{at}: its tenure {tenure} keeps its lease alive, and an "
+        "upload would fence it. Stop it first, or start it with this folder; if it has just died, "
+        "try again when its lease has ended, or use --force",
+        holder=str(tenure),
     )
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from streamlog.errors import AlreadyExists, Invalid, ObjectNotFound, ValueConflict
 
 
+class Misplaced(Invalid):
+    """There is no such bucket, or not in that region: a wrong URL, or a bucket that was deleted."""
+
+
 def not_found(key: str) -> ObjectNotFound:
     return ObjectNotFound(f"there is no object {key}", object_key=key)
 

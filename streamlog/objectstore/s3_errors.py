@@ -20,7 +20,7 @@ from streamlog.errors import (
     Unauthorized,
     ValueConflict,
 )
-from streamlog.objectstore.errors import not_found
+from streamlog.objectstore.errors import Misplaced, not_found
 from streamlog.objectstore.s3_requests import RangeNotSatisfiable
 from streamlog.objectstore.s3_retry import WRITES
 from streamlog.objectstore.url import S3Url
@@ -73,8 +73,10 @@ NOTHING_DONE = frozenset(
         "ConditionalRequestConflict",
         "RequestTimeout",
         "BadDigest",
+        "XMinioAdminBucketQuotaExceeded",
         "503",
         "429",
+        "408",
     }
 )
 """The store refused and may take the same request later."""
@@ -129,13 +131,13 @@ def refused(
     if code == "PreconditionFailed" or status == 412:
         return ValueConflict(f"a condition of the {operation} of {key} does not hold")
     if code == "NoSuchBucket":
-        return Invalid(
+        return Misplaced(
             f"there is no bucket {url.bucket} at {where(url)}: make it, or mend the store URL",
             operation=operation,
         )
     if (code in KEY_CODES or (status == 404 and not code)) and key:
         return not_found(key)
-    if code in NOTHING_DONE or status in (429, 503):
+    if code in NOTHING_DONE or status in (408, 429, 503):
         return StoreUnavailable(
             f"{where(url)} refused a {operation} for now: {text}", operation=operation
         )
@@ -149,7 +151,7 @@ def refused(
     )
     if code in WRONG_REGION:
         right = f"region={region}" if region else "the bucket's own region"
-        return Invalid(
+        return Misplaced(
             f"the region {url.region or '(default)'} is wrong for {url.bucket} at {where(url)}; "
             f"give {right} in the store URL. The store says: {text}",
             operation=operation,

@@ -2,7 +2,7 @@
 
 Errors of each: ObjectNotFound, ValueConflict (a condition does not hold), StoreUnavailable (nothing
 happened, or nothing was asked for), OutcomeUnknown (writes that may have happened), Unauthorized,
-Invalid (bucket, region, a request that the store refuses), Internal. An implementation repeats
+Misplaced, Invalid (a request that the store refuses), Internal. An implementation repeats
 nothing.
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from streamlog.errors import OutcomeUnknown, StoreUnavailable, Unauthorized
+from streamlog.objectstore.errors import Misplaced
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.runtime.clock import Clock
@@ -30,7 +31,7 @@ class Tries:
         *,
         is_trusted: bool = True,
     ) -> None:
-        """`is_trusted`: credentials were accepted once; a refusal is a mood that may pass."""
+        """`is_trusted`: bucket and credentials were there once; what is gone may come back."""
         self._operation = operation
         self._clock = clock
         self._random = random
@@ -59,7 +60,7 @@ class Tries:
                 failure: StoreUnavailable | OutcomeUnknown = error
             except StoreUnavailable as error:
                 failure = error
-            except Unauthorized as error:
+            except (Unauthorized, Misplaced) as error:
                 if not self._is_trusted:
                     raise
                 failure = StoreUnavailable(error.message, **error.fields)

@@ -13,6 +13,7 @@ from functools import partial
 
 from streamlog.errors import (
     Closed,
+    Invalid,
     InvalidName,
     ObjectNotFound,
     OutcomeUnknown,
@@ -21,6 +22,7 @@ from streamlog.errors import (
     ValueConflict,
 )
 from streamlog.objectstore.errors import (
+    Misplaced,
     already_exists,
     changed,
     check_limit,
@@ -52,7 +54,8 @@ class S3ObjectStore:
     """Objects under a prefix of a bucket; what else lies there is not listed.
 
     Modification times are the store's own, in whole seconds. Credentials that were accepted at the
-    start and are refused later (rotated, a policy that changes) make the store unavailable.
+    start and are refused later (rotated, a policy that changes) make the store unavailable, and so
+    does a bucket that goes away: both may come back.
     Cancelling a call ends the wait: a request under way may still take effect.
     """
 
@@ -82,7 +85,10 @@ class S3ObjectStore:
         deadline_ms = min(self._config.request_deadline_ms, OPEN_DEADLINE_MS)
         config = dataclasses.replace(self._config, request_deadline_ms=deadline_ms)
         tries = Tries("list", config, self._clock, self._random, self._metrics, is_trusted=False)
-        await tries.run(lambda: self._requests.list(self._root, None, 1))
+        try:
+            await tries.run(lambda: self._requests.list(self._root, None, 1))
+        except Misplaced as error:
+            raise Invalid(error.message, **error.fields) from error
 
     @property
     def url(self) -> str:

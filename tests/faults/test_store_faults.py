@@ -223,6 +223,35 @@ def test_a_store_that_is_away_for_a_while(s3: S3Tests) -> None:
     run(s3, "boto3", body)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(404, "NoSuchBucket"), Answer(403, "InvalidAccessKeyId")],
+    ids=["bucket", "credentials"],
+)
+def test_a_bucket_or_credentials_that_go_and_come_back(s3: S3Tests, answer: Answer) -> None:
+    async def body(world: World) -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await stream.append(batch(b"before"))
+            world.proxy.plan = lambda request: answer
+            waiting = asyncio.ensure_future(stream.append(batch(b"waits")))
+            with pytest.raises(StoreUnavailable) as raised:
+                await stream.fetch(0, 1, MIB)
+            assert raised.value.is_retryable
+            context = AppendContext(deadline=engine.clock.monotonic() + 0.2)
+            with pytest.raises(OutcomeUnknown):
+                await stream.append(batch(b"told nothing"), context)
+            assert engine.engine.failure is None
+            assert not waiting.done()
+            world.proxy.plan = lambda request: None
+            await waiting
+            await stream.append(batch(b"after"))
+        expected = [b"before", b"waits", b"told nothing", b"after"]
+        await assert_stored_once(world, [(stream.stream_id, expected)])
+
+    run(s3, "boto3", body)
+
+
 def test_reads_fail_typed_while_the_store_is_away_and_go_on_after(s3: S3Tests) -> None:
     async def body(world: World) -> None:
         async with world.engine() as engine:

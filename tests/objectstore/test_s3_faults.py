@@ -287,6 +287,25 @@ def test_refused_credentials_are_waited_out_once_they_were_good(faults: Faults) 
     faults.run(body, IMPATIENT)
 
 
+def test_a_bucket_that_goes_away_may_come_back(faults: Faults) -> None:
+    async def body(world: World) -> None:
+        gone = Answer(404, "NoSuchBucket")
+        world.proxy.plan = Always(lambda _: True, gone)
+        for call in (
+            world.store.put("a", (b"x",)),
+            world.store.put("a", (b"x",), if_absent=True),
+            world.store.get("a"),
+            world.store.list(""),
+            world.store.delete(["a", "b"]),
+        ):
+            with pytest.raises(StoreUnavailable, match="there is no bucket"):
+                await call
+        world.proxy.plan = Script(puts, gone)
+        await world.store.put("a", (b"x",))
+
+    faults.run(body, IMPATIENT)
+
+
 # multipart
 
 

@@ -23,6 +23,7 @@ from streamlog.errors import (
     Unauthorized,
     ValueConflict,
 )
+from streamlog.objectstore.errors import Misplaced
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.s3_errors import typed
 from streamlog.objectstore.store_config import StoreConfig
@@ -75,7 +76,10 @@ def test_what_a_failed_request_may_have_done(
         ("RequestTimeTooSkewed", 403, StoreUnavailable),
         ("PreconditionFailed", 412, ValueConflict),
         ("NoSuchKey", 404, ObjectNotFound),
-        ("NoSuchBucket", 404, Invalid),
+        ("NoSuchBucket", 404, Misplaced),
+        ("PermanentRedirect", 301, Misplaced),
+        ("", 408, StoreUnavailable),
+        ("XMinioAdminBucketQuotaExceeded", 400, StoreUnavailable),
         ("AccessDenied", 403, Unauthorized),
         ("ExpiredToken", 400, Unauthorized),
         ("EntityTooLarge", 400, Invalid),
@@ -128,7 +132,7 @@ def test_no_credentials(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_no_such_bucket(url: str) -> None:
     error = refused(url.replace(BUCKET, "another-bucket"))
-    assert isinstance(error, Invalid)
+    assert type(error) is Invalid
     assert "there is no bucket another-bucket" in error.message
     assert "make it" in error.message
 
