@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamlog.compaction.catalog import Catalog
@@ -21,6 +21,7 @@ from streamlog.compaction.executor import Executor
 from streamlog.compaction.facts import ObjectFacts
 from streamlog.compaction.metrics import CompactionMetrics
 from streamlog.compaction.planner import (
+    ALL,
     DEAD,
     Candidate,
     Choice,
@@ -32,7 +33,7 @@ from streamlog.compaction.planner import (
     end_stream,
     plan,
 )
-from streamlog.compaction.spec import OUTPUTS_MAX, CompactionSpec, Job
+from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job
 from streamlog.errors import (
     Conflict,
     Corrupt,
@@ -62,6 +63,7 @@ log = logging.getLogger(__name__)
 
 PRESSURE_INTERVAL_S = 0.5
 FUTILE_MAX = 64
+FUTILE_S = 3600.0
 COMMIT_TRIES = 30
 COMMIT_RETRY_S = 1.0
 REPLACED_S = 120.0
@@ -111,7 +113,8 @@ class Compactor:
         self._background = Background("compactor", self._fail)
         self._tenure: CompactionTenure | None = None
         self._merges: list[_Merge] = []
-        self._futile: list[frozenset[int]] = []
+        self._futile: dict[frozenset[int], float] = {}
+        """Sets of objects that gained nothing, by the time until which they are left alone."""
         self._quarantine: set[int] = set()
         self._replaced: dict[int, float] = {}
         """Inputs by the time until which they are not looked at."""
@@ -170,7 +173,7 @@ class Compactor:
             def once(
                 candidates: list[Candidate],
                 config: CompactionConfig,
-                futile: list[frozenset[int]],
+                futile: Collection[frozenset[int]],
             ) -> Choice | None:
                 return choices.pop()(candidates, config) if choices else None
 
@@ -182,13 +185,18 @@ class Compactor:
 
     async def _step(
         self,
-        choose: Callable[[list[Candidate], CompactionConfig, list[frozenset[int]]], Choice | None],
+        choose: Callable[
+            [list[Candidate], CompactionConfig, Collection[frozenset[int]]], Choice | None
+        ],
     ) -> bool:
         """One spec, of the merge that is most due. False: nothing is due."""
         now = self._clock.monotonic()
         self._replaced = {one: until for one, until in self._replaced.items() if until > now}
+        self._futile = {ids: until for ids, until in self._futile.items() if until > now}
         busy = frozenset[int]().union(*(merge.ids for merge in self._merges))
-        candidates = await self._catalog.look(self._quarantine | self._replaced.keys())
+        # Such a set can only stay as it is: the catalog has room for others in its place.
+        full = (ids for ids in self._futile if len(ids) >= INPUTS_MAX)
+        candidates = await self._catalog.look(self._quarantine.union(self._replaced, *full))
         self._show()
         free = [one for one in candidates if one.row.object_id not in busy]
         choice = choose(free, self._config, self._futile)
@@ -239,27 +247,26 @@ class Compactor:
         own = {f.row.object_id: f.rows.between(merge.next_stream, end) for f in facts}
         live = await self._metadata.live_parts(own)
         inputs: list[PlannedInput] = []
+        before: dict[int, int] = {}
         for one in facts:
             rows = live[one.row.object_id]
             if len(rows):
                 sizes = await self._offload.run(Lane.CPU, one.bytes_of, rows)
                 inputs.append(PlannedInput(one.row, rows, sizes, one.attribute_bytes))
-        is_reclaiming = merge.tier == DEAD and self._is_dead(facts, inputs, merge, end)
+                before[one.row.object_id] = one.bytes_between(merge.next_stream, end)
+        # Ranges are not bytes: it is only now that is known how much would be freed.
+        dead = [one for one in inputs if self._is_dead([one], before)]
+        if merge.tier == DEAD and dead:
+            inputs = dead
+        is_reclaiming = merge.tier in (DEAD, ALL) and self._is_dead(inputs, before)
         return await self._offload.run(
             Lane.CPU, _plan, point, inputs, end, self._config, is_reclaiming
         )
 
-    def _is_dead(
-        self,
-        facts: list[ObjectFacts],
-        inputs: list[PlannedInput],
-        merge: _Merge,
-        end: int,
-    ) -> bool:
-        """Ranges are not bytes: it is only now that is known how much would be freed."""
-        before = sum(one.bytes_between(merge.next_stream, end) for one in facts)
-        live = sum(sum(one.sizes) for one in inputs)
-        return live <= before * (1 - self._config.dead_share_min)
+    def _is_dead(self, inputs: Sequence[PlannedInput], before: Mapping[int, int]) -> bool:
+        """Most of the bytes that they held, by object, are trimmed."""
+        held = sum(before[one.row.object_id] for one in inputs)
+        return sum(sum(one.sizes) for one in inputs) <= held * (1 - self._config.dead_share_min)
 
     async def _carry_out(self, spec: CompactionSpec) -> None:
         tenure = await self._opened()
@@ -351,9 +358,10 @@ class Compactor:
         )
 
     def _give_up(self, merge: _Merge) -> None:
-        """The same inputs alone are not tried again."""
-        self._futile.append(merge.ids)
-        del self._futile[:-FUTILE_MAX]
+        """The same inputs alone are not tried again for a time: more of them may die."""
+        self._futile[merge.ids] = self._clock.monotonic() + FUTILE_S
+        while len(self._futile) > FUTILE_MAX:
+            del self._futile[next(iter(self._futile))]
 
     def _show(self) -> None:
         found = {

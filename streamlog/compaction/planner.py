@@ -69,6 +69,8 @@ class Tier(NamedTuple):
 
 SETTLED = Tier(0, True)
 DEAD = Tier(0, False)
+ALL = Tier(-1, False)
+"""Of a merge, not of an object: whatever is not settled."""
 
 
 def tier_of(candidate: Candidate, config: CompactionConfig) -> Tier:
@@ -119,22 +121,25 @@ def choose(
 ) -> Choice | None:
     """The merge that is most due: fresh objects first, dead ones last; None when nothing is.
 
-    `futile`: sets of objects that gained nothing; they are not chosen again as they were.
+    `futile`: sets of objects that gained nothing; they are not chosen again as they were, and do
+    not keep others of their tier from being merged.
     """
     by_tier = tiers(candidates, config)
     by_tier.pop(SETTLED, None)
+    tried = frozenset[int]().union(*futile)
     for tier in sorted(by_tier, reverse=True):
-        rows = by_tier[tier]
         if tier == DEAD:
             least = 1
         else:
             least = config.large_objects_min if tier.is_large else config.small_objects_min
-        if len(rows) < least:
-            continue
-        # The oldest ones: their streams' parts are neighbours.
-        chosen = rows[:INPUTS_MAX] if tier != DEAD else _reclaimed(rows, config)
-        if frozenset(row.object_id for row in chosen) not in futile:
-            return Choice(tier, chosen)
+        rows = by_tier[tier]
+        for left in (rows, [row for row in rows if row.object_id not in tried]):
+            if len(left) < least:
+                break
+            # The oldest ones: their streams' parts are neighbours.
+            chosen = left[:INPUTS_MAX] if tier != DEAD else _reclaimed(left, config)
+            if frozenset(row.object_id for row in chosen) not in futile:
+                return Choice(tier, chosen)
     return None
 
 
@@ -155,7 +160,7 @@ def choose_all(candidates: Collection[Candidate], config: CompactionConfig) -> C
     rest.sort(key=attrgetter("object_id"))
     if len(rest) < 2 and not any(tier_of(c, config) == DEAD for c in candidates):
         return None
-    return Choice(DEAD, rest[:REST_MAX])
+    return Choice(ALL, rest[:REST_MAX])
 
 
 @dataclass(frozen=True, slots=True)

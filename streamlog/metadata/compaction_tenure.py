@@ -30,6 +30,7 @@ from streamlog.metadata.own_seal import seal_own
 from streamlog.metadata.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.registration import Registered
 from streamlog.metadata.replacement import check_replaced, record_of
+from streamlog.metadata.steps import run_breathing
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
@@ -167,9 +168,10 @@ class OwnCompactionTenure:
             except (Conflict, Invalid):
                 self._ids.give_up(ids)
                 raise
-            await self._follower.reach(revision)
+            # First: from now on nobody may take them for orphans, whatever becomes of the fold.
             self._ids.committed(ids, floor)
             self._changed.set()
+            await self._follower.reach(revision)
             return Committed(revision, frozen.seq)
 
     def _check_ids(self, replacement: Replacement, ids: Sequence[int]) -> None:
@@ -203,7 +205,7 @@ class OwnCompactionTenure:
     async def _freeze(self, replacement: Replacement, floor: int) -> FrozenRecord:
         fold = self._follower.state.fold
         mark, compactions = fold.mark(self.tenure), fold.compactions.counter
-        record = record_of(replacement, compactions + 1, floor)
+        record = await run_breathing(record_of(replacement, compactions + 1, floor))
         rows = compaction_record.rows_of(record.outputs)
         if rows <= ENCODE_INLINE_ROWS:
             value = compaction_record.encode(record)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from streamlog.compaction.config import CompactionConfig
 from streamlog.compaction.facts import ObjectFacts
 from streamlog.compaction.planner import (
+    ALL,
     DEAD,
     SETTLED,
     Candidate,
@@ -110,7 +111,11 @@ class FoldModel:
                         PlannedInput(one.row, rows, one.bytes_of(rows), one.attribute_bytes)
                     )
             found = plan(
-                CompactionPoint(0, 0), inputs, end, self.config, is_reclaiming=choice.tier == DEAD
+                CompactionPoint(0, 0),
+                inputs,
+                end,
+                self.config,
+                is_reclaiming=choice.tier in (DEAD, ALL),
             )
             at = found.next_stream
             if found.spec is not None:

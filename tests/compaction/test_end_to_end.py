@@ -215,6 +215,45 @@ def test_mostly_trimmed_objects_are_rewritten(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_an_object_dead_by_ranges_alone_does_not_keep_dead_bytes_alive(tmp_path: Path) -> None:
+    """Three of four streams are trimmed: in one object they are crumbs, in another nearly all."""
+
+    async def scenario() -> None:
+        history = History(6)
+        packed = with_compaction(
+            compaction_interval_ms=10**6,
+            stream_object_bytes_min=MIB,
+            object_bytes_max=MIB,
+            spec_bytes_max=MIB,
+            small_objects_min=60,
+            large_objects_min=60,
+        )
+        async with engine(tmp_path, packed) as opened:
+            streams = await make(opened, 8)
+            heavy, light = streams[:4], streams[4:]
+            await history.append(heavy[:1], 40, [5000])
+            for stream in heavy[1:]:
+                await history.append([stream], 1, [20])
+            await compacted(opened)
+            (kept,) = [row.object_id for row in await live(opened)]
+            for stream in light:
+                await history.append([stream], 12, [2000])
+            await compacted(opened)
+            assert len(await live(opened)) == 2
+            for stream in [*heavy[1:], *light[1:]]:
+                await stream.trim(stream.confirm_offset)
+            before = await live(opened)
+            await compacted(opened)
+            after = await live(opened)
+            assert kept in {row.object_id for row in before} & {row.object_id for row in after}
+            (small,) = [row.size_bytes for row in after if row.object_id != kept]
+            (large,) = [row.size_bytes for row in before if row.object_id != kept]
+            assert small < large / 2
+            await history.check(streams)
+
+    run(scenario)
+
+
 def test_a_damaged_object_is_left_alone_and_the_rest_compacted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

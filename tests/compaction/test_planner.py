@@ -24,6 +24,7 @@ from streamlog.compaction.planner import (
     tier_of,
 )
 from streamlog.compaction.spec import (
+    INPUTS_MAX,
     OUTPUT_ROWS_MAX,
     OUTPUTS_MAX,
     OutputKind,
@@ -254,6 +255,17 @@ def test_fresh_objects_go_first_and_dead_ones_last() -> None:
     assert choice is not None
     assert choice.tier == DEAD
     assert choose([*ripe[1:], *fresh[1:]], SMALL) is None
+
+
+def test_what_gains_nothing_does_not_keep_others_from_being_merged() -> None:
+    fresh = [Candidate(ObjectRow(n, 8 * KIB, 0, 0, 0), 16) for n in range(INPUTS_MAX)]
+    futile = [frozenset(range(INPUTS_MAX))]
+    assert choose(fresh, SMALL, futile) is None
+    newer = [Candidate(ObjectRow(100 + n, 8 * KIB, 0, 0, 0), 16) for n in range(4)]
+    choice = choose([*fresh, *newer], SMALL, futile)
+    assert choice is not None
+    assert [row.object_id for row in choice.inputs] == [100, 101, 102, 103]
+    assert choose([*fresh, *newer[1:]], SMALL, futile) is None
 
 
 def test_only_as_much_as_a_spec_takes_is_reclaimed_at_a_time() -> None:
