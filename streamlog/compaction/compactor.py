@@ -31,8 +31,8 @@ from streamlog.compaction.planner import (
     choose,
     choose_all,
     end_stream,
-    plan,
 )
+from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job
 from streamlog.errors import (
     Conflict,
@@ -48,7 +48,6 @@ from streamlog.errors import (
 )
 from streamlog.metadata.compaction_interface import (
     CompactionMetadata,
-    CompactionPoint,
     CompactionTenure,
     Replacement,
 )
@@ -259,9 +258,8 @@ class Compactor:
         if merge.tier == DEAD and dead:
             inputs = dead
         is_reclaiming = merge.tier in (DEAD, ALL) and self._is_dead(inputs, before)
-        return await self._offload.run(
-            Lane.CPU, _plan, point, inputs, end, self._config, is_reclaiming
-        )
+        asked = PlanRequest(point, inputs, end, self._config, is_reclaiming)
+        return await self._executor.plan(asked)
 
     def _is_dead(self, inputs: Sequence[PlannedInput], before: Mapping[int, int]) -> bool:
         """Most of the bytes that they held, by object, are trimmed."""
@@ -375,16 +373,6 @@ class Compactor:
     def _fail(self, error: BaseException) -> None:
         # A node without compaction serves on; objects pile up, which the backlog shows.
         self._metrics.failed.set(1)
-
-
-def _plan(
-    point: CompactionPoint,
-    inputs: list[PlannedInput],
-    end: int,
-    config: CompactionConfig,
-    is_reclaiming: bool,
-) -> Plan:
-    return plan(point, inputs, end, config, is_reclaiming=is_reclaiming)
 
 
 def _outcome(error: StreamlogError) -> str:

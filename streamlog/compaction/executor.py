@@ -18,6 +18,8 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from streamlog.compaction.builder import OutputBuilder
+from streamlog.compaction.planner import Plan
+from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.rate import RateLimit
 from streamlog.compaction.slices import Get, Part, Slice, slices
 from streamlog.compaction.spec import Job, Outcome
@@ -42,7 +44,11 @@ PUT_TRIES = 3
 
 
 class Executor(Protocol):
-    """Where jobs run."""
+    """Where plans are made and jobs run."""
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """Errors: StoreUnavailable, Closed."""
+        ...
 
     async def run(self, job: Job) -> Outcome:
         """Every output is in the store on return. A cancelled or failed one leaves orphans.
@@ -86,6 +92,9 @@ class InlineExecutor:
         self._spool = spool
         # One slice is read while one is copied, which takes the output's blocks beside it.
         self._slice_bytes = max(memory_bytes // 3, 1)
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        return await self._offload.run(Lane.CPU, asked.planned)
 
     async def run(self, job: Job) -> Outcome:
         counts = _Counts()

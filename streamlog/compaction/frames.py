@@ -5,9 +5,10 @@
     4       kind     1      Frame
     5       payload  -
 
-The node sends SETTINGS once (JSON), then JOB and BUSY (one byte, 0 or 1). The child answers READY
-once the store is open, and each job with OUTCOME or ERROR (JSON: type, message, fields). The child
-ends when its stdin does: it never outlives its node.
+The node sends SETTINGS once (JSON), then PLAN, JOB and BUSY (one byte, 0 or 1). The child answers
+READY once the store is open, what it is to plan with PLANNED, and each job with OUTCOME, both with
+ERROR (JSON: type, message, fields) when they fail. The child ends when its stdin does: it never
+outlives its node.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Frame(IntEnum):
     READY = 4
     OUTCOME = 5
     ERROR = 6
+    PLAN = 7
+    PLANNED = 8
 
 
 @dataclass(frozen=True, slots=True)

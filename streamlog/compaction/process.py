@@ -15,6 +15,8 @@ from streamlog.compaction.frames import (
     decode_error,
     encode_frame,
 )
+from streamlog.compaction.planner import Plan
+from streamlog.compaction.planning import PlanRequest, decode_plan, encode_request
 from streamlog.compaction.spec import Job, Outcome, decode_outcome, encode_job
 from streamlog.errors import Closed, StoreUnavailable
 from streamlog.runtime.clock import Clock
@@ -51,19 +53,28 @@ class ProcessExecutor:
 
     async def run(self, job: Job) -> Outcome:
         data = await self._offload.run(Lane.CPU, encode_job, job)
+        return decode_outcome(await self._ask(Frame.JOB, data))
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """There, for it burns CPU for each row; what comes back has the outputs' rows alone."""
+        data = await self._offload.run(Lane.CPU, encode_request, asked)
+        answer = await self._ask(Frame.PLAN, data)
+        return await self._offload.run(Lane.CPU, decode_plan, answer, asked)
+
+    async def _ask(self, kind: Frame, data: bytes) -> bytes:
         async with self._turn:
             process = await self._started()
             try:
-                await self._send(process, Frame.JOB, data)
-                kind, payload = await self._receive(process)
+                await self._send(process, kind, data)
+                answer, payload = await self._receive(process)
             except BaseException:
-                # It may be in the middle of the job: an answer to it must not meet the next one.
+                # It may be in the middle of it: the answer must not meet the next question.
                 await self._end(process)
                 raise
-        if kind is Frame.ERROR:
+        if answer is Frame.ERROR:
             raise decode_error(payload)
         self._backoff_s = 0.0
-        return decode_outcome(payload)
+        return payload
 
     def set_busy(self, is_busy: bool) -> None:
         if is_busy == self._is_busy:

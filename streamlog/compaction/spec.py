@@ -7,7 +7,7 @@ Bytes (integers little-endian)
 
     offset  field           bytes  meaning
     0       version         1      1
-    1       kind            1      1 spec, 2 job, 3 outcome
+    1       kind            1      1 spec, 2 job, 3 outcome; 4, 5: planning
     2       reserved        2      0
     4       body bytes      4      before compression
     8       body            -      one zstd frame
@@ -29,6 +29,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import sub
 from typing import TypeVar
 
 import zstandard
@@ -64,10 +65,12 @@ _OUTCOME = struct.Struct("<QQQI")
 _COLUMNS = 4
 
 
-class _Kind(IntEnum):
+class Kind(IntEnum):
     SPEC = 1
     JOB = 2
     OUTCOME = 3
+    PLAN_REQUEST = 4
+    PLAN = 5
 
 
 class OutputKind(IntEnum):
@@ -145,15 +148,15 @@ def encode_spec(spec: CompactionSpec) -> bytes:
         )
     ]
     for one in spec.inputs:
-        parts += (_object(one.row), *_rows(one.rows))
+        parts += (object_bytes(one.row), *rows_bytes(one.rows))
     for output in spec.outputs:
-        parts += (_OUTPUT.pack(output.kind, output.size_bytes), *_rows(output.rows))
-    return _seal(_Kind.SPEC, parts)
+        parts += output_bytes(output)
+    return seal(Kind.SPEC, parts)
 
 
 def decode_spec(data: Buffer) -> CompactionSpec:
     """Errors: Corrupt, UnsupportedVersion."""
-    cursor = _Cursor(data, _Kind.SPEC)
+    cursor = Cursor(data, Kind.SPEC)
     counter, revision, block_target, inputs, outputs = cursor.take(_SPEC)
     return cursor.done(
         CompactionSpec(
@@ -170,12 +173,12 @@ def encode_job(job: Job) -> bytes:
     ids = [_ID.pack(object_id) for object_id in job.object_ids]
     head = _JOB.pack(job.tenure.node_id, job.tenure.node_epoch, len(ids))
     parts = [_CLUSTER.pack(len(cluster)), cluster, head, *ids, encode_spec(job.spec)]
-    return _seal(_Kind.JOB, parts)
+    return seal(Kind.JOB, parts)
 
 
 def decode_job(data: Buffer) -> Job:
     """Errors: Corrupt, UnsupportedVersion."""
-    cursor = _Cursor(data, _Kind.JOB)
+    cursor = Cursor(data, Kind.JOB)
     (cluster_bytes,) = cursor.take(_CLUSTER)
     cluster_id = str(cursor.bytes(cluster_bytes), "utf-8")
     node_id, node_epoch, count = cursor.take(_JOB)
@@ -190,17 +193,17 @@ def encode_outcome(outcome: Outcome) -> bytes:
     head = _OUTCOME.pack(
         outcome.bytes_read, outcome.bytes_written, outcome.gets, len(outcome.objects)
     )
-    return _seal(_Kind.OUTCOME, [head, *map(_object, outcome.objects)])
+    return seal(Kind.OUTCOME, [head, *map(object_bytes, outcome.objects)])
 
 
 def decode_outcome(data: Buffer) -> Outcome:
     """Errors: Corrupt, UnsupportedVersion."""
-    cursor = _Cursor(data, _Kind.OUTCOME)
+    cursor = Cursor(data, Kind.OUTCOME)
     read, written, gets, count = cursor.take(_OUTCOME)
     return cursor.done(Outcome([cursor.object() for _ in range(count)], read, written, gets))
 
 
-def _object(row: ObjectRow) -> bytes:
+def object_bytes(row: ObjectRow) -> bytes:
     return _INPUT.pack(
         row.object_id,
         row.size_bytes,
@@ -211,23 +214,27 @@ def _object(row: ObjectRow) -> bytes:
     )
 
 
-def _rows(rows: Rows) -> list[bytes]:
-    lengths = array("Q", [end - start for start, end in zip(rows.starts, rows.ends, strict=True)])
+def output_bytes(output: SpecOutput) -> list[bytes]:
+    return [_OUTPUT.pack(output.kind, output.size_bytes), *rows_bytes(output.rows)]
+
+
+def rows_bytes(rows: Rows) -> list[bytes]:
+    lengths = array("Q", map(sub, rows.ends, rows.starts))
     columns = (rows.streams, rows.epochs, rows.starts, lengths)
     return [_COUNT.pack(len(rows)), *map(to_planes, columns)]
 
 
-def _seal(kind: _Kind, parts: Sequence[bytes]) -> bytes:
+def seal(kind: Kind, parts: Sequence[bytes]) -> bytes:
     body = b"".join(parts)
     packed = zstandard.ZstdCompressor(level=1).compress(body)
     data = _HEADER.pack(VERSION, kind, len(body)) + packed
     return data + _CRC.pack(crc32c(data))
 
 
-class _Cursor:
+class Cursor:
     """Reads a body from its start."""
 
-    def __init__(self, data: Buffer, kind: _Kind) -> None:
+    def __init__(self, data: Buffer, kind: Kind) -> None:
         end = len(data) - _CRC.size
         if end < _HEADER.size or _CRC.unpack_from(data, end)[0] != crc32c(memoryview(data)[:end]):
             raise Corrupt(f"a compaction {kind.name.lower()} of {len(data)} bytes fails its CRC")

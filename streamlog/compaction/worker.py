@@ -24,6 +24,7 @@ from streamlog.compaction.frames import (
     encode_error,
     encode_frame,
 )
+from streamlog.compaction.planning import decode_request, encode_plan
 from streamlog.compaction.rate import RateLimit
 from streamlog.compaction.spec import decode_job, encode_outcome
 from streamlog.compaction.spool import FileSpool
@@ -67,7 +68,7 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
         functools.partial(FileSpool, settings.spool_dir),
         memory_bytes=settings.memory_bytes,
     )
-    frames: asyncio.Queue[bytes] = asyncio.Queue()
+    frames: asyncio.Queue[FramePayload] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def listen() -> None:
@@ -75,16 +76,16 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
             kind, payload = frame
             if kind is Frame.BUSY:
                 loop.call_soon_threadsafe(executor.set_busy, payload != b"\0")
-            elif kind is Frame.JOB:
-                loop.call_soon_threadsafe(frames.put_nowait, payload)
+            elif kind in (Frame.PLAN, Frame.JOB):
+                loop.call_soon_threadsafe(frames.put_nowait, frame)
         os._exit(0)
 
     threading.Thread(target=listen, name="stdin", daemon=True).start()
     _send(stdout, Frame.READY)
     while True:
-        job = await frames.get()
+        kind, payload = await frames.get()
         try:
-            outcome = await executor.run(decode_job(job))
+            answer = await _answer(executor, kind, payload)
         except StreamlogError as error:
             _send(stdout, Frame.ERROR, encode_error(error))
         except Exception as error:
@@ -92,7 +93,14 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
             _send(stdout, Frame.ERROR, encode_error(Internal(f"the compactor failed: {error!r}")))
             raise
         else:
-            _send(stdout, Frame.OUTCOME, encode_outcome(outcome))
+            _send(stdout, *answer)
+
+
+async def _answer(executor: InlineExecutor, kind: Frame, payload: bytes) -> FramePayload:
+    if kind is Frame.PLAN:
+        asked = decode_request(payload)
+        return Frame.PLANNED, encode_plan(asked.planned(), asked)
+    return Frame.OUTCOME, encode_outcome(await executor.run(decode_job(payload)))
 
 
 def _read(source: BinaryIO) -> FramePayload | None:

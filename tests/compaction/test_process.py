@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from streamlog.compaction.config import CompactionConfig
 from streamlog.compaction.frames import (
     Frame,
     WorkerSettings,
@@ -22,14 +23,31 @@ from streamlog.compaction.frames import (
     encode_error,
     encode_frame,
 )
+from streamlog.compaction.planner import STREAM_END, PlannedInput
+from streamlog.compaction.planning import (
+    PlanRequest,
+    decode_plan,
+    decode_request,
+    encode_plan,
+    encode_request,
+)
 from streamlog.compaction.process import ProcessExecutor
-from streamlog.errors import Closed, Corrupt, Internal, StoreUnavailable, TenureFenced
+from streamlog.errors import (
+    Closed,
+    Corrupt,
+    Internal,
+    StoreUnavailable,
+    TenureFenced,
+    UnsupportedVersion,
+)
 from streamlog.format.rows import RangeRow
+from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.objectstore.keys import data_key
 from streamlog.objectstore.local import LocalObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
+from tests.compaction.model import facts_of
 from tests.compaction.objects import Streams, job, read_object, spec
 from tests.compaction.test_end_to_end import BY_HAND, History, engine, live, make, sample, stored
 from tests.engine.harness import until
@@ -245,3 +263,51 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
             await history.check(streams)
 
     run(scenario)
+
+
+def test_a_process_plans_what_the_loop_plans(tmp_path: Path) -> None:
+    def asked(end: int, config: CompactionConfig, *, is_reclaiming: bool) -> PlanRequest:
+        inputs = []
+        for number in range(3):
+            facts = facts_of(
+                number + 1,
+                [RangeRow(s, 1, 10 * number, 10 * number + 10) for s in range(1, 40)],
+                [1000 * s for s in range(1, 40)],
+            )
+            rows = facts.rows.between(0, end)
+            inputs.append(PlannedInput(facts.row, rows, facts.bytes_of(rows), 7))
+        return PlanRequest(CompactionPoint(3, 4), inputs, end, config, is_reclaiming)
+
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
+        small = CompactionConfig(object_bytes_max=300_000, stream_object_bytes_min=100_000)
+        for what in (
+            asked(STREAM_END, small, is_reclaiming=False),
+            asked(20, CompactionConfig(), is_reclaiming=True),
+            PlanRequest(CompactionPoint(0, 0), [], STREAM_END, small),
+        ):
+            assert await executor.plan(what) == what.planned()
+        assert what.planned().spec is None
+        await executor.close()
+        await offload.close()
+
+    run(scenario)
+
+
+def test_bytes_of_planning_are_checked() -> None:
+    facts = facts_of(5, [RangeRow(1, 1, 0, 9)], [100])
+    input_ = PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows))
+    asked = PlanRequest(CompactionPoint(1, 2), [input_], STREAM_END, CompactionConfig(), True)
+    data = encode_request(asked)
+    assert decode_request(data) == asked
+    answer = encode_plan(asked.planned(), asked)
+    assert asked.planned().spec is not None
+    none = dataclasses.replace(asked, inputs=[])
+    with pytest.raises(Corrupt, match="not asked about"):
+        decode_plan(answer, none)
+    for whole, decode in ((data, decode_request), (answer, lambda b: decode_plan(b, asked))):
+        for wrong in (whole[:-1], whole[:20], bytes([whole[0] ^ 1]) + whole[1:]):
+            with pytest.raises((Corrupt, UnsupportedVersion)):
+                decode(wrong)
