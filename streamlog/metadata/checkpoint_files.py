@@ -166,7 +166,8 @@ def find_in_group(group: BoundedGroup, start: int, end: int, limit: int) -> list
     bounds = group.bounds
     low = max(bisect_right(bounds, start) - 1, 0)
     high = min(bisect_left(bounds, end, low), len(bounds) - 1, low + limit)
-    return [FoundRange(bounds[i], bounds[i + 1], group.objects[i]) for i in range(low, high)]
+    ends = bounds[low + 1 : high + 1]
+    return list(map(FoundRange, bounds[low:high], ends, group.objects[low:high]))
 
 
 def _decode_bounded(block: Buffer, name: str, position: int) -> list[BoundedGroup]:

@@ -18,6 +18,7 @@ class FoundRange(NamedTuple):
     object_id: int
 
 
+NO_END = 1 << 64
 Below = Callable[[int, int, int], list[FoundRange]]
 Filling = Generator[tuple[int, int, int], list[FoundRange], list[FoundRange]]
 
@@ -61,18 +62,25 @@ def fill(upper: Sequence[FoundRange], start: int, end: int, limit: int) -> Filli
         if len(found) >= limit:
             return found
         if at < one.start:
-            for below in (yield at, one.start, limit - len(found)):
-                low = below.start if at == start else max(below.start, at)
-                found.append(FoundRange(low, min(below.end, one.start), below.object_id))
+            below = yield at, one.start, limit - len(found)
+            found += _clipped(below, at if at > start else 0, one.start)
         if len(found) >= limit:
             return found
         found.append(one)
         at = one.end
     if at < end and len(found) < limit:
-        for below in (yield at, end, limit - len(found)):
-            low = below.start if at == start else max(below.start, at)
-            found.append(below._replace(start=low))
+        below = yield at, end, limit - len(found)
+        found += _clipped(below, at if at > start else 0, NO_END)
     return found
+
+
+def _clipped(ranges: list[FoundRange], start: int, end: int) -> list[FoundRange]:
+    """Sorted and disjoint: the first alone can begin too soon, the last alone end too late."""
+    if ranges and ranges[0].start < start:
+        ranges = [ranges[0]._replace(start=start), *ranges[1:]]
+    if ranges and ranges[-1].end > end:
+        ranges = [*ranges[:-1], ranges[-1]._replace(end=end)]
+    return ranges
 
 
 def filled(

@@ -13,35 +13,49 @@ from streamlog.metadata.fold import Fold
 from streamlog.metadata.generation import SPAN_MAX
 from streamlog.metadata.interface import NewObject
 from streamlog.metadata.overlay import FoundRange
+from streamlog.metadata.steps import Steps, run_breathing
 
 RangesOf = Callable[[int, int, int], Awaitable[Sequence[FoundRange]]]
 """Live ranges of a stream that overlap [start, end), the first ones, clipped to its start."""
-BREATHE_ROWS = 64
+STEP_ROWS = 2048
+"""About 1 ms."""
+LOOKUP_ROWS = 20
+"""Rows that take as long as a look-up without results."""
 
 
-def record_of(replacement: Replacement, counter: int, floor: int) -> CompactionRecord:
-    """The record that makes `x` to be `counter`."""
-    outputs = tuple(_output(new) for new in replacement.outputs)
-    return CompactionRecord(floor, counter, array("Q", sorted(set(replacement.inputs))), outputs)
+def record_of(replacement: Replacement, counter: int, floor: int) -> Steps[CompactionRecord]:
+    """The record that makes `x` to be `counter`. Errors: Invalid."""
+    outputs = []
+    for new in replacement.outputs:
+        outputs.append((yield from _output(new)))
+    inputs = array("Q", sorted(set(replacement.inputs)))
+    return CompactionRecord(floor, counter, inputs, tuple(outputs))
 
 
-def runs_of(new: NewObject) -> list[tuple[int, int, int]]:
+def runs_of(new: NewObject) -> Steps[list[tuple[int, int, int]]]:
     """(stream, start, end) of the object's rows, those that meet as one.
 
     Errors: Invalid (rows are out of order, overlap or are empty).
     """
     runs: list[tuple[int, int, int]] = []
-    for stream_id, _, start, end in new.ranges:
-        last = runs[-1] if runs else (-1, 0, 0)
-        if start >= end or stream_id < last[0] or (stream_id == last[0] and start < last[2]):
+    last_stream = last_end = -1
+    for number, (stream_id, _, start, end) in enumerate(new.ranges):
+        if (
+            start >= end
+            or stream_id < last_stream
+            or (stream_id == last_stream and start < last_end)
+        ):
             raise Invalid(
                 f"the rows of object {new.row.object_id} are empty or out of order at stream "
                 f"{stream_id}, {start} to {end}"
             )
-        if (stream_id, start) == (last[0], last[2]):
-            runs[-1] = (stream_id, last[1], end)
+        if start == last_end and stream_id == last_stream:
+            runs[-1] = (stream_id, runs[-1][1], end)
         else:
             runs.append((stream_id, start, end))
+        last_stream, last_end = stream_id, end
+        if number % STEP_ROWS == STEP_ROWS - 1:
+            yield
     return runs
 
 
@@ -53,18 +67,21 @@ async def check_replaced(
     Errors: Invalid; those of the look-ups.
     """
     inputs = frozenset(replacement.inputs)
+    done = 0
     for new in replacement.outputs:
-        for number, (stream_id, start, end) in enumerate(runs_of(new)):
+        for stream_id, start, end in await run_breathing(runs_of(new)):
             at = start
             while at < end and stream_id in fold().info:
-                for old in await find(stream_id, at, end):
-                    if old.object_id not in inputs or old.end > end or old.start < start:
+                found = await find(stream_id, at, end)
+                for low, high, object_id in found:
+                    if object_id not in inputs or high > end or low < start:
                         raise Invalid(
                             f"output {new.row.object_id} has offsets {start} to {end} of stream "
-                            f"{stream_id}, where {old.start} to {old.end} live in object "
-                            f"{old.object_id}: it replaces whole ranges of its inputs only"
+                            f"{stream_id}, where {low} to {high} live in object {object_id}: it "
+                            "replaces whole ranges of its inputs only"
                         )
-                    at = old.end
+                    at = high
+                done += LOOKUP_ROWS + len(found)
                 known = fold().info.get(stream_id)
                 if known is not None:
                     at = max(at, fold().starts[stream_id])
@@ -73,13 +90,16 @@ async def check_replaced(
                             f"output {new.row.object_id} has offsets {start} to {end} of stream "
                             f"{stream_id}, which ends at {fold().ends[stream_id]}"
                         )
-            if number % BREATHE_ROWS == BREATHE_ROWS - 1:
+            if done >= STEP_ROWS:
+                done = 0
                 await asyncio.sleep(0)
 
 
-def _output(new: NewObject) -> Output:
+def _output(new: NewObject) -> Steps[Output]:
     streams, starts, counts = array("Q"), array("Q"), array("I")
-    for stream_id, start, end in runs_of(new):
+    for number, (stream_id, start, end) in enumerate((yield from runs_of(new))):
+        if number % STEP_ROWS == STEP_ROWS - 1:
+            yield
         for at in range(start, end, SPAN_MAX):
             streams.append(stream_id)
             starts.append(at)
