@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.report import HEADER, Report
 
 NAMES = (
-    "produce", "records", "fetch", "library", "streams", "objects", "footprint",
+    "produce", "records", "fetch", "library", "streams", "objects", "metadata", "footprint",
     "s3_append", "s3_latency", "s3_catchup", "s3_cost",
 )  # fmt: skip
 

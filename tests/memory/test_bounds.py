@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory.process import CONFIG, measure
+from streamlog.engine.config import StreamEngineConfig
+from tests.memory.process import CONFIG, measure, run
 
 
 @pytest.mark.slow
@@ -18,3 +19,13 @@ def test_tiny_appends_to_many_streams(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("wal", "payload_bytes"), [("disk", "1000000"), ("object", "10")])
 def test_overload_while_the_store_is_away(wal: str, payload_bytes: str, tmp_path: Path) -> None:
     measure("tests.memory.overload", str(tmp_path), wal, payload_bytes).check(CONFIG)
+
+
+@pytest.mark.slow
+def test_a_million_objects(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    run("tests.memory.million_objects", "fill", folder)
+    measured = measure("tests.memory.million_objects", "use", folder)
+    measured.check(StreamEngineConfig())
+    # A new base is in memory while it is written.
+    measured.check(CONFIG, beside=measured.facts["base_bytes"])
