@@ -161,12 +161,14 @@ class EncodedLoad:
             found.append((topic, number % PARTITIONS, data))
         return found
 
-    def send(self, batches: Batches, size: int) -> tuple[float, dict[str, float]]:
-        """MB/s, and what it cost."""
+    def send(
+        self, batches: Batches, size: int, unanswered_max: int | None = None
+    ) -> tuple[float, dict[str, float]]:
+        """MB/s, and what it cost. `unanswered_max` messages; None: the producer's default."""
         node = self._node
         cpu_before, own_before = node.cpu_s(), own_cpu_s()
         began = time.perf_counter()
-        latencies = stream_batches(self._stub, batches, window(size))
+        latencies = stream_batches(self._stub, batches, unanswered_max or window(size))
         elapsed = time.perf_counter() - began
         stored = sum(len(data) for _, _, data in batches)
         return stored / elapsed / 1e6, {

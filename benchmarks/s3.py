@@ -123,6 +123,50 @@ async def raw_put(
     return size_bytes * len(latencies) / (time.perf_counter() - began) / 1e6, latencies
 
 
+async def paced_puts(store: ObjectStore, size_bytes: int, per_s: float, count: int) -> list[float]:
+    """Milliseconds of `count` PUTs, of which `per_s` begin each second."""
+    payload = os.urandom(size_bytes)
+    tag = time.monotonic_ns()
+    latencies: list[float] = []
+    began = time.perf_counter()
+
+    async def one(number: int) -> None:
+        started = time.perf_counter()
+        await store.put(f"paced/{tag}-{number}", [payload])
+        latencies.append((time.perf_counter() - started) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            await until(began + number / per_s)
+            group.create_task(one(number))
+    return latencies
+
+
+async def paced_appends(
+    streams: list[Stream], batch: RecordBatch, per_s: float, count: int
+) -> list[float]:
+    """Milliseconds from when each append was due to its acknowledgement."""
+    latencies: list[float] = []
+    began = time.perf_counter()
+
+    async def one(number: int, due: float) -> None:
+        await streams[number % len(streams)].append(batch)
+        latencies.append((time.perf_counter() - due) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            due = began + number / per_s
+            await until(due)
+            group.create_task(one(number, due))
+    return latencies
+
+
+async def until(due: float) -> None:
+    wait_s = due - time.perf_counter()
+    if wait_s > 0:
+        await asyncio.sleep(wait_s)
+
+
 async def raw_get(
     store: ObjectStore, ranges: list[tuple[str, int, int]], count: int
 ) -> tuple[float, list[float]]:
@@ -153,6 +197,12 @@ async def append_all(
     for append in under_way:
         await append
     return count * size / (time.perf_counter() - began) / 1e6
+
+
+def objects_made(engine: OpenEngine) -> tuple[float, float]:
+    """Bytes and number of the objects that appends became so far."""
+    name = "streamlog_engine_object_bytes"
+    return sample(engine, f"{name}_sum"), sample(engine, f"{name}_count")
 
 
 def sample(engine: OpenEngine, name: str, **labels: str) -> float:
