@@ -8,7 +8,7 @@ A namespace has no `/`, so the first one after it ends it and a name may hold an
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from streamlog.errors import (
@@ -65,30 +65,26 @@ class EngineKVClient:
 
     async def compare_and_set_kv(self, key: Key, data: bytes, expected_revision: int) -> Value:
         """Fields of ValueConflict: `expected_revision`, `actual_revision` (0: absent)."""
-        if expected_revision < 0:
-            raise Invalid(f"no key has revision {expected_revision}; 0 stands for an absent key")
         path = self._path(key)
-        result = await self._kv.txn(
-            (RevisionIs(path, expected_revision),), (Put(path, _encode(key, data)),), (Get(path),)
-        )
+        compares = (_revision_is(path, expected_revision),)
+        result = await self._kv.txn(compares, (Put(path, _encode(key, data)),), (Get(path),))
         if result.succeeded:
             return Value(data, result.revision)
-        found = result.responses[0]
-        actual = found[0].mod_revision if found else 0
-        raise ValueConflict(
-            f"key {key.name!r} in {key.namespace!r} is at revision {actual}, not "
-            f"{expected_revision}; read it again",
-            namespace=key.namespace,
-            expected_revision=expected_revision,
-            actual_revision=actual,
-        )
+        raise _conflict(key, expected_revision, result.responses[0])
 
     async def get_kv(self, key: Key) -> Value | None:
         found = await self._kv.get(self._path(key))
         return None if found is None else _decode(found)
 
-    async def del_kv(self, key: Key) -> Value | None:
-        result = await self._kv.txn((), (Delete(self._path(key)),))
+    async def del_kv(self, key: Key, expected_revision: int | None = None) -> Value | None:
+        path = self._path(key)
+        if expected_revision is None:
+            result = await self._kv.txn((), (Delete(path),))
+        else:
+            compares = (_revision_is(path, expected_revision),)
+            result = await self._kv.txn(compares, (Delete(path),), (Get(path),))
+            if not result.succeeded:
+                raise _conflict(key, expected_revision, result.responses[0])
         removed = result.responses[0]
         return _decode(removed[0]) if removed else None
 
@@ -171,6 +167,23 @@ def _decode(found: StoredKeyValue) -> Value:
         "use a newer release",
         found=version[0],
         supported=VALUE_VERSION,
+    )
+
+
+def _revision_is(path: bytes, expected: int) -> RevisionIs:
+    if expected < 0:
+        raise Invalid(f"no key has revision {expected}; 0 stands for an absent key")
+    return RevisionIs(path, expected)
+
+
+def _conflict(key: Key, expected_revision: int, found: Sequence[StoredKeyValue]) -> ValueConflict:
+    actual = found[0].mod_revision if found else 0
+    return ValueConflict(
+        f"key {key.name!r} in {key.namespace!r} is at revision {actual}, not "
+        f"{expected_revision}; read it again",
+        namespace=key.namespace,
+        expected_revision=expected_revision,
+        actual_revision=actual,
     )
 
 

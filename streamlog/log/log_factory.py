@@ -36,6 +36,10 @@ class LogFactory(Protocol):
         """Errors: NotLeader, NotFound, Corrupt, Unavailable."""
         ...
 
+    async def is_there(self, handle: int) -> bool:
+        """False only where the partition is gone for every node, as of now; for ever then."""
+        ...
+
     async def remove(self, handle: int) -> None:
         """Deletes a partition that is not open; nothing where it is gone."""
         ...

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.errors import Closed, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import Closed, NotFound, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.log.config import LogConfig
 from streamlog.log.environment import LogEnvironment
 from streamlog.log.log_factory import LogFactory
 from streamlog.log.metrics import LogMetrics
-from streamlog.log.open_logs import OpenLogs
+from streamlog.log.open_logs import OpenLogs, unknown_topic
 from streamlog.log.producer_ids import ProducerIds
 from streamlog.log.retention import UNLIMITED, expired
 from streamlog.log.shared_logs import SharedLogFactory
@@ -218,7 +218,18 @@ class LogManager:
 
         Errors: UnknownTopicOrPartition, NotLeader, WalPending, Corrupt, Unavailable, Closed.
         """
-        return await self._logs.log(partition)
+        try:
+            return await self._logs.log(partition)
+        except UnknownTopicOrPartition:
+            raise
+        except NotFound as error:
+            name = partition.topic
+            work = self._background.unbroken(
+                lambda: self._admin.remove_if_gone(name), name="remove_if_gone"
+            )
+            if await work:
+                raise unknown_topic(name) from error
+            raise
 
     def partition_info(self, partition: TopicPartition) -> PartitionInfo:
         """Of a partition that is open here; never waits. Errors: UnknownTopicOrPartition."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streamlog.errors import Conflict, NotLeader, StreamNotFound
+from streamlog.errors import Conflict, NotLeader, StreamFenced, StreamNotFound
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.log.environment import LogEnvironment
 from streamlog.log.log_factory import LogFailed, TopicIdentity
@@ -107,6 +107,20 @@ class SharedLogFactory:
         except Conflict as error:
             raise NotLeader(f"{partition} is led by another node: {error}") from error
 
+    async def is_there(self, handle: int) -> bool:
+        try:
+            await self._streams.describe_stream(handle)
+        except StreamNotFound:
+            # Perhaps another node created it a moment ago. Only an open is sure to know; one at an
+            # epoch that every stream has behind it moves nothing.
+            try:
+                await self._streams.open_stream(handle, OpenStreamOptions(epoch=0))
+            except StreamNotFound:
+                return False
+            except (Conflict, StreamFenced):
+                return True
+        return True
+
     async def remove(self, handle: int) -> None:
         """The meta stream goes last, so that a crash in between can be made good."""
         epochs = self._fresh.pop(handle, {})
@@ -166,7 +180,10 @@ class SharedLogFactory:
         found: _Attempt,
         registered: Callable[[], Awaitable[Set[int]]],
     ) -> int:
-        """Opens the meta stream first: that fails while a living node, its creator, holds it."""
+        """Opens the meta stream first: that fails while a living node, its creator, holds it.
+
+        It also goes first, so that a record that comes late finds none of the partition.
+        """
         if found.meta_stream_id:
             try:
                 await self._streams.open_stream(found.meta_stream_id, OpenStreamOptions())
@@ -174,10 +191,9 @@ class SharedLogFactory:
                 return 0
             if found.meta_stream_id in await registered():
                 return 0
+            await self._delete_stream(found.meta_stream_id)
         others = [one for one in found.stream_ids if one != found.meta_stream_id]
         await all_of(self._delete_stream(stream_id) for stream_id in others)
-        if found.meta_stream_id:
-            await self._delete_stream(found.meta_stream_id)
         log.info(
             "removed streams that no topic names",
             extra={"partition": partition, "stream_ids": found.stream_ids},

@@ -20,6 +20,7 @@ from streamlog.errors import (
     PolicyViolation,
     StreamlogError,
     TopicAlreadyExists,
+    ValueConflict,
 )
 from streamlog.log import topic_config
 from streamlog.log.abstract import TopicPartition
@@ -36,7 +37,7 @@ from streamlog.log.topic_record import (
     encode_partition,
     partition_key,
 )
-from streamlog.log.topics import TopicInfo, Topics
+from streamlog.log.topics import CachedTopic, TopicInfo, Topics
 from streamlog.model.kv import KVClient
 from streamlog.runtime.rand import Random
 
@@ -80,6 +81,9 @@ class TopicAdmin:
         count = self._config.num_partitions if partitions is None else partitions
         given = dict(configs or {})
         settings = topic_config.parse(given, self._config.topic_defaults)
+        known = self._topics.get(name)
+        if known is not None and not known.record.is_usable and not validate_only:
+            await self._try_to_finish(name)
         if self._topics.get(name) is not None:
             raise _exists(name)
         self._check_limits(count, count, new_topics=1)
@@ -93,7 +97,7 @@ class TopicAdmin:
             if not await self._put(name, record):
                 await self._remove_all(handles)
                 raise _exists(name)
-            await self._exclusively(name, self._finish_pending)
+            await self._exclusively(name, self._finish)
         finally:
             self._attempts.discard(identity.attempt)
         found = self._topics.usable(name)
@@ -129,7 +133,7 @@ class TopicAdmin:
             if not await self._topics.replace(name, topic, replace(record, pending=tuple(handles))):
                 await self._remove_all(handles)
                 raise Conflict(f"{name} was changed at the same time; look at it and try again")
-            await self._exclusively(name, self._finish_pending)
+            await self._exclusively(name, self._finish)
         finally:
             self._attempts.discard(identity.attempt)
         return (await usable_topic(self._topics, name)).info
@@ -192,8 +196,16 @@ class TopicAdmin:
         finally:
             self.busy.discard(name)
 
+    async def _finish(self, name: str) -> None:
+        await self._finish_pending(name)
+        await self._finish_deletion(name)
+
     async def _finish_pending(self, name: str) -> None:
-        """Writes the keys of pending partitions, then counts them in."""
+        """Writes the keys of pending partitions, then counts them in.
+
+        Where one of them is gone, the record is a request's that came late, when its streams had
+        been removed: the pending ones are given up, and the topic where it has no others.
+        """
         while True:
             topic = self._topics.get(name)
             if topic is None or topic.record.state is not TopicState.LIVE:
@@ -201,19 +213,49 @@ class TopicAdmin:
             record = topic.record
             if not record.pending:
                 return
+            if not await self._are_there(record.pending):
+                await self._give_up_pending(name, topic)
+                continue
             first = record.partitions
             await each(
                 self._slots,
                 (
-                    self._kv.put_kv(
-                        partition_key(TopicPartition(name, first + index)),
-                        encode_partition(handle),
-                    )
+                    self._write_key(TopicPartition(name, first + index), handle, topic)
                     for index, handle in enumerate(record.pending)
                 ),
             )
             done = replace(record, partitions=first + len(record.pending), pending=())
             if await self._topics.replace(name, topic, done):
+                return
+
+    async def _are_there(self, handles: Iterable[int]) -> bool:
+        for handle in handles:
+            if not await self._factory.is_there(handle):
+                return False
+        return True
+
+    async def _give_up_pending(self, name: str, topic: CachedTopic) -> None:
+        record = topic.record
+        log.warning("partitions of topic %s came when their data had gone", name)
+        if record.partitions == 0:
+            await self._topics.replace(name, topic, replace(record, state=TopicState.DELETING))
+        elif await self._topics.replace(name, topic, replace(record, pending=())):
+            await self._remove_all(record.pending)
+
+    async def _write_key(self, partition: TopicPartition, handle: int, topic: CachedTopic) -> None:
+        """By compare-and-set, so that a request that comes late overwrites no other topic's key."""
+        key, data, revision = partition_key(partition), encode_partition(handle), 0
+        while True:
+            try:
+                await self._kv.compare_and_set_kv(key, data, revision)
+            except ValueConflict:
+                found = await self._kv.get_kv(key)
+                if not await self._topics.is_newest(partition.topic, topic):
+                    return
+                if found is not None and found.data == data:
+                    return
+                revision = 0 if found is None else found.revision
+            else:
                 return
 
     async def _finish_deletion(self, name: str) -> None:
@@ -223,22 +265,30 @@ class TopicAdmin:
         record = topic.record
         total = record.partitions + len(record.pending)
         partitions = (TopicPartition(name, index) for index in range(total))
-        await each(self._slots, (self._delete_partition(one) for one in partitions))
+        await each(self._slots, (self._delete_partition(one, topic) for one in partitions))
         await self._remove_all(record.pending)
-        await self._topics.remove(name)
+        await self._topics.remove(name, topic)
         log.info("topic deleted", extra={"topic": name, "partitions": total})
 
-    async def _delete_partition(self, partition: TopicPartition) -> None:
-        opened = await self._logs.take_out(partition)
-        if opened is not None:
-            await opened.delete()
+    async def _delete_partition(self, partition: TopicPartition, topic: CachedTopic) -> None:
+        """Nothing where another node has finished the deletion: the name may be another topic's."""
         key = partition_key(partition)
-        value = await self._kv.get_kv(key)
-        if value is None:
+        while True:
+            value = await self._kv.get_kv(key)
+            if not await self._topics.is_newest(partition.topic, topic):
+                return
+            opened = await self._logs.take_out(partition)
+            if opened is not None:
+                await opened.delete()
+            if value is None:
+                return
+            if opened is None:
+                await self._factory.remove(decode_partition(key.name, value.data))
+            try:
+                await self._kv.del_kv(key, value.revision)
+            except ValueConflict:
+                continue
             return
-        if opened is None:
-            await self._factory.remove(decode_partition(key.name, value.data))
-        await self._kv.del_kv(key)
 
     async def _remove_all(self, handles: Iterable[int]) -> None:
         await each(self._slots, (self._factory.remove(handle) for handle in handles))
@@ -249,14 +299,39 @@ class TopicAdmin:
             topic = self._topics.get(name)
             if topic is None or name in self.busy:
                 continue
-            is_deleting = topic.record.state is TopicState.DELETING
-            if not is_deleting and not topic.record.pending:
+            if topic.record.state is TopicState.DELETING or topic.record.pending:
+                await self._try_to_finish(name)
+
+    async def _try_to_finish(self, name: str) -> None:
+        try:
+            await self._exclusively(name, self._finish)
+        except StreamlogError as error:
+            log.warning("topic %s is not finished yet: %s", name, error)
+
+    async def remove_if_gone(self, name: str) -> bool:
+        """Removes a topic of which no partition is there any more, or that is gone already.
+
+        Its record came back by a late request, while its streams were being removed.
+        """
+        topic = await self._topics.fresh(name)
+        if topic is None or topic.record.state is not TopicState.LIVE:
+            return True
+        for index in range(topic.record.partitions):
+            key = partition_key(TopicPartition(name, index))
+            value = await self._kv.get_kv(key)
+            if value is None:
                 continue
-            work = self._finish_deletion if is_deleting else self._finish_pending
-            try:
-                await self._exclusively(name, work)
-            except StreamlogError as error:
-                log.warning("topic %s is not finished yet: %s", name, error)
+            if await self._factory.is_there(decode_partition(key.name, value.data)):
+                return False
+        for handle in topic.record.pending:
+            if await self._factory.is_there(handle):
+                return False
+        deleting = replace(topic.record, state=TopicState.DELETING)
+        if name in self.busy or not await self._topics.replace(name, topic, deleting):
+            return False
+        log.warning("topic %s is removed: none of its partitions is there", name)
+        await self._exclusively(name, self._finish_deletion)
+        return True
 
     async def reap(self) -> int:
         """Removes partitions that no topic names; how many."""

@@ -145,11 +145,16 @@ class Topics:
         return self._topics.get(name)
 
     async def create(self, name: str, record: TopicRecord) -> bool:
-        """False where somebody else's topic has the name."""
+        """False where somebody else's topic has the name.
+
+        Another node may have finished the topic by the time the record is sent again: it has other
+        bytes then, and the same id.
+        """
         data = encode_topic(record)
         stored = await self._kv.put_kv_if_absent(topic_key(name), data)
-        self._put(name, _cached(name, stored))
-        return stored.data == data
+        topic = _cached(name, stored)
+        self._put(name, topic)
+        return topic.record.topic_id == record.topic_id
 
     async def replace(self, name: str, old: CachedTopic, record: TopicRecord) -> bool:
         """False, with the cache refreshed, where the record is no longer `old`."""
@@ -163,11 +168,22 @@ class Topics:
         self._put(name, _cached(name, Value(encode_topic(record), stored.revision)))
         return True
 
-    async def remove(self, name: str) -> None:
-        removed = await self._kv.del_kv(topic_key(name))
-        if removed is not None:
-            self._removed[name] = removed.revision
-        self._drop(name)
+    async def remove(self, name: str, old: CachedTopic) -> None:
+        """Nothing, with the cache refreshed, where the record is no longer `old`."""
+        try:
+            await self._kv.del_kv(topic_key(name), old.revision)
+        except ValueConflict:
+            await self.fresh(name)
+            return
+        self._removed[name] = old.revision
+        cached = self._topics.get(name)
+        if cached is not None and cached.revision <= old.revision:
+            self._drop(name)
+
+    async def is_newest(self, name: str, topic: CachedTopic) -> bool:
+        """Whether the KV store has this very record now."""
+        value = await self._kv.get_kv(topic_key(name))
+        return value is not None and value.revision == topic.revision
 
     def _apply(self, change: KVChange) -> None:
         name = change.key.name.decode()

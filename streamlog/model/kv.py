@@ -55,8 +55,11 @@ class KVClient(Protocol):
 
     async def get_kv(self, key: Key) -> Value | None: ...
 
-    async def del_kv(self, key: Key) -> Value | None:
-        """The value removed; None where there was none."""
+    async def del_kv(self, key: Key, expected_revision: int | None = None) -> Value | None:
+        """The value removed; None where there was none.
+
+        With `expected_revision` only a value of that revision goes. Errors: ValueConflict.
+        """
         ...
 
     async def list_kv(

@@ -132,8 +132,11 @@ class StreamClient(Protocol):
     async def create_and_open_stream(self, options: CreateStreamOptions = ...) -> Stream: ...
 
     async def open_stream(self, stream_id: int, options: OpenStreamOptions = ...) -> Stream:
-        """Errors: StreamNotFound, StreamFenced (older epoch), Conflict (open elsewhere),
-        WalPending.
+        """Epochs begin at 1. StreamNotFound and StreamFenced are told as of now, also where this
+        client has not heard yet of what others created.
+
+        Errors: StreamNotFound, StreamFenced (epoch not above the stream's), Conflict (open
+        elsewhere), WalPending.
         """
         ...
 
@@ -144,7 +147,7 @@ class StreamClient(Protocol):
         ...
 
     async def describe_stream(self, stream_id: int) -> StreamDescription:
-        """Errors: StreamNotFound."""
+        """As far as this client has heard. Errors: StreamNotFound."""
         ...
 
     async def list_streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamDescription]:

@@ -34,21 +34,16 @@ class BasicKV:
 
     async def compare_and_set_kv(self, key: Key, data: bytes, expected_revision: int) -> Value:
         async with self._writing:
-            found = self._values.get((key.namespace, key.name))
-            actual = found.revision if found else 0
-            if actual != expected_revision:
-                raise ValueConflict(
-                    f"key {key.name!r} is at revision {actual}, not {expected_revision}",
-                    expected_revision=expected_revision,
-                    actual_revision=actual,
-                )
+            self._check_revision(key, expected_revision)
             return await self._put(key, data)
 
     async def get_kv(self, key: Key) -> Value | None:
         return self._values.get((key.namespace, key.name))
 
-    async def del_kv(self, key: Key) -> Value | None:
+    async def del_kv(self, key: Key, expected_revision: int | None = None) -> Value | None:
         async with self._writing:
+            if expected_revision is not None:
+                self._check_revision(key, expected_revision)
             found = self._values.get((key.namespace, key.name))
             if found is not None:
                 await self._change(KVChange(key, None, self._revision + 1))
@@ -82,6 +77,16 @@ class BasicKV:
             async with self._changed:
                 wanted = position
                 await self._changed.wait_for(lambda: self._revision >= wanted)  # noqa: B023
+
+    def _check_revision(self, key: Key, expected: int) -> None:
+        found = self._values.get((key.namespace, key.name))
+        actual = found.revision if found else 0
+        if actual != expected:
+            raise ValueConflict(
+                f"key {key.name!r} is at revision {actual}, not {expected}",
+                expected_revision=expected,
+                actual_revision=actual,
+            )
 
     async def _put(self, key: Key, data: bytes) -> Value:
         value = Value(data, self._revision + 1)

@@ -96,6 +96,15 @@ def test_compare_and_set(run: Callable[[Body], None]) -> None:
         with pytest.raises(Invalid):
             await client.compare_and_set_kv(key, b"3", -1)
         assert await client.get_kv(key) == second
+        for stale in (0, first.revision):
+            with pytest.raises(ValueConflict) as raised:
+                await client.del_kv(key, stale)
+            assert raised.value.actual_revision == second.revision
+        assert await client.del_kv(key, second.revision) == second
+        with pytest.raises(ValueConflict):
+            await client.del_kv(key, second.revision)
+        with pytest.raises(Invalid):
+            await client.del_kv(key, -1)
 
     run(body)
 

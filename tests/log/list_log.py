@@ -167,6 +167,9 @@ class ListLogFactory:
     async def open(self, partition, handle, config, on_failure):
         return self.logs.setdefault(handle, ListLog(partition, config))
 
+    async def is_there(self, handle):
+        return handle in self._configs
+
     async def remove(self, handle):
         self._configs.pop(handle, None)
         self.logs.pop(handle, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,7 @@ from streamlog.errors import (
     OutcomeUnknown,
     PolicyViolation,
     StreamlogError,
+    StreamNotFound,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -25,7 +27,7 @@ from streamlog.log import topics as topics_module
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
-from streamlog.log.topic_record import TopicRecord, topic_key
+from streamlog.log.topic_record import TopicRecord, TopicState, topic_key
 from streamlog.log.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.rand import SeededRandom
@@ -316,7 +318,7 @@ class Fickle:
 @pytest.mark.parametrize("how", ["before", "after"])
 @pytest.mark.parametrize(
     ("call", "count"),
-    [("put_kv_if_absent", 0), ("put_kv", 0), ("put_kv", 1), ("compare_and_set_kv", 0)],
+    [("put_kv_if_absent", 0), *(("compare_and_set_kv", count) for count in range(3))],
 )
 def test_a_creation_that_is_cut_short_is_finished_or_cleaned_up(call, count, how):
     async def body():
@@ -370,6 +372,155 @@ def test_a_deletion_that_is_cut_short_is_finished(call, count, how):
             assert len(made.medium.rows) == (0 if is_deleted else 8)
 
     asyncio.run(body())
+
+
+class Sender:
+    """A KVClient that keeps what was put if absent, so that it can arrive once more."""
+
+    def __init__(self, kv) -> None:
+        self._kv = kv
+        self.sent = []
+
+    def __getattr__(self, name):
+        return getattr(self._kv, name)
+
+    async def put_kv_if_absent(self, key, data):
+        self.sent.append((key, data))
+        return await self._kv.put_kv_if_absent(key, data)
+
+
+async def heard():
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("finder", ["repair", "create", "restart"])
+def test_a_creation_that_arrives_again_after_the_deletion_leaves_no_topic(finder):
+    async def body():
+        async with cluster() as made:
+            made.medium.kv = sender = Sender(made.medium.kv)
+            logs = await made.node()
+            await logs.create_topic("t", 2)
+            await logs.delete_topic("t")
+            await sender._kv.put_kv_if_absent(*sender.sent[0])
+            await heard()
+            assert logs._topics.get("t") is not None
+            if finder == "repair":
+                await logs.repair()
+            elif finder == "restart":
+                await made.crash()
+                logs = await made.node()
+                await heard()
+            if finder != "create":
+                for namespace in ("_topic", "_partition"):
+                    assert await made.medium.kv.list_kv(namespace) == []
+                assert logs._topics.get("t") is None
+            assert (await logs.create_topic("t", 1)).partitions == 1
+            assert len(made.medium.rows) == 4
+            await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
+
+    asyncio.run(body())
+
+
+def test_a_creation_that_this_node_has_not_heard_of_is_finished():
+    async def test(made, first):
+        first._admin._kv = fickle = Fickle(made.medium.kv)
+        second = await made.node()
+        fickle.plan = ("compare_and_set_kv", 0, "before")
+        await refused(MetadataUnavailable, first.create_topic("t", 2))
+        await heard()
+
+        async def not_heard(stream_id):
+            raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
+
+        made.running[1][1].describe_stream = not_heard
+        epochs = {row.stream_id: row.epoch for row in made.medium.rows.values()}
+        await second.repair()
+        assert second.topic("t").partitions == 2
+        assert {row.stream_id: row.epoch for row in made.medium.rows.values()} == epochs
+        await heard()
+        await append(await first.log(TopicPartition("t", 1)), encoded([b"x"]))
+
+    run(test)
+
+
+def test_a_creation_that_another_node_finished_before_it_was_sent_again_is_ours():
+    async def test(made, first):
+        second = await made.node()
+        real = made.medium.kv
+
+        class Lost(Sender):
+            async def put_kv_if_absent(self, key, data):
+                value = await super().put_kv_if_absent(key, data)
+                if len(self.sent) == 1:
+                    await heard()
+                    await second.repair()
+                    raise OutcomeUnknown("the answer was lost")
+                return value
+
+        first._topics._kv = Lost(real)
+        assert (await first.create_topic("t", 2)).partitions == 2
+        assert len(made.medium.rows) == 8
+        await append(await first.log(TopicPartition("t", 0)), encoded([b"x"]))
+
+    run(test)
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_topic_goes_when_none_of_its_partitions_is_there(gone):
+    async def test(made, logs):
+        await logs.create_topic("t", 2)
+        client = made.running[0][1]
+        metas = [row.stream_id for row in made.medium.rows.values() if row.tags["role"] == "meta"]
+        for stream_id in metas[:gone]:
+            await client.delete_stream(stream_id)
+        if gone == 1:
+            await refused(StreamNotFound, logs.log(TopicPartition("t", 0)))
+            await append(await logs.log(TopicPartition("t", 1)), encoded([b"x"]))
+            return
+        await refused(UnknownTopicOrPartition, logs.log(TopicPartition("t", 0)))
+        assert logs.list_topics() == []
+        await logs.create_topic("t", 1)
+        await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
+
+    run(test)
+
+
+def test_partitions_that_are_gone_are_not_added():
+    async def test(made, logs):
+        await logs.create_topic("t", 1)
+        old = logs._topics.get("t")
+        await logs._topics.replace("t", old, replace(old.record, pending=(999,)))
+        await logs.repair()
+        assert logs._topics.get("t").record.pending == ()
+        assert logs.topic("t").partitions == 1
+        await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
+
+    run(test)
+
+
+def test_a_node_that_deletes_late_spares_the_next_topic_of_the_name():
+    async def test(made, first):
+        second = await made.node()
+        await first.create_topic("t", 1)
+        old = first._topics.get("t")
+        deleting = replace(old.record, state=TopicState.DELETING)
+        assert await first._topics.replace("t", old, deleting)
+        late = first._topics.get("t")
+        await first.repair()
+        await first.create_topic("t", 1)
+        await heard()
+        partition = TopicPartition("t", 0)
+        await second._admin._delete_partition(partition, late)
+        await second._topics.remove("t", late)
+        await second._admin._write_key(partition, 999, late)
+        await heard()
+        assert len(made.medium.rows) == 4
+        assert second.topic("t") == first.topic("t")
+        assert first.topic("t") is not None
+        await append(await first.log(partition), encoded([b"x"]))
+
+    run(test)
 
 
 def test_the_reaper_spares_what_is_registered_under_way_or_held_by_others():
@@ -576,7 +727,7 @@ def test_late_events_of_a_deleted_topic_do_not_bring_it_back():
         await topics.load()
         record = TopicRecord(made.random.uuid(), 1, {})
         assert await topics.create("u", record)
-        await topics.remove("u")
+        await topics.remove("u", topics.get("u"))
         follow = asyncio.ensure_future(topics.follow())
         for _ in range(20):
             await asyncio.sleep(0)
@@ -604,7 +755,7 @@ def test_topics_made_and_removed_while_all_are_read_again_stay_so():
         async def while_changing(*args, **kwargs):
             page = await listing(*args, **kwargs)
             await topics.create("new", record)
-            await topics.remove("old")
+            await topics.remove("old", topics.get("old"))
             return page
 
         await kv.del_kv(topic_key("gone"))

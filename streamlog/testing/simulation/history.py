@@ -19,10 +19,9 @@ from streamlog.errors import NotFound
 from streamlog.log.abstract import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import DATA_PREFIX
-from streamlog.repair.findings import Finding, Kind, Severity
+from streamlog.repair.findings import Severity
 from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.testing.simulation.bystanders import (
-    SHORT_TOPIC,
     PinnedReader,
     ShortLives,
     Undertaker,
@@ -135,13 +134,6 @@ def run_history(
     report.trace = world.trace.lines() if keep_trace else []
     report.check(plan)
     return report
-
-
-def _is_late_creation(finding: Finding) -> bool:
-    """Known: a topic's creation whose answer was lost is sent again; when the first copy lands
-    after the topic was deleted, the topic is there again, without streams.
-    """
-    return finding.kind is Kind.TOPIC and f"topic {SHORT_TOPIC}" in finding.detail
 
 
 class _History:
@@ -312,11 +304,7 @@ class _History:
             options=FsckOptions(deep=True),
         )
         worst = Severity.ERROR if world.has_wild_clocks else Severity.WARNING
-        found = [
-            str(one)
-            for one in report.findings
-            if one.severity >= worst and not _is_late_creation(one)
-        ]
+        found = [str(one) for one in report.findings if one.severity >= worst]
         if found:
             raise Violation("fsck: " + "; ".join(found))
 
