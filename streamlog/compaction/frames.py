@@ -7,8 +7,8 @@
 
 The node sends SETTINGS once (JSON), then PLAN, JOB and BUSY (one byte, 0 or 1). The child answers
 READY once the store is open, what it is to plan with PLANNED, and each job with OUTCOME, both with
-ERROR (JSON: type, message, fields) when they fail. The child ends when its stdin does: it never
-outlives its node.
+ERROR (JSON: type, message, fields) when they fail; until then ALIVE every few seconds. The child
+ends when its stdin does: it never outlives its node.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from streamlog.objectstore.store_config import StoreConfig
 
 HEADER = struct.Struct("<IB")
 PAYLOAD_BYTES_MAX = 1 << 28
+ALIVE_INTERVAL_S = 5.0
 
 
 class Frame(IntEnum):
@@ -36,6 +37,7 @@ class Frame(IntEnum):
     ERROR = 6
     PLAN = 7
     PLANNED = 8
+    ALIVE = 9
 
 
 @dataclass(frozen=True, slots=True)

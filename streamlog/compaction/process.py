@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
+SILENT_S = 300.0
+"""Without a frame for so long the process is taken for stuck."""
 
 
 class ProcessExecutor:
@@ -135,11 +137,30 @@ class ProcessExecutor:
             raise _died(process) from error
 
     async def _receive(self, process: Process) -> tuple[Frame, bytes]:
+        """The next frame but ALIVE. Errors: StoreUnavailable."""
+        kind = Frame.ALIVE
+        while kind is Frame.ALIVE:
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    kind, payload = await self._frame(process)
+            except TimeoutError as error:
+                raise StoreUnavailable(
+                    f"the compactor process {process.pid} gave no sign of life for {SILENT_S:g} s; "
+                    "it is started again",
+                    operation="compact",
+                ) from error
+        return kind, payload
+
+    async def _frame(self, process: Process) -> tuple[Frame, bytes]:
         assert process.stdout is not None
         try:
             size, kind = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
-            if size > PAYLOAD_BYTES_MAX:
-                raise _died(process)
+            if size > PAYLOAD_BYTES_MAX or kind not in set(Frame):
+                raise StoreUnavailable(
+                    f"the compactor process {process.pid} wrote what is no frame to its standard "
+                    "output; it is started again",
+                    operation="compact",
+                )
             return Frame(kind), await process.stdout.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise _died(process) from error

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from streamlog.compaction.executor import InlineExecutor
 from streamlog.compaction.frames import (
+    ALIVE_INTERVAL_S,
     HEADER,
     PAYLOAD_BYTES_MAX,
     Frame,
@@ -33,7 +34,7 @@ from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import parse_store_url
 from streamlog.runtime import logs
 from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.offload import Lane, Offload, ThreadOffload
 
 FramePayload = tuple[Frame, bytes]
 
@@ -84,8 +85,9 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
     _send(stdout, Frame.READY)
     while True:
         kind, payload = await frames.get()
+        alive = loop.create_task(_say_alive(stdout))
         try:
-            answer = await _answer(executor, kind, payload)
+            answer = await _answer(executor, offload, kind, payload)
         except StreamlogError as error:
             _send(stdout, Frame.ERROR, encode_error(error))
         except Exception as error:
@@ -94,13 +96,28 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
             raise
         else:
             _send(stdout, *answer)
+        finally:
+            alive.cancel()
 
 
-async def _answer(executor: InlineExecutor, kind: Frame, payload: bytes) -> FramePayload:
+async def _say_alive(stdout: BinaryIO) -> None:
+    while True:
+        await asyncio.sleep(ALIVE_INTERVAL_S)
+        _send(stdout, Frame.ALIVE)
+
+
+async def _answer(
+    executor: InlineExecutor, offload: Offload, kind: Frame, payload: bytes
+) -> FramePayload:
     if kind is Frame.PLAN:
-        asked = decode_request(payload)
-        return Frame.PLANNED, encode_plan(asked.planned(), asked)
+        return Frame.PLANNED, await offload.run(Lane.CPU, _plan, payload)
     return Frame.OUTCOME, encode_outcome(await executor.run(decode_job(payload)))
+
+
+def _plan(payload: bytes) -> bytes:
+    """Burns CPU for seconds: the loop says meanwhile that the process lives."""
+    asked = decode_request(payload)
+    return encode_plan(asked.planned(), asked)
 
 
 def _read(source: BinaryIO) -> FramePayload | None:

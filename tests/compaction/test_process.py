@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from streamlog.compaction import process
 from streamlog.compaction.config import CompactionConfig
 from streamlog.compaction.frames import (
     Frame,
@@ -141,6 +142,54 @@ def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
         assert len(done.objects) == 3
         await again.close()
         await executor.close()
+        await offload.close()
+
+    run(scenario)
+
+
+def test_a_process_that_hangs_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        made = await made_streams(tmp_path, offload)
+        executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
+        what = spec(made.inputs, [rows(made, 1, 2, 3)])
+        await executor.run(job(what))
+        pid = executor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as patched:
+            patched.setattr(process, "SILENT_S", 0.2)
+            with pytest.raises(StoreUnavailable, match="no sign of life"):
+                await executor.run(job(what, 2000))
+        assert not psutil.pid_exists(pid)
+        assert len((await executor.run(job(what, 3000))).objects) == 1
+        await executor.close()
+        await offload.close()
+
+    run(scenario)
+
+
+class Child:
+    """What a process says, as far as ProcessExecutor looks at it."""
+
+    pid = 4711
+
+    def __init__(self, said: bytes) -> None:
+        self.stdout = asyncio.StreamReader()
+        self.stdout.feed_data(said)
+
+
+def test_what_a_process_says_on_the_way(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload()
+        executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
+        child: Any = Child(encode_frame(Frame.ALIVE) * 2 + encode_frame(Frame.OUTCOME, b"done"))
+        assert await executor._receive(child) == (Frame.OUTCOME, b"done")
+        child = Child(b"a library that prints\n")
+        with pytest.raises(StoreUnavailable, match="what is no frame"):
+            await executor._receive(child)
         await offload.close()
 
     run(scenario)
