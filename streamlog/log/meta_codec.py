@@ -180,6 +180,17 @@ def encode_entry(records: Sequence[MetaRecord], *, is_snapshot: bool = False) ->
     return head[:_CRC_AT] + crc.to_bytes(4, "big") + bytes(body.data)
 
 
+def is_entry(data: Buffer) -> bool:
+    """Whether magic, length and CRC are those of an entry, of whatever version."""
+    if len(data) < _ENTRY.size:
+        return False
+    magic, _, _, _, length, crc = _ENTRY.unpack_from(data)
+    body = memoryview(data)[_ENTRY.size :]
+    if (magic, length) != (MAGIC, len(body)):
+        return False
+    return bool(crc32c(body, crc32c(memoryview(data)[:_CRC_AT])) == crc)
+
+
 def decode_entry(data: Buffer) -> MetaEntry:
     """Errors: Corrupt, UnsupportedVersion."""
     if len(data) < _ENTRY.size:

@@ -2,9 +2,13 @@
 
     off  size  field                                    (integers little-endian)
     0    n     `k` as in keys.checkpoint: revision, tenures, this delta, its base; with its own CRC
-    n    4     n
-    n+4  8     magic "SLCKKEY1"
+    n    m     cluster id, ASCII
+    -    4     n
+    -    4     m
+    -    4     CRC-32C of the cluster id, n and m
+    -    8     magic "SLCKKEY2"
 
+Before "SLCKKEY2" there was "SLCKKEY1": `k`, n, magic; whose it is it does not say, it is taken.
 It lies behind what the file's reference covers: who has `k` never reads it.
 """
 
@@ -12,38 +16,69 @@ from __future__ import annotations
 
 import struct
 
-from streamlog.errors import Corrupt
+from streamlog.codec.crc import crc32c
+from streamlog.errors import Corrupt, ForeignCluster
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 
-MAGIC = b"SLCKKEY1"
-END = struct.Struct("<I8s")
+MAGIC = b"SLCKKEY2"
+MAGIC_1 = b"SLCKKEY1"
+SIZES = struct.Struct("<II")
+U32 = struct.Struct("<I")
+END_BYTES = SIZES.size + U32.size + len(MAGIC)
+END_1_BYTES = U32.size + len(MAGIC_1)
 GUESS_BYTES = 4 << 10
 
 
-def encode_appendix(named: Checkpoint) -> bytes:
-    value = checkpoint.encode(named)
-    return value + END.pack(len(value), MAGIC)
+def encode_appendix(named: Checkpoint, cluster_id: str) -> bytes:
+    value, name = checkpoint.encode(named), cluster_id.encode()
+    owner = name + SIZES.pack(len(value), len(name))
+    return value + owner + U32.pack(crc32c(owner)) + MAGIC
 
 
-async def read_appendix(store: ObjectStore, info: ObjectInfo) -> Checkpoint | None:
-    """None: the file has none, as a base. Errors: Corrupt, UnsupportedVersion, ObjectNotFound,
-    StoreUnavailable.
+async def read_appendix(store: ObjectStore, info: ObjectInfo, cluster_id: str) -> Checkpoint | None:
+    """None: the file has none, as a base. Errors: Corrupt, UnsupportedVersion, ForeignCluster,
+    ObjectNotFound, StoreUnavailable.
     """
     length = min(info.size_bytes, GUESS_BYTES)
     data = bytes(await store.get(info.key, info.size_bytes - length, length))
-    if len(data) < END.size or data[-len(MAGIC) :] != MAGIC:
+    if len(data) >= END_BYTES and data.endswith(MAGIC):
+        size, name_size = SIZES.unpack_from(data, len(data) - END_BYTES)
+        behind = END_BYTES + name_size
+    elif len(data) >= END_1_BYTES and data.endswith(MAGIC_1):
+        (size,) = U32.unpack_from(data, len(data) - END_1_BYTES)
+        behind, name_size = END_1_BYTES, 0
+    else:
         return None
-    size, _ = END.unpack(data[-END.size :])
-    start = info.size_bytes - END.size - size
+    start = info.size_bytes - behind - size
     if start < 0:
-        raise Corrupt(f"the end of the checkpoint file {info.key} is damaged", object_key=info.key)
-    if size + END.size > len(data):
-        data = bytes(await store.get(info.key, start, size + END.size))
-    found = checkpoint.decode(data[-END.size - size : -END.size])
+        raise _damaged(info)
+    if size + behind > len(data):
+        data = bytes(await store.get(info.key, start, size + behind))
+    data = data[len(data) - behind - size :]
+    if data.endswith(MAGIC):
+        _check_owner(info, data[size : -len(MAGIC)], name_size, cluster_id)
+    found = checkpoint.decode(data[:size])
     if found.delta is None or found.delta.name != info.key:
         raise Corrupt(
             f"the checkpoint file {info.key} has another's name in it", object_key=info.key
         )
     return found
+
+
+def _check_owner(info: ObjectInfo, owner: bytes, name_size: int, cluster_id: str) -> None:
+    (crc,) = U32.unpack(owner[-U32.size :])
+    if crc != crc32c(owner[: -U32.size]):
+        raise _damaged(info)
+    name = owner[:name_size].decode("ascii", "replace")
+    if name != cluster_id:
+        raise ForeignCluster(
+            f"the checkpoint file {info.key} is of the cluster {name}",
+            store_cluster=name,
+            meta_cluster=cluster_id,
+        )
+
+
+def _damaged(info: ObjectInfo) -> Corrupt:
+    return Corrupt(f"the end of the checkpoint file {info.key} is damaged", object_key=info.key)

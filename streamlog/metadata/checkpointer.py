@@ -48,7 +48,7 @@ from streamlog.metadata.follower import Follower
 from streamlog.metadata.generation import make_one
 from streamlog.metadata.keys import checkpoint, fence, move, record
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
-from streamlog.metadata.keys.space import tenure_in
+from streamlog.metadata.keys.space import cluster_of, tenure_in
 from streamlog.metadata.loader import State
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.objectstore.interface import ObjectStore
@@ -231,7 +231,7 @@ class Checkpointer:
     async def _put_delta(self, file: BuiltFile, named: Checkpoint) -> None:
         """With what names it, for a recovery without the metadata store."""
         assert named.delta is not None
-        appendix = encode_appendix(named)
+        appendix = encode_appendix(named, cluster_of(self._prefix))
         await self._store.put(named.delta.name, [*file.parts, appendix])
         self._metrics.checkpoint_bytes.inc(file.size_bytes + len(appendix))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
-from streamlog.errors import AlreadyExists, Corrupt, Invalid
+from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster_guard import check_same, read_cluster
@@ -138,7 +138,7 @@ async def newest_view(
 
     Says in the report what was taken, or is of no use. Errors: StoreUnavailable.
     """
-    candidates, useless = await find_candidates(store, bucket.checkpoints)
+    candidates, useless = await find_candidates(store, bucket.checkpoints, report.cluster_id)
     for reason in useless:
         report.add(_useless(reason))
     for candidate in candidates:
@@ -149,7 +149,7 @@ async def newest_view(
                 candidate, store, report.cluster_id, clock=clock, random=random, offload=offload
             )
         except Corrupt as error:
-            report.add(_useless(str(error)))
+            report.add(_useless(error))
             continue
         age_s = max(clock.now_ms() - candidate.info.modified_ms, 0) // 1000
         report.repaired.append(
@@ -165,7 +165,14 @@ async def newest_view(
     return None
 
 
-def _useless(reason: str) -> Finding:
+def _useless(reason: StreamlogError) -> Finding:
+    if isinstance(reason, ForeignCluster):
+        return Finding(
+            Kind.OBJECT_FOREIGN,
+            Severity.WARNING,
+            str(reason),
+            "it is left out; look whose it is",
+        )
     return Finding(
         Kind.CHECKPOINT_CORRUPT,
         Severity.WARNING,

@@ -7,12 +7,15 @@ that it knows, and some 300 for each object.
 from __future__ import annotations
 
 from array import array
+from bisect import insort
 from dataclasses import dataclass, field
 
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.object_footer import ObjectFooter
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import StreamRow, Tenure
+from streamlog.metadata.keys import id_block
+from streamlog.metadata.object_ids import position_of
 from streamlog.metadata.registration import COMPACTOR
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.interface import ObjectStore
@@ -39,14 +42,33 @@ class _Footers:
     """Stream → epoch and end of its last row, and who wrote it."""
     newest: dict[Tenure, int] = field(default_factory=dict)
     tenures: dict[int, Tenure] = field(default_factory=dict)
+    blocks: dict[Tenure, list[int]] = field(default_factory=dict)
+    """Of ids, as far as seen; rising."""
 
     def rows_of(self, stream_id: int) -> list[Row]:
         flat = iter(self.rows.get(stream_id, ()))
         return [Row(*one) for one in zip(flat, flat, flat, flat, strict=True)]
 
-    def is_past_window(self, object_id: int) -> bool:
+    def is_certain(self, object_id: int) -> bool:
+        """Rule 6 of `resolve`."""
         tenure = self.tenures.get(object_id)
-        return tenure is not None and object_id + WINDOW_IDS <= self.newest[tenure]
+        if tenure is None:
+            return False
+        if tenure.node_id & COMPACTOR:
+            return True
+        # Blocks of which nothing is left count for none: ids are at least so far apart.
+        blocks = self.blocks[tenure]
+        at = position_of(blocks, object_id)
+        return at + WINDOW_IDS <= position_of(blocks, self.newest[tenure])
+
+    def add(self, footer: ObjectFooter) -> None:
+        object_id = footer.identity.object_id
+        tenure = Tenure(footer.identity.node_id, footer.identity.node_epoch)
+        self.tenures[object_id] = tenure
+        self.newest[tenure] = max(self.newest.get(tenure, 0), object_id)
+        blocks, block = self.blocks.setdefault(tenure, []), object_id >> id_block.OBJECTS.block_bits
+        if block not in blocks:
+            insort(blocks, block)
 
 
 class StreamRecovery:
@@ -69,6 +91,12 @@ class StreamRecovery:
         self._progress = progress
         self._footers = _Footers()
         self._known: dict[int, tuple[StreamRow, Known]] = {}
+
+    @property
+    def _trims_are_lost(self) -> bool:
+        """A checkpoint that cannot be read may tell of trims; what they let go was deleted."""
+        is_damaged = self._report.by_kind[str(Kind.CHECKPOINT_CORRUPT)] > 0
+        return is_damaged or (self._view is None and bool(self._bucket.checkpoints))
 
     async def run(self) -> None:
         """Fills streams, objects, dead objects and the highest numbers.
@@ -160,9 +188,8 @@ class StreamRecovery:
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
         self._recovered.objects[object_id] = footer.row
-        footers.tenures[object_id] = tenure
+        footers.add(footer)
         writer = tenure._replace(node_id=tenure.node_id & ~COMPACTOR)
-        footers.newest[tenure] = max(footers.newest.get(tenure, 0), object_id)
         for stream_id, epoch, start, end in footer.ranges:
             footers.rows.setdefault(stream_id, array("Q")).extend((epoch, start, end, object_id))
             last = footers.writers.get(stream_id)
@@ -175,7 +202,13 @@ class StreamRecovery:
     def _resolve(self, stream_id: int) -> None:
         rows = self._footers.rows_of(stream_id)
         row, known = self._known.get(stream_id, (None, None))
-        found = resolve(known, rows, self._bucket.__contains__, self._footers.is_past_window)
+        found = resolve(
+            known,
+            rows,
+            self._bucket.__contains__,
+            self._footers.is_certain,
+            trims_are_lost=self._trims_are_lost,
+        )
         holder = row.holder if row is not None else NOBODY
         writer = self._footers.writers.get(stream_id)
         if writer is not None and (row is None or writer[0] > row.epoch):
@@ -213,6 +246,17 @@ class StreamRecovery:
             self._report.add(
                 Finding(
                     Kind.UNACKNOWLEDGED_TAIL,
+                    Severity.ERROR,
+                    f"{some_ranges(tail)} are stored behind a gap: they were acknowledged if what "
+                    "is missing was trimmed, which a checkpoint told that cannot be read; the "
+                    f"stream ends at {found.end}",
+                    "put the newest files of checkpoint/ back from a copy of the store",
+                    stream_id=stream_id,
+                    lost=tail,
+                )
+                if self._trims_are_lost
+                else Finding(
+                    Kind.UNACKNOWLEDGED_TAIL,
                     Severity.NOTE,
                     f"{some_ranges(tail)} are stored behind a gap: they were never acknowledged, "
                     f"and the stream ends at {found.end}",
@@ -226,7 +270,9 @@ class StreamRecovery:
                 Finding(
                     Kind.TRIMMED,
                     # Nothing is deleted without a checkpoint that knows of the trim.
-                    Severity.ERROR if self._view is not None else Severity.WARNING,
+                    Severity.ERROR
+                    if self._view is not None or self._trims_are_lost
+                    else Severity.WARNING,
                     f"{some_ranges(before)} are stored, but what follows them is not: taken for "
                     f"trimmed, the stream starts at {found.start}",
                     "if objects were lost by accident, put them back and recover again",

@@ -14,7 +14,7 @@ from uuid import UUID
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
 from streamlog.log import producer_ids
 from streamlog.log.abstract import TopicPartition
-from streamlog.log.meta_codec import Description, decode_entry
+from streamlog.log.meta_codec import Description, decode_entry, is_entry
 from streamlog.log.meta_state import MetaState
 from streamlog.log.topic_record import (
     TopicRecord,
@@ -30,7 +30,7 @@ from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.recovered import Recovered, RecoveredStream
 from streamlog.repair.stream_reader import read_batches
-from streamlog.runtime.buffers import Buffer, join
+from streamlog.runtime.buffers import join
 from streamlog.runtime.offload import Offload
 
 PART_STREAMS = 256
@@ -82,7 +82,7 @@ class TopicRecovery:
         candidates = [
             stream_id
             for stream_id, stream in sorted(self._recovered.streams.items())
-            if stream.tags.get("role", META_ROLE) == META_ROLE and stream.pieces
+            if (not stream.tags or stream.tags.get("role") == META_ROLE) and stream.pieces
         ]
         for low in range(0, len(candidates), PART_STREAMS):
             part = candidates[low : low + PART_STREAMS]
@@ -114,7 +114,7 @@ class TopicRecovery:
                 self._store, self._offload, stream_id, stream.pieces, self._recovered.objects
             ):
                 data = join(batch.parts)
-                if is_first and not _looks_like_meta(data):
+                if is_first and not is_entry(data):
                     return None
                 is_first = False
                 state.apply_entry(decode_entry(data))
@@ -187,16 +187,6 @@ class TopicRecovery:
 
     def _tell(self, detail: str, severity: Severity) -> None:
         self._report.add(Finding(Kind.TOPIC, severity, detail))
-
-
-def _looks_like_meta(data: Buffer) -> bool:
-    try:
-        decode_entry(data)
-    except UnsupportedVersion:
-        return True
-    except Corrupt:
-        return False
-    return True
 
 
 def _end_of(state: MetaState, role: str, slices: Sequence[StreamSlice]) -> int:

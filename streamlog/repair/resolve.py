@@ -11,7 +11,10 @@
    behind was acknowledged. Unless something behind is certain to have been committed: then what is
    missing was trimmed and deleted, and the stream starts behind it.
 6. Certain: its tenure stored an object so much later that the window of uncommitted ids had passed
-   it. A later epoch behind it proves nothing: where that one began may be what is missing.
+   it, or a compactor wrote it: it copies what was committed. A later epoch behind it proves
+   nothing: where that one began may be what is missing.
+7. Where a checkpoint is lost, what is missing may have been trimmed as well: of what is not certain
+   the most records are kept.
 """
 
 from __future__ import annotations
@@ -66,9 +69,11 @@ def resolve(
     known: Known | None,
     rows: Sequence[Row],
     exists: Callable[[int], bool],
-    is_past_window: Callable[[int], bool],
+    is_certain: Callable[[int], bool],
+    *,
+    trims_are_lost: bool = False,
 ) -> Resolved:
-    """`exists(object id)`; `is_past_window(object id)`: its tenure cannot but have committed it."""
+    """`exists(object id)`; `is_certain(object id)`: what it holds was surely committed."""
     epoch = max([row.epoch for row in rows] + ([known.epoch] if known else []))
     pieces: list[Piece] = []
     missing: list[Piece] = []
@@ -88,10 +93,12 @@ def resolve(
         if not runs or (end is not None and row.start != end):
             runs.append([])
         runs[-1].append(Piece(row.start, row.end, row.object_id))
-        if is_past_window(row.object_id):
+        if is_certain(row.object_id):
             first = len(runs) - 1
     if not runs:
         raise ValueError("a stream without rows that no checkpoint knows")
+    if trims_are_lost:
+        first = max(range(first, len(runs)), key=lambda index: _records(runs[index]))
     kept = runs[first]
     start = known.start if known is not None and first == 0 else kept[0].start
     end = kept[-1].end if kept else (known.end if known is not None else start)
@@ -104,6 +111,10 @@ def resolve(
         [piece for run in runs[first + 1 :] for piece in run],
         [piece for run in runs[:first] for piece in run],
     )
+
+
+def _records(run: Sequence[Piece]) -> int:
+    return run[-1].end - run[0].start if run else 0
 
 
 def layers(rows: Iterable[Row]) -> list[Row]:

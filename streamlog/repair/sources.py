@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
+from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound, StreamlogError
 from streamlog.kvstore.interface import KeyValue
 from streamlog.metadata.checkpoint_appendix import read_appendix
 from streamlog.metadata.keys import checkpoint
@@ -26,21 +26,24 @@ class Candidate:
 
 
 async def find_candidates(
-    store: ObjectStore, files: list[ObjectInfo]
-) -> tuple[list[Candidate], list[str]]:
-    """Deltas that name their base, the newest first; and why others are of no use."""
+    store: ObjectStore, files: list[ObjectInfo], cluster_id: str
+) -> tuple[list[Candidate], list[StreamlogError]]:
+    """Deltas that name their base, the newest first; and why others are of no use.
 
-    async def look(info: ObjectInfo) -> Candidate | str | None:
+    Errors: UnsupportedVersion (a newer release wrote one), StoreUnavailable.
+    """
+
+    async def look(info: ObjectInfo) -> Candidate | StreamlogError | None:
         try:
-            found = await read_appendix(store, info)
-        except (Corrupt, UnsupportedVersion, ObjectNotFound) as error:
-            return str(error)
+            found = await read_appendix(store, info, cluster_id)
+        except (Corrupt, ForeignCluster, ObjectNotFound) as error:
+            return error
         return None if found is None else Candidate(info, found)
 
     looked = await in_flight(files, look)
     found = [one for one in looked if isinstance(one, Candidate)]
     found.sort(key=lambda one: (one.checkpoint.revision, one.info.modified_ms), reverse=True)
-    return found, [one for one in looked if isinstance(one, str)]
+    return found, [one for one in looked if isinstance(one, StreamlogError)]
 
 
 async def view_of(

@@ -80,7 +80,8 @@ async def write_metadata(
         await store.put(base.name, built.base.parts)
     named = Checkpoint(revision, {}, _ref(tenure, 2, built.delta), base)
     assert named.delta is not None
-    await store.put(named.delta.name, [*built.delta.parts, encode_appendix(named)])
+    appendix = encode_appendix(named, recovered.cluster_id)
+    await store.put(named.delta.name, [*built.delta.parts, appendix])
     puts = _puts(recovered, fold, prefix, clock.now_ms())
     puts.append(Put(checkpoint.key(prefix), checkpoint.encode(named)))
     await _put_all(kv, puts)

@@ -22,6 +22,11 @@ def prefix_of(cluster_id: str) -> bytes:
     return f"/sl/{cluster_id}/".encode()
 
 
+def cluster_of(prefix: bytes) -> str:
+    """The cluster id in what `prefix_of` made."""
+    return prefix[len("/sl/") : -1].decode()
+
+
 def tenure_key(prefix: bytes, letter: bytes, tenure: Tenure) -> bytes:
     return prefix + letter + b"/" + TENURE.pack(*tenure)
 
