@@ -57,9 +57,10 @@ class ObjectPut:
             started = self._clock.monotonic()
             try:
                 if self._is_hedging:
-                    await self._hedged(key, parts, usual)
+                    seconds = await self._hedged(key, parts, usual)
                 else:
                     await self._store.put(key, parts)
+                    seconds = self._clock.monotonic() - started
             except (Unavailable, OutcomeUnknown) as error:
                 self._metrics.failures.labels("put").inc()
                 if backoff is None:
@@ -69,19 +70,20 @@ class ObjectPut:
                     raise
                 await backoff.sleep()
             else:
-                seconds = self._clock.monotonic() - started
-                self._metrics.put_seconds.observe(seconds)
+                self._metrics.put_seconds.observe(self._clock.monotonic() - started)
                 usual.add(seconds)
                 return
 
-    async def _hedged(self, key: str, parts: Sequence[Buffer], usual: Latencies) -> None:
-        """The first of up to two PUTs that succeeds; the other one is given up."""
-        await hedged(
+    async def _hedged(self, key: str, parts: Sequence[Buffer], usual: Latencies) -> float:
+        """The first of up to two PUTs that succeeds: its seconds; the other one is given up."""
+        _, sent = await hedged(
             self._background,
             partial(self._store.put, key, parts),
             usual.hedge_delay_s(self._delay_min_s),
             self._count,
+            self._clock,
         )
+        return sent.seconds
 
     def _count(self) -> bool:
         self._metrics.hedged.inc()

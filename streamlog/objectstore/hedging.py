@@ -8,14 +8,20 @@ from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Closed, Internal, StreamlogError
 from streamlog.runtime.background import Background
+from streamlog.runtime.clock import Clock
 
 T = TypeVar("T")
 
 
 class Sent(NamedTuple):
-    """Which of the two answered."""
+    """Which of the two answered, and how long that one took.
+
+    Waiting for the other is no part of it: else stragglers would pass for what is usual, and the
+    next ones be waited for longer and longer.
+    """
 
     is_second: bool
+    seconds: float
 
 
 async def hedged(
@@ -23,6 +29,7 @@ async def hedged(
     request: Callable[[], Awaitable[T]],
     delay_s: float,
     may_repeat: Callable[[], bool],
+    clock: Clock,
 ) -> tuple[T, Sent]:
     """`request()`, and after `delay_s` without an answer another one if `may_repeat()`.
 
@@ -30,15 +37,18 @@ async def hedged(
     all have failed; Closed, when `background` ends first.
     """
     attempts = [_start(background, request)]
+    began = [clock.monotonic()]
     try:
         await asyncio.wait(attempts, timeout=delay_s)
         if not attempts[0].done() and may_repeat():
             attempts.append(_start(background, request))
+            began.append(clock.monotonic())
         winner = await _first(attempts)
     finally:
         for attempt in attempts:
             attempt.cancel()
-    return winner.result(), Sent(winner is not attempts[0])
+    number = attempts.index(winner)
+    return winner.result(), Sent(number > 0, clock.monotonic() - began[number])
 
 
 def _start(background: Background, request: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:

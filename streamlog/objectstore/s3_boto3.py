@@ -19,12 +19,14 @@ import boto3
 import botocore
 from botocore import exceptions as boto
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.errors import Internal, Invalid
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.s3_body import S3Body
-from streamlog.objectstore.s3_errors import typed
+from streamlog.objectstore.s3_errors import lost, typed
 from streamlog.objectstore.s3_multipart import MultipartUpload
 from streamlog.objectstore.s3_requests import Condition, Head, Listed
 from streamlog.objectstore.s3_retry import Tries
@@ -42,6 +44,24 @@ Response = Mapping[str, Any]
 ABORT_GRACE_S = 2.0
 PUT_ID = "streamlog-put"
 _USER_AGENT = f"streamlog Boto3/{boto3.__version__} Botocore/{botocore.__version__}"
+_FAILURES = (
+    boto.BotoCoreError,
+    boto.ClientError,
+    # botocore translates neither: an answer that is no XML, and TLS that breaks within a body.
+    ResponseParserError,
+    HTTPError,
+    OSError,
+)
+_ANSWERS: Mapping[str, tuple[str, str]] = {
+    "put_object": ("ETag", "put"),
+    "get_object": ("ETag", "get"),
+    "head_object": ("ETag", "head"),
+    "list_objects_v2": ("IsTruncated", "list"),
+    "create_multipart_upload": ("UploadId", "create"),
+    "upload_part": ("ETag", "part"),
+    "complete_multipart_upload": ("ETag", "complete"),
+}
+"""What a store's answer has for certain, and the operation."""
 _CHECKSUMS: Mapping[str, str] = {"crc32c": "ChecksumCRC32C", "md5": "ContentMD5"}
 
 
@@ -118,7 +138,15 @@ class Boto3Requests:
         arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(max(limit, 2), 1000)}
         if after is not None:
             arguments["StartAfter"] = after
-        response = await self._run(Lane.STORE, "list", "", self._call, "list_objects_v2", arguments)
+        while True:
+            response = await self._run(
+                Lane.STORE, "list", "", self._call, "list_objects_v2", arguments
+            )
+            token = response.get("NextContinuationToken")
+            if response.get("Contents") or not response["IsTruncated"] or token is None:
+                break
+            # Behind many deleted versions a page may be empty, and not the last.
+            arguments["ContinuationToken"] = token
         found = tuple(
             ObjectInfo(one["Key"], one["Size"], one["ETag"], _ms(one["LastModified"]))
             for one in response.get("Contents", ())
@@ -196,13 +224,19 @@ class Boto3Requests:
         def blocking() -> T:
             try:
                 return fn(*args)
-            except (boto.BotoCoreError, boto.ClientError) as error:
+            except _FAILURES as error:
                 raise typed(error, operation, key, self._url) from error
 
         return await self._metrics.measured(operation, self._offload.run(lane, blocking))
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Response:
         response: Response = getattr(self._client, name)(Bucket=self._url.bucket, **arguments)
+        wanted, operation = _ANSWERS.get(name, ("", ""))
+        if wanted and wanted not in response:
+            # As a proxy's page may come, with status 200.
+            if "Body" in response:
+                response["Body"].close()
+            raise lost(operation, self._url, f"the answer has no {wanted}")
         return response
 
     def _put(

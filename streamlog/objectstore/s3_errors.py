@@ -41,7 +41,7 @@ CREDENTIALS_LATE = (
     boto.MetadataRetrievalError,
     boto.TokenRetrievalError,
 )
-KEY_CODES = frozenset({"NoSuchKey", "NoSuchUpload", "404", "NotFound"})
+KEY_CODES = frozenset({"NoSuchKey", "NoSuchUpload"})
 BAD_CREDENTIALS = frozenset(
     {
         "InvalidAccessKeyId",
@@ -80,10 +80,12 @@ NOTHING_DONE = frozenset(
     }
 )
 """The store refused and may take the same request later."""
+PERMANENT = frozenset({405, 411, 413, 414, 501})
+"""Statuses that the same request always gets."""
 
 
 def typed(error: Exception, operation: str, key: str, url: S3Url) -> StreamlogError:
-    """`key` is empty for requests that have none."""
+    """`key` is empty for requests that have none. What botocore lets through is a lost answer."""
     if isinstance(error, boto.ClientError):
         return refused(error.response, str(error), operation, key, url)
     if isinstance(error, NO_CREDENTIALS):
@@ -135,7 +137,8 @@ def refused(
             f"there is no bucket {url.bucket} at {where(url)}: make it, or mend the store URL",
             operation=operation,
         )
-    if (code in KEY_CODES or (status == 404 and not code)) and key:
+    # Of a HEAD's answer there is no more than the status.
+    if key and (code in KEY_CODES or (status == 404 and operation == "head")):
         return not_found(key)
     if code in NOTHING_DONE or status in (408, 429, 503):
         return StoreUnavailable(
@@ -171,6 +174,13 @@ def refused(
         )
     if status >= 500 and status != 501:
         return lost(operation, url, text)
+    if (not code or code.isdigit()) and status not in PERMANENT:
+        # A proxy without its server says this, too; of an object it says nothing.
+        return StoreUnavailable(
+            f"{where(url)} answered a {operation} with {status} and no S3 error: is that a proxy, "
+            f"and is endpoint= right? It says: {text}",
+            operation=operation,
+        )
     return Invalid(f"{where(url)} refused a {operation}: {text}", operation=operation)
 
 

@@ -18,7 +18,14 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from streamlog.errors import Invalid, StoreUnavailable, StreamlogError, ValueConflict
+from streamlog.errors import (
+    Invalid,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    ValueConflict,
+)
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.s3_errors import lost, no_credentials, refused, typed, where
 from streamlog.objectstore.s3_requests import Condition, Head, Listed
@@ -90,9 +97,18 @@ class ObstoreRequests:
         Parts that a failure leaves behind stay until the bucket's lifecycle rule.
         """
         is_conditional = condition.is_absent or condition.etag is not None
-        return await tries("put").run(
-            lambda: self._put(key, parts, size_bytes, condition, is_multipart=not is_conditional)
-        )
+        series = tries("put")
+        try:
+            return await series.run(
+                lambda: self._put(
+                    key, parts, size_bytes, condition, is_multipart=not is_conditional
+                )
+            )
+        except (ObjectNotFound, ValueConflict) as error:
+            if not series.is_unknown:
+                raise
+            # An earlier try, whose answer was lost, may be what stands against it.
+            raise OutcomeUnknown(f"a put of {key} gave no answer", operation="put") from error
 
     async def _put(
         self,

@@ -191,6 +191,87 @@ def test_a_condition_whose_answer_was_lost_is_known_to_hold(faults: Faults) -> N
     faults.run(body)
 
 
+def test_so_is_a_large_objects(faults: Faults) -> None:
+    """Neither client may take its own first try for somebody else's object."""
+
+    async def body(world: World) -> None:
+        def answered(request: Request) -> bool:
+            is_whole = request.method == "PUT" and "partNumber" not in request.path
+            return is_whole or (request.method == "POST" and "uploadId" in request.path)
+
+        script = world.proxy.plan = Script(answered, LOST)
+        made = await world.store.put("a", large(b"m"), if_absent=True)
+        assert script.hits >= 1
+        assert made.etag == (await world.direct.head("a")).etag
+
+    faults.run(body)
+
+
+def test_a_proxy_without_its_server_is_waited_for(faults: Faults) -> None:
+    """It answers by itself, in HTML: of objects that says nothing."""
+
+    async def body(world: World) -> None:
+        def page(status: int) -> Answer:
+            return Answer(status, body="<html><body>default backend</body></html>")
+
+        for status in (404, 400, 502):
+            world.proxy.plan = Script(puts, page(status))
+            await world.store.put("a", (b"x",))
+            world.proxy.plan = Script(gets, page(status))
+            assert bytes(await world.store.get("a")) == b"x"
+        world.proxy.plan = Always(lambda _: True, page(404))
+        for call in (world.store.put("a", (b"y",)), world.store.get("a"), world.store.list("")):
+            with pytest.raises(StoreUnavailable, match="404"):
+                await call
+        assert bytes(await world.direct.get("a")) == b"x"
+
+    faults.run(body, IMPATIENT)
+
+
+def test_an_answer_that_cannot_be_read_is_a_lost_one(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        for page in ("<html>", "<html><body>It works!</body></html>"):
+            nonsense = Answer(200, body=page)
+            for calls in (puts, gets, lambda request: "list-type" in request.path):
+                script = world.proxy.plan = Script(calls, nonsense)
+                await world.store.put("a", (b"x",))
+                assert bytes(await world.store.get("a")) == b"x"
+                assert [info.key for info in (await world.store.list("")).objects] == ["a"]
+                assert script.hits == 2
+        world.proxy.plan = Always(puts, nonsense)
+        with pytest.raises(OutcomeUnknown, match="no ETag"):
+            await world.store.put("a", (b"y",))
+
+    boto3_faults.run(body, IMPATIENT)
+
+
+def test_an_empty_page_does_not_end_a_list(boto3_faults: Faults) -> None:
+    """Behind many deleted versions S3 may list nothing, and say that there is more."""
+
+    async def body(world: World) -> None:
+        await world.store.put("a", (b"x",))
+        empty = Answer(
+            200,
+            body="<ListBucketResult><IsTruncated>true</IsTruncated><KeyCount>0</KeyCount>"
+            "<NextContinuationToken>more</NextContinuationToken></ListBucketResult>",
+        )
+        last = Answer(
+            200,
+            body="<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>",
+        )
+        asked: list[str] = []
+
+        def plan(request: Request) -> Fault | None:
+            asked.append(request.path)
+            return empty if len(asked) == 1 else last
+
+        world.proxy.plan = plan
+        assert (await world.store.list("")).next_token is None
+        assert "continuation-token=more" in asked[1]
+
+    boto3_faults.run(body)
+
+
 def test_a_lost_race_is_not_taken_for_ones_own_write(faults: Faults) -> None:
     """The same bytes by somebody else, while our request got lost before it arrived."""
 
