@@ -6,7 +6,8 @@
 3. Orphans are named by the metadata and deleted blindly: whether they exist does not matter.
 4. Before anything goes, `Guard` is asked. When it objects, nothing is deleted any more until the
    process is started with `force`: an alarm in log, metric and status.
-A run that fails is repeated at the next tick; to delete twice is harmless.
+A run that fails is repeated at the next tick; to delete twice is harmless. A store that refuses to
+delete, or metadata that cannot be read, stops no node: the log says so at every run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from streamlog.compaction.collector_guard import Guard
-from streamlog.errors import OutcomeUnknown, Unavailable
+from streamlog.errors import (
+    Corrupt,
+    OutcomeUnknown,
+    Unauthorized,
+    Unavailable,
+    UnsupportedVersion,
+)
 from streamlog.metadata.interface import DeadObject, Metadata, Orphans
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
@@ -27,7 +34,8 @@ from streamlog.runtime.config import setting
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT_MAX = 100_000
+_DELETED_MAX = 100_000
+"""Dead objects in one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,11 @@ class Collector:
             ["kind"],
             registry=registry,
         )
+        self._failed = Counter(
+            "streamlog_collector_failed_runs",
+            "Runs in which the store refused to delete, or something could not be read.",
+            registry=registry,
+        )
         self._guard = Guard(metadata, store, config.orphans_per_tenure_max)
         self.alarm = ""
         """Why nothing is deleted any more."""
@@ -92,19 +105,19 @@ class Collector:
             return
         try:
             due_ms = self._clock.now_ms() - self._config.deletion_delay_ms
-            dead = self._metadata.dead_objects(_LOOKED_AT_MAX)
+            dead = self._metadata.dead_objects(_DELETED_MAX)
             orphans = await self._metadata.orphan_candidates()
             if await self._may_delete(orphans, due_ms):
                 await self._dead([found for found in dead if found.died_ms <= due_ms])
                 await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})
+        except (Unauthorized, Corrupt, UnsupportedVersion) as error:
+            self._failed.inc()
+            log.error("nothing was deleted in this run: %s", error)
 
     async def _may_delete(self, orphans: Sequence[Orphans], due_ms: int) -> bool:
-        def dead() -> set[int]:
-            return {found.object_id for found in self._metadata.dead_objects(_LOOKED_AT_MAX)}
-
-        objection = await self._guard.objection(orphans, dead, due_ms)
+        objection = await self._guard.objection(orphans, due_ms)
         if not objection:
             return True
         if self._config.force:

@@ -13,14 +13,15 @@ cluster's, or an old copy would call everything garbage. So a run is refused whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
-from streamlog.errors import ObjectNotFound
+from streamlog.errors import Corrupt, InvalidName, ObjectNotFound, UnsupportedVersion
 from streamlog.metadata.interface import Metadata, Orphans
 from streamlog.metadata.keys.id_block import OBJECTS
 from streamlog.objectstore.cluster_guard import read_cluster
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import DATA_PREFIX, data_key
+from streamlog.objectstore.keys import object_id as object_id_of
 
 PROBED_IDS = 64
 """Ids looked at past a window: as many as a node keeps open, by default."""
@@ -35,25 +36,26 @@ class Guard:
         self._store = store
         self._per_tenure_max = per_tenure_max
 
-    async def objection(
-        self, candidates: Sequence[Orphans], dead: Callable[[], Collection[int]], before_ms: int
-    ) -> str:
-        """Why nothing may be deleted; empty: go ahead. `dead`: all known now, also those not due.
+    async def objection(self, candidates: Sequence[Orphans], before_ms: int) -> str:
+        """Why nothing may be deleted; empty: go ahead.
 
         What was stored after `before_ms` may be an upload under way. Errors: Unavailable.
         """
         ids = {object_id for orphans in candidates for object_id in orphans.object_ids}
-        if not ids and not dead():
+        if not ids and not self._metadata.dead_objects(1):
             return ""
         return (
             await self._of_cluster()
             or self._of_count(len(ids), len(candidates))
-            or await self._of_emptiness(ids, dead, before_ms)
-            or await self._of_age(candidates, ids, dead)
+            or await self._of_emptiness(ids, before_ms)
+            or await self._of_age(candidates, ids)
         )
 
     async def _of_cluster(self) -> str:
-        found = await read_cluster(self._store)
+        try:
+            found = await read_cluster(self._store)
+        except (Corrupt, UnsupportedVersion) as error:
+            return str(error)
         if found is not None and found.cluster_id == self._metadata.cluster_id:
             return ""
         owner = f"belongs to cluster {found.cluster_id}" if found else "has no cluster.json"
@@ -65,23 +67,22 @@ class Guard:
             return ""
         return f"{orphans} objects would be deleted as orphans, at most {bound} can be explained"
 
-    async def _of_emptiness(
-        self, ids: set[int], dead: Callable[[], Collection[int]], before_ms: int
-    ) -> str:
+    async def _of_emptiness(self, ids: set[int], before_ms: int) -> str:
         if self._metadata.object_count:
             return ""
         # Ids are handed out anew by an empty store: that they are candidates says nothing then.
-        known = ids.union(dead()) if self._metadata.has_history else set()
-        keys = {data_key(object_id) for object_id in known}
-        page = await self._store.list(DATA_PREFIX, limit=PAGE)
-        if all(info.key in keys or info.modified_ms > before_ms for info in page.objects):
-            return ""
-        return "the metadata knows no object, and the store has some"
+        has_history = self._metadata.has_history
+        for info in (await self._store.list(DATA_PREFIX, limit=PAGE)).objects:
+            try:
+                object_id = object_id_of(info.key)
+            except InvalidName:
+                continue
+            is_known = has_history and (object_id in ids or self._metadata.is_dead(object_id))
+            if not is_known and info.modified_ms <= before_ms:
+                return "the metadata knows no object, and the store has some"
+        return ""
 
-    async def _of_age(
-        self, candidates: Sequence[Orphans], ids: set[int], dead: Callable[[], Collection[int]]
-    ) -> str:
-        known = ids.union(dead())
+    async def _of_age(self, candidates: Sequence[Orphans], ids: set[int]) -> str:
         for orphans in candidates:
             if orphans.is_living or not orphans.object_ids:
                 continue
@@ -89,10 +90,12 @@ class Guard:
             for object_id in range(last + 1, last + 1 + PROBED_IDS):
                 if object_id >> OBJECTS.block_bits != last >> OBJECTS.block_bits:
                     break
-                if object_id in known or await self._metadata.object(object_id) is not None:
+                if object_id in ids or self._metadata.is_dead(object_id):
+                    continue
+                if await self._metadata.object(object_id) is not None:
                     continue
                 # Its death may have been found a moment ago.
-                if await self._exists(object_id) and object_id not in dead():
+                if await self._exists(object_id) and not self._metadata.is_dead(object_id):
                     return (
                         f"tenure {orphans.tenure} stored object {object_id}, which it could not "
                         "before it committed more than the metadata knows: the metadata is older "

@@ -68,6 +68,10 @@ class Garbage:
         dead = self._follower.state.dead.items()
         return [DeadObject(object_id, *death) for object_id, death in islice(dead, limit)]
 
+    def is_dead(self, object_id: int) -> bool:
+        """As Metadata.is_dead."""
+        return object_id in self._follower.state.dead
+
     def forget(self, object_ids: Iterable[int]) -> None:
         dead = self._follower.state.dead
         for object_id in object_ids:

@@ -247,6 +247,10 @@ class Metadata(Protocol):
         """
         ...
 
+    def is_dead(self, object_id: int) -> bool:
+        """Whether it is one of the dead objects."""
+        ...
+
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
         """They are deleted. Durable with the next checkpoint; to delete again is harmless."""
         ...

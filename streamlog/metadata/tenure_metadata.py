@@ -276,6 +276,9 @@ class TenureMetadata:
     def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
         return self._garbage.dead_objects(limit)
 
+    def is_dead(self, object_id: int) -> bool:
+        return self._garbage.is_dead(object_id)
+
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
         self._garbage.forget(object_ids)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.collector import Collector, CollectorConfig
+from streamlog.errors import Unauthorized
 from streamlog.kvstore.interface import Put
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, Metadata, StreamEpoch
@@ -213,5 +214,72 @@ def test_a_death_that_is_found_meanwhile_is_no_sign_of_old_metadata() -> None:
             assert await collected.tick() == ""
             assert store.next_death is None
             assert data_key(late) in await keys(world)
+
+    run(scenario)
+
+
+def test_more_dead_objects_than_go_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of any size may be the last one."""
+    monkeypatch.setattr("streamlog.compaction.collector._DELETED_MAX", 10)
+
+    async def scenario() -> None:
+        world = World()
+        await fill(world, 25)
+        await world.store.put("data/readme.txt", [b"of somebody else"])
+        async with world.tenure() as metadata:
+            await metadata.take_over_previous(frozenset())
+            (row,) = metadata.streams()
+            destroy = StreamEpoch(row.stream_id, row.epoch)
+            await metadata.commit(CommitEntry(destroys=[destroy]))
+            await metadata.checkpoint()
+            collected = _Collected(world, metadata)
+            for left in (15, 5, 0):
+                assert await collected.tick() == ""
+                assert len(await keys(world)) == left + 1
+
+    run(scenario)
+
+
+class _Denies(MemoryObjectStore):
+    """May be written and read; deleting is not permitted."""
+
+    is_denied = True
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        if self.is_denied:
+            raise Unauthorized("no", resource=keys[0], operation="delete")
+        await super().delete(keys)
+
+
+def test_a_store_that_denies_deletion_stops_no_node() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.store = store = _Denies(world.clock)
+        before = await fill(world)
+        async with world.tenure() as metadata:
+            collected = _Collected(world, metadata)
+            for runs in (1, 2):
+                assert await collected.tick() == ""
+                failed = collected.registry.get_sample_value(
+                    "streamlog_collector_failed_runs_total"
+                )
+                assert failed == runs
+            assert await keys(world) == before
+            store.is_denied = False
+            await collected.tick()
+            assert len(await keys(world)) == len(before) - 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("content", [b"damaged", b'{"cluster_id": "test", "format_version": 99}'])
+def test_a_cluster_file_that_cannot_be_read_stops_deletion_and_no_node(content: bytes) -> None:
+    async def scenario() -> None:
+        world = World()
+        before = await fill(world)
+        await world.store.put(CLUSTER_KEY, [content])
+        async with world.tenure() as metadata:
+            assert await _Collected(world, metadata).tick()
+        assert await keys(world) == before
 
     run(scenario)
