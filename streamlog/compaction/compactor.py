@@ -53,6 +53,7 @@ from streamlog.metadata.compaction_interface import (
 )
 from streamlog.metadata.interface import ObjectRow
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.objectstore.keys import object_id as id_of_key
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
@@ -321,21 +322,27 @@ class Compactor:
         self._metrics.specs.labels(outcome).inc()
         if isinstance(error, TenureFenced):
             log.warning("the compactor's tenure was sealed", extra={"reason": str(error)})
-            fenced, self._tenure = self._tenure, None
-            if fenced is not None:
-                await fenced.kill()
+            await self._drop_tenure()
             raise Unavailable("the compactor opens a new tenure") from error
         if isinstance(error, Unavailable | OutcomeUnknown):
             raise error
         if isinstance(error, Conflict):
             log.info("another compaction came first", extra={"reason": str(error)})
             return
-        key = error.fields.get("object_key")
-        if isinstance(error, Corrupt | ObjectNotFound) and isinstance(key, str):
+        key = str(error.fields.get("object_key", ""))
+        if isinstance(error, Corrupt | ObjectNotFound) and key.startswith(DATA_PREFIX):
             await self._suspect(id_of_key(key), error)
             return
+        if isinstance(error, Internal):
+            # Its ids may be neither committed nor released; the next tenure sweeps them.
+            await self._drop_tenure()
         log.error("a merge is given up: %s", error, exc_info=error)
         self._give_up(merge)
+
+    async def _drop_tenure(self) -> None:
+        dropped, self._tenure = self._tenure, None
+        if dropped is not None:
+            await dropped.kill()
 
     async def _suspect(self, object_id: int, error: StreamlogError) -> None:
         """Damaged objects are left alone at once, missing ones unless they have died meanwhile."""

@@ -11,6 +11,7 @@ import pytest
 from streamlog.compaction.executor import InlineExecutor
 from streamlog.errors import (
     Conflict,
+    Corrupt,
     Internal,
     MetadataUnavailable,
     ObjectNotFound,
@@ -71,7 +72,7 @@ class FailingTenure:
     [
         (Conflict("another one came first"), "conflict", 1),
         (TenureFenced("sealed"), "fenced", 2),
-        (Internal("a bug"), "failed", 1),
+        (Internal("a bug"), "failed", 2),
     ],
 )
 def test_a_refused_commit(
@@ -106,6 +107,33 @@ def test_a_refused_commit(
             left = {data_key(row.object_id) for row in await live(opened)}
             if outcome == "conflict":
                 await until(lambda: stored(tmp_path) == left)
+
+    run(scenario)
+
+
+def test_damaged_metadata_costs_a_merge_and_not_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        history = History(5)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            await history.append(streams, 60)
+            await opened.drain()
+
+            async def fail(*_: Any) -> Any:
+                raise Corrupt("a block fails its CRC", object_key="checkpoint/1.1/0000000000000001")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(opened.metadata, "live_parts", fail)
+                await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="corrupt") > 0
+            assert sample(opened, "quarantined_objects") == 0
+            await history.append(streams, 60)
+            await opened.drain()
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            await history.check(streams)
 
     run(scenario)
 
