@@ -49,6 +49,12 @@ KINDS: Mapping[str, ServerKind] = {
 }
 
 
+def server_program(kind: str) -> Path:
+    """The program of `kind`, built when it is not there yet. Errors: Unavailable."""
+    found = KINDS[kind]
+    return go_tool(found.module, found.version)
+
+
 class S3Server:
     """Runs between `start` and `stop`; listens on a free port of 127.0.0.1.
 
@@ -91,7 +97,7 @@ class S3Server:
 
     def start(self) -> Self:
         """Returns when the server takes connections. Errors: Unavailable."""
-        program = go_tool(self._kind.module, self._kind.version)
+        program = server_program(self._name)
         (self._folder / "buckets").mkdir(parents=True, exist_ok=True)
         self.port = self.port or free_port()
         environment = {
@@ -111,7 +117,11 @@ class S3Server:
                 env=environment,
                 start_new_session=True,
             )
-        self._await_connection(self._process, log_path)
+        try:
+            self._await_connection(self._process, log_path)
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def _arguments(self) -> list[str]:
@@ -137,7 +147,6 @@ class S3Server:
                 if process.poll() is None and time.monotonic() < give_up_at:
                     time.sleep(0.02)
                     continue
-                self.stop()
                 said = log_path.read_text(errors="replace")[-1000:]
                 raise Unavailable(
                     f"the S3 server did not start: {error}; it said: {said}"

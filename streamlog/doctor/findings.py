@@ -85,6 +85,9 @@ class Check(Generic[T]):
             return Finding(
                 self.name, Outcome.FAIL, f"no answer within {CHECK_TIMEOUT_S:.0f} s", self.advice
             )
+        except OSError as error:
+            what = f"{error.filename}: " if error.filename else ""
+            return Finding(self.name, Outcome.FAIL, f"{what}{error.strerror or error}", self.advice)
         return Finding(self.name, good.outcome, good.detail, "", good.figures)
 
 

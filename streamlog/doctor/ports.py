@@ -16,13 +16,8 @@ _LISTENING = "0A"
 def check_port(name: str, address: str) -> Finding:
     """A taken port is a warning: it may be the node's own. Blocking."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not host or int(port) > 65535:
-        return Finding(
-            name,
-            Outcome.FAIL,
-            f"{address[:80]!r} is no address",
-            "give HOST:PORT, such as 127.0.0.1:9644",
-        )
+    if not colon or not (port.isascii() and port.isdigit()) or not host or int(port) > 65535:
+        return _no_address(name, address)
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -31,6 +26,8 @@ def check_port(name: str, address: str) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)
+    except UnicodeError:
+        return _no_address(name, address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return Finding(
@@ -47,6 +44,15 @@ def check_port(name: str, address: str) -> Finding:
             "choose an address of this machine, and a port that this user may open",
         )
     return Finding(name, Outcome.PASS, f"{address} is free")
+
+
+def _no_address(name: str, address: str) -> Finding:
+    return Finding(
+        name,
+        Outcome.FAIL,
+        f"{address[:80]!r} is no address",
+        "give HOST:PORT, such as 127.0.0.1:9644",
+    )
 
 
 def _holder(port: int) -> str:

@@ -17,6 +17,7 @@ from streamlog.errors import (
     ForeignCluster,
     InvalidName,
     ObjectNotFound,
+    StoreUnavailable,
     UnsupportedVersion,
 )
 from streamlog.objectstore.interface import ObjectStore
@@ -104,12 +105,17 @@ async def claim(store: ObjectStore, cluster_id: str) -> ClusterFile:
     if found is None:
         try:
             await store.put(CLUSTER_KEY, (encode(mine),), if_absent=True)
-        except AlreadyExists:
+        except AlreadyExists as error:
             found = await read_cluster(store)
+            if found is None:
+                raise StoreUnavailable(
+                    f"{store.url} says that {CLUSTER_KEY} exists, and does not have it; try again",
+                    operation="get",
+                ) from error
         else:
             return mine
     check_same(store.url, found, cluster_id)
-    return mine if found is None else found
+    return found
 
 
 def check_same(url: str, found: ClusterFile | None, cluster_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -14,7 +15,7 @@ import pytest
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
 from streamlog.doctor.disk_checks import CHECKS, DiskSubject
-from streamlog.doctor.findings import Finding, Outcome, run_all
+from streamlog.doctor.findings import Check, Finding, Good, Outcome, run_all
 from streamlog.doctor.ports import check_port
 from streamlog.engine.config import FlushConfig, StreamEngineConfig, UploadConfig
 from streamlog.runtime.clock import SystemClock
@@ -37,12 +38,25 @@ def test_a_free_port_is_free_and_a_taken_one_names_who_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["nowhere", "127.0.0.1:", ":1", "127.0.0.1:70000", "192.0.2.1:0"]
+    "address",
+    [
+        *("nowhere", "127.0.0.1:", ":1", "127.0.0.1:70000", "192.0.2.1:0"),
+        *("127.0.0.1:\u00b2", f"{'x' * 70}:1"),
+    ],
 )
 def test_an_address_that_is_not_of_this_machine_fails(address: str) -> None:
     found = check_port("port.grpc", address)
     assert found.outcome is Outcome.FAIL
     assert found.advice
+
+
+def test_a_folder_that_may_not_be_looked_at_is_a_finding() -> None:
+    async def look(_: None) -> Good:
+        raise PermissionError(errno.EACCES, "Permission denied", "/kept")
+
+    found = asyncio.run(Check("disk.room", look, "give this user the right").run(None))
+    assert (found.outcome, found.detail) == (Outcome.FAIL, "/kept: Permission denied")
+    assert found.advice == "give this user the right"
 
 
 def test_versions_name_python_packages_and_formats() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from streamlog.errors import (
     ForeignCluster,
     Invalid,
     InvalidName,
+    StoreUnavailable,
     UnsupportedVersion,
 )
 from streamlog.objectstore.cluster_guard import ClusterFile, claim, decode, encode, read_cluster
+from streamlog.objectstore.errors import already_exists
+from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import (
     CLUSTER_KEY,
     check_key,
@@ -41,6 +45,7 @@ from streamlog.objectstore.url import (
     parse_meta_url,
     parse_store_url,
 )
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.store_conformance import BAD_KEYS
@@ -240,6 +245,20 @@ def test_what_comes_later_says_so(tmp_path: Path) -> None:
 
 
 # the cluster guard
+
+
+def test_a_claim_that_left_nothing_is_none() -> None:
+    class Forgetful(MemoryObjectStore):
+        async def put(
+            self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+        ) -> ObjectInfo:
+            raise already_exists(key)
+
+    async def main() -> None:
+        with pytest.raises(StoreUnavailable, match="does not have it"):
+            await claim(Forgetful(ManualClock()), "mine")
+
+    asyncio.run(main())
 
 
 def test_the_first_claim_wins_and_names_both() -> None:
