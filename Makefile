@@ -13,7 +13,7 @@ EXAMPLES ?= 3000
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz test-minio bench dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo tools test test-fast fuzz test-minio bench dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
@@ -43,14 +43,18 @@ demo: $(VENV)/.installed ## log lines in, kill -9, log lines out (LOGS=DIR: your
 
 # ---- tests
 
-test: $(VENV)/.installed-test ## run all tests
+tools: $(VENV)/.installed-test ## build the S3 server and the gRPC tool that tests use (once, a minute or two)
+	@$(BIN)/python -m tests.support.tools
+
+test: tools ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-test-fast: $(VENV)/.installed-test ## run the tests that are quick (3 minutes at most)
+test-fast: tools ## run the tests that are quick (3 minutes at most)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not slow' $(PYTEST_ARGS)
 
-test-minio: $(VENV)/.installed-test ## run the tests of the S3 store against MinIO (its first build takes 4 minutes)
-	TEST_S3_SERVER=minio $(BIN)/python -m pytest -n 0 --timeout 900 tests/objectstore tests/faults/test_store_faults.py $(PYTEST_ARGS)
+test-minio: export TEST_S3_SERVER = minio
+test-minio: tools ## run the tests of the S3 store against MinIO (its first build takes 4 minutes)
+	$(BIN)/python -m pytest -n 0 --timeout 900 tests/objectstore tests/faults/test_store_faults.py $(PYTEST_ARGS)
 
 # ---- lint: style, types, layers, protos, and that generated files are what the sources say
 
