@@ -23,6 +23,8 @@ from streamlog.compaction.compactor import Compactor
 from streamlog.compaction.config import CompactionConfig
 from streamlog.compaction.facts import ObjectFacts
 from streamlog.compaction.metrics import CompactionMetrics
+from streamlog.compaction.planner import Plan
+from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.spec import Job, Outcome, Rows
 from streamlog.engine.cluster import settle_cluster_id
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
@@ -146,6 +148,9 @@ class PaperExecutor:
         self._objects = objects
         self._bytes_per_s = bytes_per_s
 
+    async def plan(self, asked: PlanRequest) -> Plan:
+        return asked.planned()
+
     async def run(self, job: Job) -> Outcome:
         size = sum(output.size_bytes for output in job.spec.outputs)
         await asyncio.sleep(size / self._bytes_per_s)
@@ -249,6 +254,10 @@ class SimulatedNode:
             self.course.cpu_s = time.process_time() - cpu
             if self.course.cpu_s > cpu_s_max:
                 break
+        if self._value("streamlog_compaction_stopped"):
+            raise AssertionError("the compactor failed: what is measured has none")
+        if collecting.done():
+            collecting.result()
         self._finish(compactor)
         collecting.cancel()
         await compactor.kill()
