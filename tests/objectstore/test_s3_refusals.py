@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from botocore import exceptions as boto
+from prometheus_client import CollectorRegistry
+from urllib3.exceptions import SSLError
 
 import streamlog
 from streamlog.errors import (
@@ -25,8 +27,10 @@ from streamlog.errors import (
 )
 from streamlog.objectstore.errors import Misplaced
 from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.s3_boto3 import Boto3Requests
 from streamlog.objectstore.s3_errors import typed
 from streamlog.objectstore.store_config import StoreConfig
+from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import S3Url, parse_store_url
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
@@ -93,6 +97,36 @@ def test_what_a_refusal_means(code: str, status: int, write: type[StreamlogError
     }
     error = typed(boto.ClientError(answer, "PutObject"), "put", "a", S3Url("bucket"))
     assert type(error) is write
+
+
+def test_tls_that_breaks_within_a_body_is_a_failed_read() -> None:
+    """botocore lets urllib3's own error through there."""
+
+    class Body:
+        is_closed = False
+
+        def read(self) -> bytes:
+            raise SSLError("decryption failed or bad record mac")
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    class Client:
+        body = Body()
+
+        def get_object(self, **_: object) -> dict[str, object]:
+            return {"ETag": "x", "Body": self.body}
+
+    async def main() -> None:
+        offload, client = ThreadOffload(), Client()
+        metrics = StoreMetrics(CollectorRegistry(), SystemClock())
+        requests = Boto3Requests(S3Url("bucket"), client, offload, QUICK, metrics)
+        with pytest.raises(StoreUnavailable, match="bad record mac"):
+            await requests.get("a", 0, None)
+        assert client.body.is_closed
+        await offload.close()
+
+    asyncio.run(main())
 
 
 def refused(url: str) -> StreamlogError:
