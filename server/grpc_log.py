@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -31,6 +31,8 @@ from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
 
 SERVICE = "streamlog.v1.LogService"
+
+T = TypeVar("T")
 
 
 class _ProduceAnswer:
@@ -185,18 +187,13 @@ class GrpcLog:
             known, questions, isolation(request.isolation_level)
         )
         response = log_pb2.ListOffsetsResponse()
-        for topic, pairs in _by_topic(questions, answers):
-            topic_out = response.topics.add(topic=topic)
-            for question, answer in pairs:
-                out = topic_out.partitions.add(partition=question.partition)
-                if isinstance(answer, StreamlogError):
-                    out.error.CopyFrom(to_proto(answer))
-                elif answer.offset >= 0:
-                    out.offset = answer.offset
-                    if answer.timestamp_ms >= 0:
-                        out.timestamp_ms = answer.timestamp_ms
-                    if answer.leader_epoch >= 0:
-                        out.leader_epoch = answer.leader_epoch
+        for out, answer in _answered(response, questions, answers):
+            if answer.offset >= 0:
+                out.offset = answer.offset
+                if answer.timestamp_ms >= 0:
+                    out.timestamp_ms = answer.timestamp_ms
+                if answer.leader_epoch >= 0:
+                    out.leader_epoch = answer.leader_epoch
         return response
 
     async def _on_offsets_for_leader_epoch(
@@ -210,15 +207,10 @@ class GrpcLog:
         ]
         answers = await self._logs.offsets_for_leader_epoch(known, questions)
         response = log_pb2.OffsetsForLeaderEpochResponse()
-        for topic, pairs in _by_topic(questions, answers):
-            topic_out = response.topics.add(topic=topic)
-            for question, answer in pairs:
-                out = topic_out.partitions.add(partition=question.partition)
-                if isinstance(answer, StreamlogError):
-                    out.error.CopyFrom(to_proto(answer))
-                elif answer.end_offset >= 0:
-                    out.leader_epoch = answer.leader_epoch
-                    out.end_offset = answer.end_offset
+        for out, answer in _answered(response, questions, answers):
+            if answer.end_offset >= 0:
+                out.leader_epoch = answer.leader_epoch
+                out.end_offset = answer.end_offset
         return response
 
     async def _on_init_producer_id(
@@ -247,14 +239,8 @@ class GrpcLog:
         ]
         answers = await self._logs.delete_records(known, questions)
         response = log_pb2.DeleteRecordsResponse()
-        for topic, pairs in _by_topic(questions, answers):
-            topic_out = response.topics.add(topic=topic)
-            for question, answer in pairs:
-                out = topic_out.partitions.add(partition=question.partition)
-                if isinstance(answer, StreamlogError):
-                    out.error.CopyFrom(to_proto(answer))
-                else:
-                    out.log_start_offset = answer
+        for out, log_start_offset in _answered(response, questions, answers):
+            out.log_start_offset = log_start_offset
         return response
 
 
@@ -281,5 +267,16 @@ def _current_epoch(part: Any) -> int | None:
     return None
 
 
-def _by_topic(questions: list[PartitionQuestion], answers: list[Any]) -> Any:
-    return groupby(zip(questions, answers, strict=True), key=lambda pair: pair[0].topic)
+def _answered(
+    response: Any, questions: Sequence[PartitionQuestion], answers: Sequence[T | StreamlogError]
+) -> Iterator[tuple[Any, T]]:
+    """Adds all partitions to the response, by topic; gives those without an error, to be filled."""
+    pairs = zip(questions, answers, strict=True)
+    for topic, some in groupby(pairs, key=lambda pair: pair[0].topic):
+        topic_out = response.topics.add(topic=topic)
+        for question, answer in some:
+            out = topic_out.partitions.add(partition=question.partition)
+            if isinstance(answer, StreamlogError):
+                out.error.CopyFrom(to_proto(answer))
+            else:
+                yield out, answer

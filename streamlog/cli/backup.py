@@ -12,6 +12,7 @@ import click
 
 from streamlog.cli.node import config_option, data_option, store_options
 from streamlog.cli.output import emit, note, size
+from streamlog.cli.recover import rebuild_options, tell
 from streamlog.cli.state import State, json_option, pass_state, remote_options
 
 
@@ -84,18 +85,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 @click.command()
 @click.argument("backup_file", metavar="FILE", type=click.Path(exists=True, path_type=Path))
-@data_option
-@store_options
-@config_option
-@click.option("--dry-run", is_flag=True, help="Say what would come back, and write nothing.")
-@click.option(
-    "--overwrite", is_flag=True, help="Replace metadata of the same cluster that is there."
-)
-@click.option(
-    "--accept-data-loss",
-    is_flag=True,
-    help="Go on without objects that are gone or cannot be read.",
-)
+@rebuild_options
 @json_option
 @pass_state
 def restore(
@@ -119,7 +109,6 @@ def restore(
     import asyncio
 
     from streamlog.cli.at_rest import opened, places, progress_of
-    from streamlog.cli.recover import tell
     from streamlog.repair.backup_file import decode
     from streamlog.repair.findings import Report
     from streamlog.repair.recover import RecoverOptions

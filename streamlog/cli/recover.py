@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -10,20 +11,33 @@ from streamlog.cli.node import config_option, data_option, store_options
 from streamlog.cli.output import emit, facts
 from streamlog.cli.state import State, json_option, pass_state
 
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def rebuild_options(command: F) -> F:
+    """What is rebuilt, where, and how far it may go: of `recover` and `restore`."""
+    for option in (
+        click.option(
+            "--accept-data-loss",
+            is_flag=True,
+            help="Go on without objects that are gone or cannot be read.",
+        ),
+        click.option(
+            "--overwrite", is_flag=True, help="Replace metadata of the same cluster that is there."
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Say what would come back, and write nothing."
+        ),
+        config_option,
+        store_options,
+        data_option,
+    ):
+        command = option(command)
+    return command
+
 
 @click.command()
-@data_option
-@store_options
-@config_option
-@click.option("--dry-run", is_flag=True, help="Say what would come back, and write nothing.")
-@click.option(
-    "--overwrite", is_flag=True, help="Replace metadata of the same cluster that is there."
-)
-@click.option(
-    "--accept-data-loss",
-    is_flag=True,
-    help="Go on without objects that are gone or cannot be read.",
-)
+@rebuild_options
 @json_option
 @pass_state
 def recover(

@@ -7,12 +7,15 @@ somebody first waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from streamlog.codec.batch import NO_PRODUCER, Compression, Producer, with_producer
 from streamlog.codec.records import BatchBuilder
 from streamlog.errors import StreamlogError
+
+log = logging.getLogger(__name__)
 
 
 class RecordMetadata(NamedTuple):
@@ -140,6 +143,15 @@ class PendingBatch:
             self.waiter.set()
         callbacks, self.callbacks = self.callbacks, None
         return callbacks or []
+
+
+def call_back(callbacks: Iterable[Callable[[], None]]) -> None:
+    """Runs delivery callbacks. One that fails is the caller's bug: logged, and the rest go on."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            log.exception("a delivery callback failed")
 
 
 class Run(NamedTuple):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from streamlog.client.batches import BatchMetadata, PendingBatch, RecordMetadata, Run
+from streamlog.client.batches import BatchMetadata, PendingBatch, RecordMetadata, Run, call_back
 from streamlog.errors import Invalid, StreamlogError
-
-log = logging.getLogger(__name__)
 
 _waiters = threading.Lock()
 """Held while a waiter or callback is added, and while those of an ended batch are taken."""
@@ -26,17 +23,11 @@ _thread = _Thread()
 
 
 def deliver(batches: Sequence[PendingBatch]) -> None:
-    """Wakes waiters and runs callbacks, without a lock. A failing callback is the caller's bug:
-    logged, and the producer goes on.
-    """
+    """Wakes waiters and runs callbacks, without a lock."""
     before, _thread.delivers = _thread.delivers, True
     try:
         for batch in batches:
-            for callback in ended(batch):
-                try:
-                    callback()
-                except Exception:
-                    log.exception("a delivery callback failed")
+            call_back(ended(batch))
     finally:
         _thread.delivers = before
 

@@ -43,7 +43,7 @@ import zstandard
 
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.record_body import Cursor, pack_body, unpack_body
+from streamlog.format.record_body import Cursor, check_kind, pack_body, unpack_body
 from streamlog.format.sealed import seal, unseal
 from streamlog.runtime.buffers import Buffer
 
@@ -154,12 +154,7 @@ def decode(value: Buffer) -> CommitRecord:
     sealed = unseal(value, VERSION, "a commit record")
     try:
         _, kind, flags, _, size, floor, rows_crc = HEADER.unpack_from(sealed)
-        if kind != COMMIT:
-            raise UnsupportedVersion(
-                f"a record of kind {kind} needs a newer version of streamlog; upgrade this node",
-                found=kind,
-                supported=COMMIT,
-            )
+        check_kind(kind, COMMIT)
         return CommitRecord(
             floor, rows_crc, _decode_body(unpack_body(sealed[HEADER.size :], flags, size))
         )

@@ -29,10 +29,10 @@ from operator import gt, le
 
 import zstandard
 
-from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.errors import Corrupt
 from streamlog.format.columns import from_planes, to_planes
 from streamlog.format.commit_record import COMPACTION, VERSION
-from streamlog.format.record_body import Cursor, pack_body, unpack_body
+from streamlog.format.record_body import Cursor, check_kind, pack_body, unpack_body
 from streamlog.format.sealed import seal, unseal
 from streamlog.runtime.buffers import Buffer
 
@@ -94,12 +94,7 @@ def decode(value: Buffer) -> CompactionRecord:
     sealed = unseal(value, VERSION, "a compaction record")
     try:
         _, kind, flags, _, size, floor, counter = HEADER.unpack_from(sealed)
-        if kind != COMPACTION:
-            raise UnsupportedVersion(
-                f"a record of kind {kind} needs a newer version of streamlog; upgrade this node",
-                found=kind,
-                supported=COMPACTION,
-            )
+        check_kind(kind, COMPACTION)
         cursor = Cursor(unpack_body(sealed[HEADER.size :], flags, size))
         (count,) = cursor.unpack(COUNT)
         inputs = from_planes("Q", cursor.take(8 * count))

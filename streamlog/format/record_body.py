@@ -6,12 +6,24 @@ import struct
 
 import zstandard
 
+from streamlog.errors import UnsupportedVersion
+
 ZSTD = 1
 """Flag: the body is one zstd frame."""
 ZSTD_LEVEL = 3
 COMPRESS_FROM_BYTES = 256
 BODY_BYTES_MAX = 4 << 20
 """What a reader is willing to decompress; writers stay far below it (`record_bytes_max`)."""
+
+
+def check_kind(kind: int, known: int) -> None:
+    """Errors: UnsupportedVersion."""
+    if kind != known:
+        raise UnsupportedVersion(
+            f"a record of kind {kind} needs a newer version of streamlog; upgrade this node",
+            found=kind,
+            supported=known,
+        )
 
 
 def pack_body(body: bytes) -> tuple[bytes, int]:

@@ -19,6 +19,7 @@ from streamlog.format.checkpoint_blocks import (
     encode_objects,
 )
 from streamlog.format.checkpoint_tail import ObjectIndex
+from streamlog.metadata.merge_input import blocks_of
 from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
 
@@ -60,17 +61,14 @@ class ObjectMerger:
         """`run` holds blocks first (inclusive) to last (exclusive). Errors: Corrupt."""
         self._sort()
         positions = self._old.positions
-        view, origin = memoryview(run), positions[first]
-        for block in range(first, last):
-            start, end = positions[block], positions[block + 1]
-            data = view[start - origin : end - origin]
+        for block, data in blocks_of(run, positions, first, last):
             low, high = self._changes_in(block)
             if low == high and not 0 < len(self._open) < SMALL:
                 self._close()
                 self._append(self._old.ids[block], data)
             else:
                 self.parsed_blocks += 1
-                entries = decode_objects(data, self._name, start).rows()
+                entries = decode_objects(data, self._name, positions[block]).rows()
                 yield from self._merge(entries, self._changed[low:high])
                 yield
 

@@ -27,6 +27,7 @@ from streamlog.format.checkpoint_blocks import (
     encode_ranges,
 )
 from streamlog.format.checkpoint_tail import FILE_HEADER, RangeIndex
+from streamlog.metadata.merge_input import blocks_of
 from streamlog.metadata.overlay import FoundRange, laid_over, uncovered
 from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
@@ -139,11 +140,7 @@ class RangeMerger:
     def feed(self, run: Buffer, first: int, last: int) -> Steps[None]:
         """`run` holds blocks first (inclusive) to last (exclusive). Errors: Corrupt."""
         self._sort()
-        positions = self._old.positions
-        view, origin = memoryview(run), positions[first]
-        for block in range(first, last):
-            start, end = positions[block], positions[block + 1]
-            data = view[start - origin : end - origin]
+        for block, data in blocks_of(run, self._old.positions, first, last):
             if not self._is_touched(block) and self._close_before_copy():
                 self._copy(block, data)
                 continue

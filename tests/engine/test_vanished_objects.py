@@ -13,6 +13,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.format.object_build import build_object
 from streamlog.format.object_footer import ObjectIdentity
 from streamlog.metadata.interface import ObjectRow
+from streamlog.model.stream import Stream, StreamClient
 from streamlog.objectstore.keys import data_key
 from tests.engine.harness import NO_CACHE, World, batch, error_of, payloads, read_all, run
 
@@ -37,6 +38,14 @@ async def _replace(world: World, stream_id: int) -> ObjectRow:
     return built.row
 
 
+async def _filled(streams: StreamClient) -> Stream:
+    """A stream with an object for each payload."""
+    stream = await streams.create_and_open_stream()
+    for payload in PAYLOADS:
+        await stream.append(batch(payload))
+    return stream
+
+
 @pytest.mark.parametrize("is_index_cached", [False, True])
 def test_a_replaced_object_is_found_again_once_the_fold_has_caught_up(
     is_index_cached: bool,
@@ -44,9 +53,7 @@ def test_a_replaced_object_is_found_again_once_the_fold_has_caught_up(
     async def scenario() -> None:
         world = World("object", LARGE)
         async with world.engine() as (streams, engine):
-            stream = await streams.create_and_open_stream()
-            for payload in PAYLOADS:
-                await stream.append(batch(payload))
+            stream = await _filled(streams)
             if is_index_cached:
                 await stream.fetch(0, 1, 1)
             old = {row.object_id for _, row in world.metadata.ranges[stream.stream_id]}
@@ -65,9 +72,7 @@ def test_attributes_find_a_replaced_object() -> None:
     async def scenario() -> None:
         world = World("object", LARGE)
         async with world.engine() as (streams, _):
-            stream = await streams.create_and_open_stream()
-            for payload in PAYLOADS:
-                await stream.append(batch(payload))
+            stream = await _filled(streams)
             await _replace(world, stream.stream_id)
             assert len(await stream.attributes(0, 8)) == 8
             assert world.metadata.caught_up == 1
@@ -79,9 +84,7 @@ def test_what_was_trimmed_meanwhile_is_out_of_range() -> None:
     async def scenario() -> None:
         world = World("object", LARGE)
         async with world.engine() as (streams, _):
-            stream = await streams.create_and_open_stream()
-            for payload in PAYLOADS:
-                await stream.append(batch(payload))
+            stream = await _filled(streams)
             stream_id = stream.stream_id
             first = world.metadata.ranges[stream_id][0][1]
             await world.store.delete([data_key(first.object_id)])
@@ -104,9 +107,7 @@ def test_a_live_object_that_is_gone_is_corrupt_and_says_which() -> None:
     async def scenario() -> None:
         world = World("object", LARGE)
         async with world.engine() as (streams, _):
-            stream = await streams.create_and_open_stream()
-            for payload in PAYLOADS:
-                await stream.append(batch(payload))
+            stream = await _filled(streams)
             rows = [row for _, row in world.metadata.ranges[stream.stream_id]]
             await world.store.delete([data_key(rows[3].object_id)])
             found = (await stream.fetch(0, 8, 1 << 30)).batches
@@ -126,9 +127,7 @@ def test_metadata_that_is_away_makes_the_read_retryable() -> None:
     async def scenario() -> None:
         world = World("object", LARGE)
         async with world.engine() as (streams, _):
-            stream = await streams.create_and_open_stream()
-            for payload in PAYLOADS:
-                await stream.append(batch(payload))
+            stream = await _filled(streams)
             await _replace(world, stream.stream_id)
             found = world.metadata.while_catching_up
 

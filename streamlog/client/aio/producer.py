@@ -20,7 +20,7 @@ import grpc.aio
 from streamlog.client.accumulator import TopicFacts, TopicQueues
 from streamlog.client.aio.channel import Caller
 from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
-from streamlog.client.batches import RecordMetadata, Run
+from streamlog.client.batches import RecordMetadata, Run, call_back
 from streamlog.client.channel import Retry, typed_error
 from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer import NO_HEADERS, PRODUCE_STREAM, OnDelivery, settings_of
@@ -361,16 +361,12 @@ class Producer:
                 return
 
     def _deliver(self) -> None:
-        """Wakes waiters and runs callbacks; a failing callback is logged."""
+        """Wakes waiters and runs callbacks."""
         ended = self._core.take_done()
         if ended and self._waiting_for_room:
             self._room.set()
         for batch in ended:
-            for callback in batch.notify():
-                try:
-                    callback()
-                except Exception:
-                    log.exception("a delivery callback failed")
+            call_back(batch.notify())
 
     # -- ending
 
