@@ -173,22 +173,28 @@ class Examination:
         yield Finding(
             "cost.month",
             Outcome.INFO,
-            f"at most ${month:.2f} in PUTs and LISTs, beside full batches: "
+            f"at most ${month:.2f} in PUTs and LISTs: "
             f"{cost.put_rate_max_per_s:g} PUTs a second "
             f"(${cost.put_dollars_per_month_max:.2f}), checkpoints "
             f"(${cost.checkpoint_dollars_per_month_max:.2f}), lists "
-            f"(${cost.list_dollars_per_month:.2f}); {prices}",
+            f"(${cost.list_dollars_per_month:.2f}); full batches and compaction come on top, by "
+            f"the GiB; {prices}",
             figures={"dollars_per_month_max": month},
         )
         yield Finding(
             "cost.gib",
             Outcome.INFO,
             f"written in full batches ${cost.put_dollars_per_gib:.5f} "
-            f"({cost.puts_per_gib:.0f} PUTs); read from the store "
-            f"${cost.get_dollars_per_gib_min:.5f} to ${cost.get_dollars_per_gib_max:.5f} "
-            f"({cost.gets_per_gib_min:.0f} to {cost.gets_per_gib_max:.0f} GETs), compaction apart",
+            f"({cost.puts_per_gib:.0f} PUTs); each time that compaction rewrites it at least "
+            f"${cost.rewrite_dollars_per_gib:.5f} ({cost.rewrite_puts_per_gib:.0f} PUTs, "
+            f"{cost.rewrite_gets_per_gib:.0f} GETs), once with few streams, twice with many; read "
+            f"in sequence, when compacted, ${cost.get_dollars_per_gib_min:.5f} "
+            f"({cost.gets_per_gib_min:.0f} GETs) by one reader, up to "
+            f"${cost.get_dollars_per_gib_max:.5f} ({cost.gets_per_gib_max:.0f}) where many share "
+            "the block cache, and more where streams' parts are shorter than a GET",
             figures={
                 "put_dollars_per_gib": cost.put_dollars_per_gib,
+                "rewrite_dollars_per_gib": cost.rewrite_dollars_per_gib,
                 "get_dollars_per_gib_max": cost.get_dollars_per_gib_max,
             },
         )

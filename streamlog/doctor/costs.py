@@ -3,7 +3,8 @@
 Two bounds, for the number of PUTs depends on bytes and time alone, not on streams:
 - by time: batches that are not full are sent at most at a bounded rate, whatever is appended;
 - by bytes: at full load a PUT carries a whole batch, so dollars per GiB are those of its size.
-A month costs at most the sum of both; and checkpoints, whose rate is bounded as well.
+A month costs at most the sum of both; and checkpoints, whose rate is bounded as well. Compaction,
+which follows the bytes appended, comes on top: what it rewrites once, it pays for once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.engine.read_ahead import get_bytes_bounds
 
 PRICES_DATE = "2026-11"
 PRICES_OF = "S3 Standard, us-east-1"
@@ -23,11 +25,19 @@ STORAGE_DOLLARS_PER_GIB_MONTH = 0.023
 MONTH_S = 30 * 86_400
 GIB = 1 << 30
 _CHECKPOINT_PUTS = 3
+_INPUT_GETS = 3
+"""Of an upload that is compacted: its footer and index region to plan, the index to read, data."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCosts:
-    """Dollars; `put_rate_max_per_s` is that of batches that are not full."""
+    """Dollars; `put_rate_max_per_s` is that of batches that are not full.
+
+    GETs per GiB are those of readers in sequence in objects whose parts are long: `…_min` of one
+    alone, `…_max` where many share the block cache. What is not compacted yet costs one at least
+    for each of a stream's parts. Those of compaction are of uploads in full batches, rewritten once
+    into objects of full size; no fewer are possible.
+    """
 
     put_rate_max_per_s: float
     puts_per_month_max: float
@@ -40,6 +50,9 @@ class RequestCosts:
     gets_per_gib_max: float
     get_dollars_per_gib_min: float
     get_dollars_per_gib_max: float
+    rewrite_puts_per_gib: float
+    rewrite_gets_per_gib: float
+    rewrite_dollars_per_gib: float
 
 
 def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
@@ -51,8 +64,9 @@ def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
         target = config.flush.flush_bytes_target
         rate = config.flush.put_rate_max_per_s
     puts_per_gib = GIB / target
-    read = config.read
-    most, least = GIB / read.read_ahead_bytes_min, GIB / read.read_ahead_bytes_max
+    smallest, largest = get_bytes_bounds(config.read)
+    most, least = GIB / smallest, GIB / largest
+    rewrite_puts, rewrite_gets = _rewrite_puts(config), _INPUT_GETS * puts_per_gib
     metadata = config.metadata
     checkpoints = MONTH_S * 1000 / metadata.checkpoint_interval_ms
     lists = MONTH_S * 1000 / metadata.file_sweep_interval_ms
@@ -68,4 +82,15 @@ def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
         gets_per_gib_max=most,
         get_dollars_per_gib_min=least * GET_DOLLARS,
         get_dollars_per_gib_max=most * GET_DOLLARS,
+        rewrite_puts_per_gib=rewrite_puts,
+        rewrite_gets_per_gib=rewrite_gets,
+        rewrite_dollars_per_gib=rewrite_puts * PUT_DOLLARS + rewrite_gets * GET_DOLLARS,
     )
+
+
+def _rewrite_puts(config: StreamEngineConfig) -> float:
+    """A GiB of outputs of full size: a request each, or one for each part and two around them."""
+    size = config.compaction.object_bytes_max
+    is_whole = size <= config.store.multipart_bytes_min
+    requests = 1 if is_whole else 2 + -(-size // config.store.part_bytes)
+    return GIB / size * requests

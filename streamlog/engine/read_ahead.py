@@ -23,6 +23,21 @@ _GETS_AHEAD_MAX = 3
 """One that is consumed and two under way."""
 
 
+def get_bytes_bounds(config: ReadConfig) -> tuple[int, int]:
+    """The smallest GET of a reader in sequence, among many, and the largest, of one alone."""
+    largest = config.read_ahead_bytes_max
+    return _clipped(config, largest, 0), _clipped(config, largest, _share_of(config, 1))
+
+
+def _share_of(config: ReadConfig, readers: int) -> int:
+    return min(config.block_cache_bytes // readers, _GETS_AHEAD_MAX * config.read_ahead_bytes_max)
+
+
+def _clipped(config: ReadConfig, size: int, share: int) -> int:
+    most = min(max(config.read_ahead_bytes_min, share // 2), config.block_cache_bytes // 2)
+    return max(1, min(size, most))
+
+
 class Reader:
     """`asked_until`: blocks up to this offset were asked for. `asked_bytes` of them: not consumed
     as far as whole GETs go."""
@@ -54,8 +69,7 @@ class Reader:
 class Readers:
     def __init__(self, config: ReadConfig, clock: Clock) -> None:
         self._clock = clock
-        self._total = config.block_cache_bytes
-        self._min = config.read_ahead_bytes_min
+        self._config = config
         self._first = min(config.read_ahead_bytes_first, config.read_ahead_bytes_max)
         self._max = config.read_ahead_bytes_max
         self._known: OrderedDict[tuple[int, int], Reader] = OrderedDict()
@@ -81,17 +95,14 @@ class Readers:
         """Bytes of the reader's next GET in sequence; the one after it is larger."""
         size = max(reader.window_bytes, self._first)
         reader.window_bytes = self._max
-        return self._clipped(size)
+        return _clipped(self._config, size, self._share())
 
     def may_go_ahead(self, reader: Reader) -> bool:
         """There is room in the reader's share for its next GET."""
         if not reader.window_bytes:
             return False
-        return reader.asked_bytes + self._clipped(reader.window_bytes) <= self._share()
-
-    def _clipped(self, size: int) -> int:
-        most = min(max(self._min, self._share() // 2), self._total // 2)
-        return max(1, min(size, most))
+        share = self._share()
+        return reader.asked_bytes + _clipped(self._config, reader.window_bytes, share) <= share
 
     def _share(self) -> int:
         now = self._clock.monotonic()
@@ -106,4 +117,4 @@ class Readers:
                     ]
                 ),
             )
-        return min(self._total // self._active, _GETS_AHEAD_MAX * self._max)
+        return _share_of(self._config, self._active)

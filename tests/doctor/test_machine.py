@@ -12,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.compaction.config import CompactionConfig
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
 from streamlog.doctor.disk_checks import CHECKS, DiskSubject
 from streamlog.doctor.findings import Check, Finding, Good, Outcome, run_all
 from streamlog.doctor.ports import check_port
-from streamlog.engine.config import FlushConfig, StreamEngineConfig, UploadConfig
+from streamlog.engine.config import FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
+from streamlog.engine.read_ahead import Readers
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.clocks import ManualClock
 
 CONFIG = StreamEngineConfig()
 
@@ -125,8 +128,31 @@ def test_the_cost_of_wal_object_is_bound_by_its_rate_and_by_bytes() -> None:
     assert cost.put_dollars_per_gib == pytest.approx(128 * PUT_DOLLARS)
     assert cost.get_dollars_per_gib_min == pytest.approx(32 * GET_DOLLARS)
     assert cost.get_dollars_per_gib_max == pytest.approx(2048 * GET_DOLLARS)
+    # 512 MiB in parts of 16 MiB, and a request before and behind them.
+    assert cost.rewrite_puts_per_gib == 2 * (32 + 2)
+    assert cost.rewrite_gets_per_gib == 3 * 128
+    assert cost.rewrite_dollars_per_gib == pytest.approx(68 * PUT_DOLLARS + 384 * GET_DOLLARS)
+    whole = replace(CONFIG, compaction=CompactionConfig(object_bytes_max=32 << 20))
+    assert request_costs(whole, wal="object").rewrite_puts_per_gib == 32
     slower = replace(CONFIG, flush=FlushConfig(put_rate_max_per_s=1.0))
     assert request_costs(slower, wal="object").put_dollars_per_month_max == pytest.approx(12.96)
+
+
+def test_gets_per_gib_are_those_that_the_reader_sends() -> None:
+    """A small block cache makes GETs smaller, whatever `read_ahead_bytes_max` says."""
+    for config in (ReadConfig(), ReadConfig(block_cache_bytes=16 << 20)):
+        cost = request_costs(replace(CONFIG, read=config), wal="object")
+        clock = ManualClock()
+        readers = Readers(config, clock)
+        steps = []
+        for number in range(1000):
+            reader, _ = readers.at(number, 0)
+            readers.step(reader)
+            steps.append(readers.step(reader))
+            readers.moved(number, reader, 1)
+            clock.advance(10)
+        assert cost.gets_per_gib_min == (1 << 30) / max(steps)
+        assert cost.gets_per_gib_max == (1 << 30) / min(steps)
 
 
 def test_the_cost_of_wal_disk_follows_from_its_uploads() -> None:
