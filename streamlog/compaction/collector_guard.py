@@ -77,10 +77,18 @@ class Guard:
                 object_id = object_id_of(info.key)
             except InvalidName:
                 continue
-            is_known = has_history and (object_id in ids or self._metadata.is_dead(object_id))
-            if not is_known and info.modified_ms <= before_ms:
+            if info.modified_ms > before_ms:
+                continue
+            if not (has_history and await self._is_explained(object_id, ids)):
                 return "the metadata knows no object, and the store has some"
         return ""
+
+    async def _is_explained(self, object_id: int, ids: set[int]) -> bool:
+        """In the order in which an object becomes the next of these, the list being a bit old."""
+        metadata = self._metadata
+        if object_id in ids or metadata.is_uploading(object_id):
+            return True
+        return await metadata.object(object_id) is not None or metadata.is_dead(object_id)
 
     async def _of_age(self, candidates: Sequence[Orphans], ids: set[int]) -> str:
         for orphans in candidates:

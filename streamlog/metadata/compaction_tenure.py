@@ -119,6 +119,10 @@ class OwnCompactionTenure:
     def release_object_ids(self, object_ids: Sequence[int]) -> None:
         self._ids.give_up(object_ids)
 
+    def holds(self, object_id: int) -> bool:
+        """Taken, neither committed nor swept."""
+        return self._ids.holds(object_id)
+
     @property
     def orphans(self) -> list[int]:
         """Released and not yet swept."""
@@ -168,10 +172,12 @@ class OwnCompactionTenure:
             except (Conflict, Invalid):
                 self._ids.give_up(ids)
                 raise
-            # First: from now on nobody may take them for orphans, whatever becomes of the fold.
-            self._ids.committed(ids, floor)
-            self._changed.set()
-            await self._follower.reach(revision)
+            try:
+                await self._follower.reach(revision)
+            finally:
+                # Nobody may take them for orphans any more, whatever became of the fold.
+                self._ids.committed(ids, floor)
+                self._changed.set()
             return Committed(revision, frozen.seq)
 
     def _check_ids(self, replacement: Replacement, ids: Sequence[int]) -> None:

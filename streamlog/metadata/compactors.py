@@ -125,6 +125,10 @@ class Compactors:
                 found.append(Orphans(tenure, tuple(one.orphans), is_living=True))
         return found
 
+    def holds(self, object_id: int) -> bool:
+        """Whether one of them may have stored it and neither committed nor swept it."""
+        return any(one.holds(object_id) for one in self._open.values())
+
     def swept(self, tenure: Tenure, object_ids: Sequence[int]) -> None:
         one = self._open.get(tenure)
         if one is not None:

@@ -72,6 +72,10 @@ class Garbage:
         """As Metadata.is_dead."""
         return object_id in self._follower.state.dead
 
+    def is_uploading(self, object_id: int) -> bool:
+        """As Metadata.is_uploading."""
+        return self._ids.holds(object_id) or self._compactors.holds(object_id)
+
     def forget(self, object_ids: Iterable[int]) -> None:
         dead = self._follower.state.dead
         for object_id in object_ids:

@@ -251,6 +251,12 @@ class Metadata(Protocol):
         """Whether it is one of the dead objects."""
         ...
 
+    def is_uploading(self, object_id: int) -> bool:
+        """Whether this node, or its compactor, may have stored it and neither committed nor swept
+        it.
+        """
+        ...
+
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
         """They are deleted. Durable with the next checkpoint; to delete again is harmless."""
         ...

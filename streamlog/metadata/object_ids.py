@@ -83,6 +83,10 @@ class ObjectIds:
         """Given up and not yet swept."""
         return sorted(self._orphans)
 
+    def holds(self, object_id: int) -> bool:
+        """Taken, neither committed nor swept."""
+        return object_id in self._open
+
     def add_block(self, block: int) -> None:
         self._blocks.append(block)
 

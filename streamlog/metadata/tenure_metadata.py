@@ -279,6 +279,9 @@ class TenureMetadata:
     def is_dead(self, object_id: int) -> bool:
         return self._garbage.is_dead(object_id)
 
+    def is_uploading(self, object_id: int) -> bool:
+        return self._garbage.is_uploading(object_id)
+
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
         self._garbage.forget(object_ids)
 

@@ -162,6 +162,33 @@ def test_what_is_left_when_all_streams_are_deleted_goes() -> None:
     run(scenario)
 
 
+def test_an_upload_under_way_is_no_sign_of_empty_metadata() -> None:
+    """The only stream was deleted while a long merge of its data went on."""
+
+    async def scenario() -> None:
+        world = World()
+        await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            old = await append(metadata, stream, 2)
+            await world.store.put(data_key(old), [b"x"])
+            compactor = await metadata.open_compaction_tenure(ids_max=8)
+            mine, (others,) = await new_object(metadata, []), await compactor.allocate_object_ids(1)
+            for object_id in (mine.row.object_id, others):
+                await world.store.put(data_key(object_id), [b"not committed yet"])
+            await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
+            await metadata.checkpoint()
+            assert metadata.object_count == 0
+            assert await _Collected(world, metadata).tick() == ""
+            assert await keys(world) == {data_key(mine.row.object_id), data_key(others)}
+            compactor.release_object_ids([others])
+            await world.store.put(data_key(1 << 40), [b"nobody's"])
+            assert "knows no object" in await _Collected(world, metadata).tick()
+            await compactor.close()
+
+    run(scenario)
+
+
 def test_what_a_living_compactor_stores_next_is_no_sign_of_old_metadata() -> None:
     async def scenario() -> None:
         world = World()
