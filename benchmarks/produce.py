@@ -142,13 +142,13 @@ class EncodedLoad:
     def __init__(self, node: RunningNode) -> None:
         self._node = node
         self._channel = grpc.insecure_channel(node.server, options=UNLIMITED)
-        self._stub = log_pb2_grpc.LogServiceStub(self._channel)
+        self.stub = log_pb2_grpc.LogServiceStub(self._channel)
 
     def batches(self, topic: str, size: int, total: int) -> Batches:
         """About `total` bytes for a new topic, from a new idempotent producer."""
         with Admin(self._node.server) as admin:
             admin.create_topic(topic, PARTITIONS)
-        producer = self._stub.InitProducerId(log_pb2.InitProducerIdRequest())
+        producer = self.stub.InitProducerId(log_pb2.InitProducerIdRequest())
         count = (size - 2048) // (RECORD_BYTES + 16)
         template = encode_values(
             example_values(count * RECORD_BYTES), timestamp_ms=1_700_000_000_000
@@ -168,7 +168,7 @@ class EncodedLoad:
         node = self._node
         cpu_before, own_before = node.cpu_s(), own_cpu_s()
         began = time.perf_counter()
-        latencies = stream_batches(self._stub, batches, unanswered_max or window(size))
+        latencies = stream_batches(self.stub, batches, unanswered_max or window(size))
         elapsed = time.perf_counter() - began
         stored = sum(len(data) for _, _, data in batches)
         return stored / elapsed / 1e6, {
@@ -187,7 +187,7 @@ class EncodedLoad:
         self._node.settle()
         began = time.perf_counter()
         distance = len(batches[0][2]) / (mb_s * 1e6)
-        latencies = stream_batches(self._stub, batches, window(size), distance)
+        latencies = stream_batches(self.stub, batches, window(size), distance)
         elapsed = time.perf_counter() - began
         rate = sum(len(data) for _, _, data in batches) / elapsed / 1e6
         return percentile(latencies, 0.5), percentile(latencies, 0.99), rate

@@ -31,6 +31,7 @@ from streamlog.compaction.planner import (
     choose,
     choose_all,
     end_stream,
+    tier_of,
 )
 from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job
@@ -164,21 +165,14 @@ class Compactor:
             log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
 
     async def compact_all(self) -> None:
-        """Compacts what is due, then all that is not settled. Errors: Unavailable."""
+        """All that is not settled, in as few merges as may be, then what these leave due.
+
+        Errors: Unavailable.
+        """
         async with self._turn:
-            while await self._step(choose):
-                pass
-            choices = [choose_all]
-
-            def once(
-                candidates: list[Candidate],
-                config: CompactionConfig,
-                futile: Collection[frozenset[int]],
-            ) -> Choice | None:
-                return choices.pop()(candidates, config) if choices else None
-
-            while await self._step(once):
-                pass
+            for choice in (_AllOf().choose, choose, _Once().choose):
+                while await self._step(choice):
+                    pass
 
     async def _watch(self) -> None:
         self._executor.set_busy(self._pressure() > self._config.compaction_busy_share)
@@ -380,6 +374,46 @@ class Compactor:
     def _fail(self, error: BaseException) -> None:
         # A node without compaction serves on; objects pile up, which the backlog shows.
         self._metrics.failed.set(1)
+
+
+class _AllOf:
+    """What is not settled at the first look: its outputs wait for one another. Dead objects, which
+    may be large and are rewritten alone, are left to `choose`.
+    """
+
+    def __init__(self) -> None:
+        self._ids: frozenset[int] | None = None
+
+    def choose(
+        self,
+        candidates: Collection[Candidate],
+        config: CompactionConfig,
+        futile: Collection[frozenset[int]],
+    ) -> Choice | None:
+        if self._ids is None:
+            self._ids = frozenset(
+                one.row.object_id for one in candidates if tier_of(one, config) != DEAD
+            )
+        left = [one for one in candidates if one.row.object_id in self._ids]
+        return choose_all(left, config, futile)
+
+
+class _Once:
+    """One merge of all that is not settled."""
+
+    def __init__(self) -> None:
+        self._is_chosen = False
+
+    def choose(
+        self,
+        candidates: Collection[Candidate],
+        config: CompactionConfig,
+        futile: Collection[frozenset[int]],
+    ) -> Choice | None:
+        if self._is_chosen:
+            return None
+        self._is_chosen = True
+        return choose_all(candidates, config, futile)
 
 
 def _outcome(error: StreamlogError) -> str:

@@ -43,6 +43,8 @@ ATTRIBUTE_BYTES_MAX = 16 << 20
 """Of an output: a reader gets them all with the index. Streams of tiny batches have many."""
 REST_MAX = 240
 """Inputs of a merge of all that is not settled."""
+REST_PARTS_MAX = 1_500_000
+"""Their parts: some 100 MiB while the merge is planned."""
 _PIECES = 15
 """Outputs that the size of a spec alone makes; twice as many where large parts do not pack well."""
 _OWNERS_MAX = OUTPUTS_MAX - 2 * _PIECES - 2
@@ -154,13 +156,27 @@ def _reclaimed(rows: Sequence[ObjectRow], config: CompactionConfig) -> Sequence[
     return rows[:count]
 
 
-def choose_all(candidates: Collection[Candidate], config: CompactionConfig) -> Choice | None:
-    """All that is not settled, whatever their number."""
-    rest = [c.row for c in candidates if tier_of(c, config) != SETTLED]
-    rest.sort(key=attrgetter("object_id"))
-    if len(rest) < 2 and not any(tier_of(c, config) == DEAD for c in candidates):
+def choose_all(
+    candidates: Collection[Candidate],
+    config: CompactionConfig,
+    futile: Collection[frozenset[int]] = (),
+) -> Choice | None:
+    """All that is not settled, as far as one merge can take it; at least two, or dead ones."""
+    rest = [c for c in candidates if tier_of(c, config) != SETTLED]
+    rest.sort(key=lambda c: c.row.object_id)
+    if len(rest) < 2 and not any(tier_of(c, config) == DEAD for c in rest):
         return None
-    return Choice(ALL, rest[:REST_MAX])
+    chosen: list[ObjectRow] = []
+    parts = 0
+    for one in rest[:REST_MAX]:
+        # Of an object no more than a spec's rows are in memory at a time.
+        parts += min(one.parts, OUTPUT_ROWS_MAX)
+        if len(chosen) >= 2 and parts > REST_PARTS_MAX:
+            break
+        chosen.append(one.row)
+    if frozenset(row.object_id for row in chosen) in futile:
+        return None
+    return Choice(ALL, chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,3 +62,16 @@ def test_much_more_data_is_not_rewritten_again() -> None:
     model = run(100, 48, 10)
     assert model.amplification <= 2.0
     assert model.most_in_a_tier < 64
+
+
+@pytest.mark.parametrize(("streams", "gets"), [(100, 2 * 100 + 80), (16, 80)])
+def test_what_was_never_compacted_is_merged_at_once(streams: int, gets: int) -> None:
+    """A GiB of uploads in one merge: a stream's parts are as large as can be."""
+    model = FoldModel(streams, CompactionConfig())
+    for _ in range(128):
+        model.append(8 * MIB)
+    model.compact_all()
+    assert len(model.specs) == 1
+    assert model.amplification <= 2.01
+    assert model.unsettled == 0
+    assert model.gets <= gets

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import KIB, MIB, CompactionConfig
+from streamlog.compaction.spec import INPUTS_MAX
 from streamlog.engine.config import ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.format.rows import ObjectRow
 from streamlog.metadata.config import MetadataConfig
@@ -304,5 +305,27 @@ def test_off_means_off(tmp_path: Path) -> None:
             assert opened.compactor is None
         async with streamlog.open("memory://") as opened:
             assert opened.compactor is None
+
+    run(scenario)
+
+
+def test_compact_all_merges_at_once_what_one_merge_can_take(tmp_path: Path) -> None:
+    """More than a tier's merge takes; every byte is written once more, not twice."""
+
+    async def scenario() -> None:
+        history = History(9)
+        config = with_compaction(compaction_interval_ms=10**6, spec_bytes_max=MIB)
+        async with engine(tmp_path, config) as opened:
+            streams = await make(opened, 3)
+            for _ in range(INPUTS_MAX + 10):
+                await history.append(streams, 1, [3000])
+                await opened.drain()
+            uploaded = {row.object_id: row.size_bytes for row in await live(opened)}
+            assert len(uploaded) > INPUTS_MAX
+            await compacted(opened)
+            assert sample(opened, "specs_total", outcome="committed") == 1
+            assert sample(opened, "input_objects_total") == len(uploaded)
+            assert sample(opened, "written_bytes_total") <= sum(uploaded.values())
+            await history.check(streams)
 
     run(scenario)
