@@ -19,7 +19,7 @@ from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster_guard import check_same, read_cluster
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.repair.bucket import Bucket, list_bucket
+from streamlog.repair.bucket import Bucket, check_still, list_bucket
 from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
 from streamlog.repair.recover_streams import StreamRecovery
 from streamlog.repair.recover_topics import TopicRecovery
@@ -57,7 +57,7 @@ async def recover(
     """No node may run. Cut short, it can be run again: until it is done no node opens the metadata.
 
     Errors: Invalid (nothing to recover), AlreadyExists (the metadata store is in use),
-    ForeignCluster, Corrupt (objects that cannot be read), Unavailable.
+    ForeignCluster, Corrupt (objects that cannot be read), Conflict (a node runs), Unavailable.
     """
     options, report = options or RecoverOptions(), Report()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
@@ -66,6 +66,7 @@ async def recover(
     recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
     check_losses(report, options)
     if not options.dry_run:
+        await check_still(store, bucket, progress)
         await write_metadata(kv, store, recovered, bucket.checkpoints, clock=clock, offload=offload)
         report.revision = await kv.revision()
     return report

@@ -28,7 +28,7 @@ from streamlog.metadata.keys import id_block, node
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.backup_file import Backup
-from streamlog.repair.bucket import list_bucket
+from streamlog.repair.bucket import check_still, list_bucket
 from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
 from streamlog.repair.frozen_kv import FrozenKV
 from streamlog.repair.recover import (
@@ -93,6 +93,7 @@ async def restore(
     _take_backup(backup, recovered, report)
     check_losses(report, options)
     if not options.dry_run:
+        await check_still(store, bucket, progress)
         await write_metadata(kv, store, recovered, bucket.checkpoints, clock=clock, offload=offload)
         report.revision = await kv.revision()
     return report

@@ -25,11 +25,12 @@ def free_port() -> int:
 
 @dataclass
 class NodeProcess:
-    """`streamlog dev` on a folder of its own."""
+    """`streamlog dev` on a folder of its own, or on `places`."""
 
     data: Path
     wal: str = "disk"
     arguments: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
     banner: dict[str, Any] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
@@ -49,7 +50,8 @@ class NodeProcess:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "streamlog.cli.main", "dev", "--json"),
-                *("--data", str(self.data), "--wal", self.wal),
+                *(self.places or ("--data", str(self.data))),
+                *("--wal", self.wal),
                 *("--listen", self.server, "--http-listen", "127.0.0.1:0"),
                 *self.arguments,
             ],
