@@ -56,6 +56,13 @@ class CollectorConfig:
         "alarm. Not below metadata.put_window of any node.",
         minimum=1,
     )
+    probed_ids: int = setting(
+        64,
+        "Before the orphans of an ended process are deleted so many ids past them are looked for, "
+        "one HEAD each: an object there shows that the metadata is older than the store. Below "
+        "metadata.put_window it may miss one.",
+        minimum=1,
+    )
     force: bool = setting(
         False,
         "Delete although the guard objects (foreign, empty or old metadata). Set it for one start, "
@@ -89,7 +96,7 @@ class Collector:
             "Runs in which the store refused to delete, or something could not be read.",
             registry=registry,
         )
-        self._guard = Guard(metadata, store, config.orphans_per_tenure_max)
+        self._guard = Guard(metadata, store, config.orphans_per_tenure_max, config.probed_ids)
         self.alarm = ""
         """Why nothing is deleted any more."""
         stopped = Gauge(

@@ -23,18 +23,20 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import DATA_PREFIX, data_key
 from streamlog.objectstore.keys import object_id as object_id_of
 
-PROBED_IDS = 64
-"""Ids looked at past a window: as many as a node keeps open, by default."""
 PAGE = 1000
 SHARE = 100
 """One object in so many may be an orphan."""
 
 
 class Guard:
-    def __init__(self, metadata: Metadata, store: ObjectStore, per_tenure_max: int) -> None:
+    def __init__(
+        self, metadata: Metadata, store: ObjectStore, per_tenure_max: int, probed_ids: int
+    ) -> None:
+        """`probed_ids`: so many ids past a window are looked for in the store."""
         self._metadata = metadata
         self._store = store
         self._per_tenure_max = per_tenure_max
+        self._probed_ids = probed_ids
 
     async def objection(self, candidates: Sequence[Orphans], before_ms: int) -> str:
         """Why nothing may be deleted; empty: go ahead.
@@ -95,7 +97,7 @@ class Guard:
             if orphans.is_living or not orphans.object_ids:
                 continue
             last = max(orphans.object_ids)
-            for object_id in range(last + 1, last + 1 + PROBED_IDS):
+            for object_id in range(last + 1, last + 1 + self._probed_ids):
                 if object_id >> OBJECTS.block_bits != last >> OBJECTS.block_bits:
                     break
                 if object_id in ids or self._metadata.is_dead(object_id):

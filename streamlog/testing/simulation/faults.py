@@ -106,7 +106,7 @@ class FaultSource:
     def outage_s(self) -> float:
         """How long an outage lasts: mostly seconds, now and then a minute."""
         draw = self.random.random()
-        return 60.0 * self.random.random() if draw < 0.07 else 4.0 * draw
+        return 60.0 * self.random.random() if draw < 0.03 else 4.0 * draw
 
     def stall_s(self) -> float:
         """By how much the disk access that begins now is slow."""

@@ -31,7 +31,7 @@ from streamlog.testing.simulation.incarnation import SimulationClock
 from streamlog.testing.simulation.kv_users import KVUser, Register
 from streamlog.testing.simulation.log_users import TOPIC, PartitionUser
 from streamlog.testing.simulation.loop import SimulationLoop, run
-from streamlog.testing.simulation.node import NODE_CONFIG, Machine, Node
+from streamlog.testing.simulation.node import CRAMPED_CONFIG, NODE_CONFIG, Machine, Node
 from streamlog.testing.simulation.offload import InlineOffload
 from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
 from streamlog.testing.simulation.verdict import Violation
@@ -76,14 +76,17 @@ class Plan:
     operations_min: int = 500
     faults_min: int = 50
     crashes_min: int = 1
-    lives_min: int = 8
-    life_s_max: float = 5.0
+    lives_min: int = 5
+    life_s_max: float = 3.5
     streams: int = 2
     partitions: int = 2
     two_machines: float = 0.6
     """Share of histories with a second machine."""
     rates: FaultRates = FAULTS
     config: StreamEngineConfig = NODE_CONFIG
+    cramped: float = 0.2
+    """Share of histories with `cramped_config` instead."""
+    cramped_config: StreamEngineConfig = CRAMPED_CONFIG
 
 
 PLAN = Plan()
@@ -142,7 +145,8 @@ class _History:
         self._plan = plan
         self._random = world.fork()
         count = 2 if self._random.random() < plan.two_machines else 1
-        self._machines = [Machine(world, n + 1, plan.config) for n in range(count)]
+        config = plan.cramped_config if self._random.random() < plan.cramped else plan.config
+        self._machines = [Machine(world, n + 1, config) for n in range(count)]
         self._lives = 0
         self._streams: list[StreamUser] = []
         self._partitions = [
@@ -211,10 +215,10 @@ class _History:
         random = self._random.random
         draw = random()
         if draw < 0.2 and node.is_up:
-            await node.close(timeout_s=30)
+            await node.close(timeout_s=2 + 25 * random() ** 2)
         elif draw < 0.35 and node.is_up:
             node.pause()
-            pause_s = 25 * random() ** 2
+            pause_s = 25 * random() ** 3
             if self._world.wal == "object" and random() < 0.4:
                 self._start_task(self._wake_and_crash(node, pause_s))
                 return True
@@ -276,7 +280,7 @@ class _History:
         """No more faults: everything promised must be there, on two openings in a row."""
         world = self._world
         world.calm()
-        for machine in reversed(self._machines[1:]):
+        for machine in reversed(self._machines[1:]) if world.wal == "disk" else ():
             # What only its disk has goes to the store.
             node = await self._start_calmly(machine)
             await node.close()

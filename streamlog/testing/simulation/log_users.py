@@ -224,7 +224,7 @@ class PartitionUser:
 
     async def _check_timestamps(self, log: AbstractLog, found: list[SeenBatch], start: int) -> None:
         """Every batch has a timestamp of its own, and is found by it."""
-        for batch in found[:: max(1, len(found) // 10)]:
+        for batch in found[:: max(1, len(found) // 4)]:
             timestamp_ms = FIRST_TIMESTAMP_MS + batch.base_sequence
             at = await log.offset_for_timestamp(timestamp_ms, Isolation.READ_UNCOMMITTED)
             self._tally.count("look up time")

@@ -139,8 +139,12 @@ class SimulationLoop(asyncio.BaseEventLoop):
         node.set_aside.clear()
 
     def _run_once(self) -> None:
+        while not self._stopping:  # type: ignore[attr-defined]
+            self._run_ready()
+
+    def _run_ready(self) -> None:
         calls, timers = self._calls, self._timers
-        if not calls and not self._stopping:  # type: ignore[attr-defined]
+        if not calls:
             while timers and timers[0][2]._cancelled:
                 heappop(timers)
             if not timers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -44,12 +45,12 @@ NODE_CONFIG = StreamEngineConfig(
     upload=UploadConfig(upload_bytes_target=64 * KIB, upload_interval_ms=300),
     object=ObjectConfig(block_target_bytes=4 * KIB),
     read=ReadConfig(
-        tail_cache_bytes=32 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
+        tail_cache_bytes=32 * KIB, block_cache_bytes=64 * KIB, index_cache_bytes=64 * KIB
     ),
-    collector=CollectorConfig(deletion_delay_ms=9_000, collect_interval_ms=500),
+    collector=CollectorConfig(deletion_delay_ms=9_000, collect_interval_ms=700, probed_ids=8),
     compaction=CompactionConfig(
         compaction_process="inline",
-        compaction_interval_ms=400,
+        compaction_interval_ms=500,
         small_objects_min=4,
         large_objects_min=3,
         small_object_bytes=24 * KIB,
@@ -66,13 +67,20 @@ NODE_CONFIG = StreamEngineConfig(
         checkpoint_records=12,
         delta_bytes_min=512,
         block_cache_bytes=64 * KIB,
-        orphan_resweep_ms=60_000,
+        orphan_resweep_ms=40_000,
         file_sweep_interval_ms=1_000,
     ),
 )
 """Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
 the seconds of one history. The delays of deletions outlast every late PUT and zombie: what lands
 later than that stays for ever, in a real store too."""
+CRAMPED_CONFIG = replace(
+    NODE_CONFIG,
+    read=ReadConfig(
+        tail_cache_bytes=16 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
+    ),
+)
+"""Caches that hold next to nothing: a fetch goes to the store again and again."""
 NODE_LOGS = LogConfig(
     checkpoint_interval_batches=7, meta_compaction_bytes=2 * KIB, retention_check_interval_ms=1_000
 )

@@ -38,7 +38,7 @@ from streamlog.testing.simulation.world import World
 BATCH_BYTES_MAX = 4096
 WRITERS = 2
 PENDING_MAX = 8
-POLL_S = 0.1
+POLL_S = 0.25
 WRONG_TOKEN = b"another owner's"
 LOST = (Fenced, Closed)
 """The Stream is of no more use: it has to be opened again."""
