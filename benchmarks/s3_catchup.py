@@ -152,6 +152,7 @@ async def _compact(report: Report, server: S3Server, folder: Path, label: str) -
     config = replace(config, compaction=replace(config.compaction, compaction_process="process"))
     async with engine_on(server, folder, config=config) as engine:
         before = [sample(engine, name) for name in _COMPACTED]
+        await _start_worker(engine, config)
         lags: list[float] = []
         watching = asyncio.create_task(_watch_lag(lags))
         broker_before, worker_before = own_cpu_s(), _worker_cpu_s()
