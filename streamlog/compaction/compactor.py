@@ -38,6 +38,7 @@ from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, J
 from streamlog.errors import (
     Conflict,
     Corrupt,
+    DiskFull,
     Internal,
     MetadataUnavailable,
     ObjectNotFound,
@@ -69,6 +70,8 @@ COMMIT_TRIES = 30
 COMMIT_RETRY_S = 1.0
 REPLACED_S = 120.0
 """What was replaced shows as live until the next checkpoint, or for a time that outlasts it."""
+DISK_FULL_S = 120.0
+"""Between two tries: each of them reads much, and takes the last room from others."""
 MISSED_MAX = 3
 """Times that a live object may be missing before it is given up."""
 
@@ -120,6 +123,7 @@ class Compactor:
         self._replaced: dict[int, float] = {}
         """Inputs by the time until which they are not looked at."""
         self._missed: dict[int, int] = {}
+        self._resume_at = 0.0
         self._labels: set[tuple[str, str]] = set()
         self._turn = asyncio.Lock()
 
@@ -157,6 +161,8 @@ class Compactor:
 
     async def tick(self) -> None:
         """Compacts until nothing is due, or something is away: then the next tick goes on."""
+        if self._clock.monotonic() < self._resume_at:
+            return
         try:
             async with self._turn:
                 while await self._step(choose):
@@ -318,6 +324,8 @@ class Compactor:
             log.warning("the compactor's tenure was sealed", extra={"reason": str(error)})
             await self._drop_tenure()
             raise Unavailable("the compactor opens a new tenure") from error
+        if isinstance(error, DiskFull):
+            self._resume_at = self._clock.monotonic() + DISK_FULL_S
         if isinstance(error, Unavailable | OutcomeUnknown):
             raise error
         if isinstance(error, Conflict):

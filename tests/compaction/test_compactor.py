@@ -12,6 +12,7 @@ from streamlog.compaction.executor import InlineExecutor
 from streamlog.errors import (
     Conflict,
     Corrupt,
+    DiskFull,
     Internal,
     MetadataUnavailable,
     ObjectNotFound,
@@ -182,6 +183,35 @@ def test_an_absent_store_is_for_the_next_tick(
                 await opened.compactor.tick()
             assert sample(opened, "specs_total", outcome="unavailable") == 1
             assert sample(opened, "specs_total", outcome="committed") == 0
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            await history.check(streams)
+
+    run(scenario)
+
+
+def test_a_full_spool_folder_is_not_filled_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        history = History(7)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            await history.append(streams, 60)
+            await opened.drain()
+
+            async def fail(self: InlineExecutor, job: Any) -> Any:
+                raise DiskFull("no room", path="/spool")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(InlineExecutor, "run", fail)
+                await opened.compactor.tick()
+                await opened.compactor.tick()
+                assert sample(opened, "specs_total", outcome="unavailable") == 1
+                patch.setattr("streamlog.compaction.compactor.DISK_FULL_S", 0.0)
+                opened.compactor._resume_at = 0.0
+                await opened.compactor.tick()
+                assert sample(opened, "specs_total", outcome="unavailable") == 2
             await opened.compactor.tick()
             assert sample(opened, "specs_total", outcome="committed") > 0
             await history.check(streams)
