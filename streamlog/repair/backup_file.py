@@ -145,6 +145,9 @@ def _chunks(data: bytes, name: str) -> Iterator[bytes]:
                 raise _corrupt(name, "something follows its end", at, len(data))
             return
         try:
+            # The bound below holds only for frames that do not tell their size.
+            if zstandard.frame_content_size(packed) > CHUNK_BYTES_MAX:
+                raise _corrupt(name, "a chunk is too large", at - length, at)
             yield zstandard.decompress(packed, max_output_size=CHUNK_BYTES_MAX)
         except zstandard.ZstdError as error:
             raise _corrupt(name, "a chunk cannot be decompressed", at, at + length) from error

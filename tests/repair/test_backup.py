@@ -12,6 +12,7 @@ from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.repair.backup import backup
 from streamlog.repair.backup_file import (
+    CHUNK_BYTES_MAX,
     Backup,
     BackupHead,
     decode,
@@ -69,6 +70,12 @@ def test_damage_is_found(data: st.DataObject) -> None:
         flipped[bit // 8] ^= 1 << bit % 8
     with pytest.raises(Corrupt):
         decode(bytes(flipped), "f")
+
+
+def test_a_chunk_that_would_fill_the_memory_is_refused() -> None:
+    bomb = encode_keys([KeyValue(b"k", bytes(CHUNK_BYTES_MAX + 1), 1, 1)])
+    with pytest.raises(Corrupt, match="too large"):
+        decode(encode_head(HEAD) + bomb + encode_end(), "f")
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
