@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from urllib3.exceptions import SSLError
 
 import streamlog
+from streamlog.demo.ports import free_port
 from streamlog.errors import (
     Internal,
     Invalid,
@@ -35,7 +36,6 @@ from streamlog.objectstore.url import S3Url, parse_store_url
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from tests.support.command import environment
-from tests.support.node import free_port
 from tests.support.s3 import BUCKET, S3Tests
 
 CLIENTS = ("boto3", "obstore")

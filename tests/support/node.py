@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,12 +14,7 @@ from typing import IO, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-
-def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from streamlog.demo.ports import free_port
 
 
 @dataclass
