@@ -406,6 +406,8 @@ class StreamConformance(ABC):
             stream = await m.client.create_and_open_stream(CreateStreamOptions())
             other = await m.other()
             await refused(Conflict, other.open_stream(stream.stream_id, OpenStreamOptions()))
+            asked = OpenStreamOptions(epoch=0)
+            await refused(StreamFenced, other.open_stream(stream.stream_id, asked))
             await stream.append(record("a"))
             await stream.close()
             taken = await other.open_stream(stream.stream_id, OpenStreamOptions())
@@ -425,9 +427,13 @@ class StreamConformance(ABC):
             await refused(Fenced, client.delete_stream(two, DeleteStreamOptions(epoch=3)))
             await client.delete_stream(two, DeleteStreamOptions(epoch=newer.stream_epoch))
             for gone in (one, two):
-                await refused(StreamNotFound, client.open_stream(gone, OpenStreamOptions()))
+                for epoch in (None, 0):
+                    asked = OpenStreamOptions(epoch=epoch)
+                    await refused(StreamNotFound, client.open_stream(gone, asked))
                 await refused(StreamNotFound, client.describe_stream(gone))
                 await refused(StreamNotFound, client.delete_stream(gone))
+            await refused(StreamFenced, client.open_stream(three, OpenStreamOptions(epoch=0)))
+            assert (await streams[2].append(record("b"))).end_offset == 1
             with pytest.raises(StreamlogError):
                 await streams[0].append(record("b"))
             assert [row.stream_id for row in await client.list_streams()] == [three]
