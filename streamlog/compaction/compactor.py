@@ -248,24 +248,29 @@ class Compactor:
         live = await self._metadata.live_parts(own)
         inputs: list[PlannedInput] = []
         before: dict[int, int] = {}
+        alive: dict[int, int] = {}
         for one in facts:
             rows = live[one.row.object_id]
             if len(rows):
                 sizes = await self._offload.run(Lane.CPU, one.bytes_of, rows)
                 inputs.append(PlannedInput(one.row, rows, sizes, one.attribute_bytes))
                 before[one.row.object_id] = one.bytes_between(merge.next_stream, end)
+                alive[one.row.object_id] = sum(sizes)
         # Ranges are not bytes: it is only now that is known how much would be freed.
-        dead = [one for one in inputs if self._is_dead([one], before)]
+        dead = [one for one in inputs if self._is_dead([one], before, alive)]
         if merge.tier == DEAD and dead:
             inputs = dead
-        is_reclaiming = merge.tier in (DEAD, ALL) and self._is_dead(inputs, before)
+        is_reclaiming = merge.tier in (DEAD, ALL) and self._is_dead(inputs, before, alive)
         asked = PlanRequest(point, inputs, end, self._config, is_reclaiming)
         return await self._executor.plan(asked)
 
-    def _is_dead(self, inputs: Sequence[PlannedInput], before: Mapping[int, int]) -> bool:
+    def _is_dead(
+        self, inputs: Sequence[PlannedInput], before: Mapping[int, int], alive: Mapping[int, int]
+    ) -> bool:
         """Most of the bytes that they held, by object, are trimmed."""
-        held = sum(before[one.row.object_id] for one in inputs)
-        return sum(sum(one.sizes) for one in inputs) <= held * (1 - self._config.dead_share_min)
+        ids = [one.row.object_id for one in inputs]
+        live, held = sum(alive[i] for i in ids), sum(before[i] for i in ids)
+        return live <= held * (1 - self._config.dead_share_min)
 
     async def _carry_out(self, spec: CompactionSpec) -> None:
         tenure = await self._opened()

@@ -84,6 +84,7 @@ class Rows:
         return found
 
     def between(self, first_stream: int, end_stream: int) -> Rows:
-        """Rows of streams first (inclusive) to end (exclusive)."""
+        """Rows of streams first (inclusive) to end (exclusive); itself where that is all."""
         low = bisect_left(self.streams, first_stream)
-        return self.part(low, bisect_left(self.streams, end_stream, low))
+        end = bisect_left(self.streams, end_stream, low)
+        return self if end - low == len(self) else self.part(low, end)
