@@ -88,7 +88,7 @@ class Guard:
     async def _is_explained(self, object_id: int, ids: set[int]) -> bool:
         """In the order in which an object becomes the next of these, the list being a bit old."""
         metadata = self._metadata
-        if object_id in ids or metadata.is_uploading(object_id):
+        if object_id in ids or metadata.is_uploading(object_id) or metadata.is_swept(object_id):
             return True
         return await metadata.object(object_id) is not None or metadata.is_dead(object_id)
 

@@ -76,6 +76,12 @@ class Garbage:
         """As Metadata.is_uploading."""
         return self._ids.holds(object_id) or self._compactors.holds(object_id)
 
+    def is_swept(self, object_id: int) -> bool:
+        """As Metadata.is_swept."""
+        return object_id in self._late or any(
+            object_id in orphans.object_ids for orphans in self._listed.values()
+        )
+
     def forget(self, object_ids: Iterable[int]) -> None:
         dead = self._follower.state.dead
         for object_id in object_ids:

@@ -255,6 +255,9 @@ class Metadata(Protocol):
         """Whether this node, or its compactor, may have stored it and neither committed nor swept
         it.
         """
+
+    def is_swept(self, object_id: int) -> bool:
+        """Whether it was an orphan once, and is deleted again in case that it was stored late."""
         ...
 
     async def forget_objects(self, object_ids: Iterable[int]) -> None:

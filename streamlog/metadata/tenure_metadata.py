@@ -282,6 +282,9 @@ class TenureMetadata:
     def is_uploading(self, object_id: int) -> bool:
         return self._garbage.is_uploading(object_id)
 
+    def is_swept(self, object_id: int) -> bool:
+        return self._garbage.is_swept(object_id)
+
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
         self._garbage.forget(object_ids)
 

@@ -189,6 +189,31 @@ def test_an_upload_under_way_is_no_sign_of_empty_metadata() -> None:
     run(scenario)
 
 
+def test_an_orphan_that_lands_after_its_sweep_is_no_sign_of_empty_metadata() -> None:
+    """A PUT of a crashed node, late; the second sweep takes it."""
+
+    async def scenario() -> None:
+        world = World(config=replace(World().config, orphan_resweep_ms=60_000))
+        await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+        crashed = await world.open()
+        orphan = data_key((await new_object(crashed, [])).row.object_id)
+        await crashed.kill()
+        async with world.tenure() as metadata:
+            collected = _Collected(world, metadata)
+            assert await collected.tick() == ""
+            await world.store.put(orphan, [b"late"])
+            (stream,) = await create(metadata)
+            dead = data_key(await append(metadata, stream, 2))
+            await world.store.put(dead, [b"x"])
+            await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
+            await metadata.checkpoint()
+            assert metadata.object_count == 0
+            assert await collected.tick() == ""
+            assert await keys(world) == {orphan}
+
+    run(scenario)
+
+
 def test_what_a_living_compactor_stores_next_is_no_sign_of_old_metadata() -> None:
     async def scenario() -> None:
         world = World()

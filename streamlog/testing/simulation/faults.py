@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault
@@ -41,6 +41,8 @@ class FaultRates:
     """The effect is late, later calls overtake it, and the answer comes."""
     slow: float = 0.002
     """The answer takes up to a minute."""
+    compaction_stuck: float = 0.2
+    """Per compaction commit: as `stuck`, so that another compactor's may come first."""
     disk: float = 0.01
     """A write, sync or rename on the local disk fails."""
     disk_slow: float = 0.01
@@ -55,6 +57,10 @@ class FaultRates:
     """Per batch of changes: the node hears of it seconds later."""
     clock_jump: float = 0.1
     """Per second and node: the wall clock is set."""
+
+    def scaled(self, share: float) -> FaultRates:
+        """Calls to store and metadata fail by that share as often."""
+        return replace(self, **{kind: share * getattr(self, kind) for kind in REMOTE_KINDS})
 
 
 FAULTS = FaultRates()

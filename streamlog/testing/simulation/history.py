@@ -12,9 +12,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from streamlog.engine.config import StreamEngineConfig
+from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.errors import NotFound
 from streamlog.log.abstract import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
@@ -31,7 +31,13 @@ from streamlog.testing.simulation.incarnation import SimulationClock
 from streamlog.testing.simulation.kv_users import KVUser, Register
 from streamlog.testing.simulation.log_users import TOPIC, PartitionUser
 from streamlog.testing.simulation.loop import SimulationLoop, run
-from streamlog.testing.simulation.node import CRAMPED_CONFIG, NODE_CONFIG, Machine, Node
+from streamlog.testing.simulation.node import (
+    CRAMPED_CONFIG,
+    DUEL_CONFIG,
+    NODE_CONFIG,
+    Machine,
+    Node,
+)
 from streamlog.testing.simulation.offload import InlineOffload
 from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
 from streamlog.testing.simulation.verdict import Violation
@@ -85,8 +91,14 @@ class Plan:
     rates: FaultRates = FAULTS
     config: StreamEngineConfig = NODE_CONFIG
     cramped: float = 0.2
-    """Share of histories with `cramped_config` instead."""
-    cramped_config: StreamEngineConfig = CRAMPED_CONFIG
+    """Share of histories with caches of `cramped_config`."""
+    cramped_config: ReadConfig = CRAMPED_CONFIG
+    duels: float = 0.25
+    """Share of `wal=object` histories in which two nodes that live longer, over stores that fail
+    less, compact the same objects (`duel_config`)."""
+    duel_config: StreamEngineConfig = DUEL_CONFIG
+    duel_life_s_max: float = 9.0
+    duel_fault_share: float = 0.4
 
 
 PLAN = Plan()
@@ -144,8 +156,15 @@ class _History:
         self._world = world
         self._plan = plan
         self._random = world.fork()
-        count = 2 if self._random.random() < plan.two_machines else 1
-        config = plan.cramped_config if self._random.random() < plan.cramped else plan.config
+        random = self._random.random
+        count, config, self._life_s_max = 1, plan.config, plan.life_s_max
+        if world.wal == "object" and random() < plan.duels:
+            count, config, self._life_s_max = 2, plan.duel_config, plan.duel_life_s_max
+            world.set_fault_rates(plan.rates.scaled(plan.duel_fault_share))
+        elif random() < plan.two_machines:
+            count = 2
+        if random() < plan.cramped:
+            config = replace(config, read=plan.cramped_config)
         self._machines = [Machine(world, n + 1, config) for n in range(count)]
         self._lives = 0
         self._streams: list[StreamUser] = []
@@ -205,7 +224,7 @@ class _History:
             else:
                 await asyncio.wait([opening])
                 opening.result()
-                await asyncio.sleep(0.3 + self._plan.life_s_max * random())
+                await asyncio.sleep(0.3 + self._life_s_max * random())
             self._lives += 1
             if not await self._end(machine, node):
                 await asyncio.sleep(12 * random() if random() < 0.2 else 0.5 * random())

@@ -12,6 +12,7 @@ from streamlog.kvstore.interface import (
     KeyValue,
     KVStore,
     Operation,
+    Put,
     RangeResult,
     TxnResult,
     Watch,
@@ -37,8 +38,18 @@ class SimulationKV:
         self._faults = faults
         self._typical_s = typical_s
 
-    async def _call(self, operation: str, apply: Callable[[], Awaitable[T]], *, writes: bool) -> T:
-        fault = self._faults.remote(self._node.loop.time(), self._faults.kv_away_until)
+    async def _call(
+        self,
+        operation: str,
+        apply: Callable[[], Awaitable[T]],
+        *,
+        writes: bool,
+        is_compaction: bool = False,
+    ) -> T:
+        faults = self._faults
+        fault = faults.remote(self._node.loop.time(), faults.kv_away_until)
+        if fault is None and is_compaction and faults.happens(faults.rates.compaction_stuck):
+            fault = "stuck"
         if fault is not None:
             self._node.trace.add(f"kv-{fault}", self._node.name, operation)
         return await remote_call(
@@ -61,7 +72,10 @@ class SimulationKV:
         otherwise: Sequence[Operation] = (),
     ) -> TxnResult:
         return await self._call(
-            "txn", lambda: self._shared.txn(compares, then, otherwise), writes=True
+            "txn",
+            lambda: self._shared.txn(compares, then, otherwise),
+            writes=True,
+            is_compaction=any(isinstance(one, Put) and one.key.endswith(b"/x") for one in then),
         )
 
     async def get(self, key: bytes, *, revision: int | None = None) -> KeyValue | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from streamlog.testing.simulation.history import Failed, Report, run_history
 from streamlog.testing.simulation.world import WalMode
 
-PROGRESS_S = 10.0
+PROGRESS_S = 5.0
 SEEDS_PER_PROCESS = 500
 """Then a worker process is replaced: what leaks does not add up."""
 
@@ -66,29 +70,111 @@ class Outcome:
     failure: str = ""
 
 
-def run_one(task: tuple[int, WalMode | None, bool]) -> Outcome:
+Task = tuple[int, WalMode | None, bool]
+"""Seed, mode, whether its trace is kept."""
+Work = Callable[[Task], Outcome]
+
+
+def run_one(task: Task) -> Outcome:
     """One history; whatever breaks is its outcome."""
     seed, wal, is_traced = task
     try:
         return Outcome(seed, run_history(seed, wal, keep_trace=is_traced))
-    except Failed as failure:
+    except Exception as failure:  # noqa: BLE001 - told with its seed; the next seed goes on
+        tail = failure.tail if isinstance(failure, Failed) else []
         broken = "".join(traceback.format_exception(failure))
-        return Outcome(seed, None, "\n".join(failure.tail) + "\n" + broken)
+        return Outcome(seed, None, "\n".join(tail) + "\n" + broken)
+
+
+class _Worker:
+    """A process that runs one seed at a time."""
+
+    def __init__(self, work: Work) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._task: Task | None = None
+        self._seeds = 0
+
+    @property
+    def is_worn_out(self) -> bool:
+        return self._seeds >= SEEDS_PER_PROCESS
+
+    def start(self, task: Task) -> None:
+        self._task = task
+        self._seeds += 1
+        # A worker that died while idle is met by `outcome`.
+        with contextlib.suppress(BrokenPipeError):
+            self.connection.send(task)
+
+    def outcome(self) -> tuple[Outcome, bool]:
+        """Of the seed under way, and whether the process is still there."""
+        assert self._task is not None
+        try:
+            found: Outcome = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            why = f"the worker process died with exit code {self._process.exitcode}"
+            return Outcome(self._task[0], None, why), False
+        return found, True
+
+    def close(self) -> None:
+        self.connection.close()
+        self._process.terminate()
+        self._process.join()
+
+
+def _serve(connection: Connection[Outcome, Task], work: Work) -> None:
+    logging.disable(logging.CRITICAL)
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        connection.send(work(task))
 
 
 def outcomes(
-    seeds: Sequence[int], wal: WalMode | None, jobs: int, *, is_traced: bool = False
-) -> Iterator[Outcome]:
-    """In any order with several processes, in the order of seeds with one."""
-    tasks = [(seed, wal, is_traced) for seed in seeds]
+    seeds: Sequence[int],
+    wal: WalMode | None,
+    jobs: int,
+    *,
+    is_traced: bool = False,
+    work: Work = run_one,
+) -> Iterator[Outcome | None]:
+    """In any order with several processes, in the order of seeds with one; None now and then, when
+    there is none yet. A process that dies is replaced; its seed has failed.
+    """
+    tasks: Iterator[Task] = ((seed, wal, is_traced) for seed in seeds)
     if jobs <= 1:
-        yield from map(run_one, tasks)
+        yield from map(work, tasks)
         return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(
-        jobs, logging.disable, (logging.CRITICAL,), maxtasksperchild=SEEDS_PER_PROCESS
-    ) as pool:
-        yield from pool.imap_unordered(run_one, tasks)
+    workers: dict[Any, _Worker] = {}
+    try:
+        for task in islice(tasks, jobs):
+            worker = _Worker(work)
+            worker.start(task)
+            workers[worker.connection] = worker
+        while workers:
+            ready = wait(list(workers), PROGRESS_S)
+            if not ready:
+                yield None
+            for connection in ready:
+                worker = workers.pop(connection)
+                outcome, is_there = worker.outcome()
+                following = next(tasks, None)
+                if following is None or not is_there or worker.is_worn_out:
+                    worker.close()
+                    worker = _Worker(work) if following is not None else worker
+                if following is not None:
+                    worker.start(following)
+                    workers[worker.connection] = worker
+                yield outcome
+    finally:
+        for worker in workers.values():
+            worker.close()
 
 
 def run_many(
@@ -98,11 +184,12 @@ def run_many(
     total, began = Total(), time.perf_counter()
     told = began
     for outcome in outcomes(seeds, wal, jobs, is_traced=is_traced):
-        total.seeds += 1
-        if outcome.report is None:
+        if outcome is not None:
+            total.seeds += 1
+        if outcome is not None and outcome.report is None:
             total.failed.append(outcome.seed)
             print(f"--- seed {outcome.seed} failed\n{outcome.failure}", flush=True)
-        else:
+        elif outcome is not None and outcome.report is not None:
             total.add(outcome.report)
             if is_traced:
                 print("\n".join(outcome.report.trace))

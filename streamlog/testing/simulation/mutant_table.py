@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import re
 from collections.abc import Sequence
 
 from streamlog.testing.simulation.history import Failed, run_history
 from streamlog.testing.simulation.mutants import MUTANTS, Mutant, installed
 
+_BUG = re.compile(r"(?:Type|Attribute|Name)Error\(.*")
+"""The engine changed, and what a mutant puts in a function's place does not fit any more."""
 HEAD = "| mutant | the broken engine | wal | seeds | found as |\n|---|---|---|---|---|"
 
 
@@ -19,6 +22,10 @@ def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
             try:
                 run_history(seed, mutant.wal, keep_trace=False)
             except Failed as failure:
+                if (bug := _BUG.search(str(failure))) is not None:
+                    raise RuntimeError(
+                        f"the mutant {mutant.name} is broken itself: {bug[0]}"
+                    ) from failure
                 return failure
     return None
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamlog.compaction.collector import Collector
 from streamlog.engine.engine import Engine
 from streamlog.engine.group import confirm
 from streamlog.engine.group_commit import GroupCommit
@@ -24,9 +23,10 @@ from streamlog.kvstore.interface import Compare, Operation, Put, ValueIs
 from streamlog.log.producers import ProducerStates
 from streamlog.metadata import checkpoint_build, checkpointer, mover, plan
 from streamlog.metadata.compaction_tenure import OwnCompactionTenure
+from streamlog.metadata.fold_compaction import CompactionDraft
 from streamlog.metadata.garbage import Garbage
-from streamlog.metadata.keys import fence
-from streamlog.metadata.object_ids import ObjectIds
+from streamlog.metadata.keys import fence, id_block
+from streamlog.metadata.object_ids import ObjectIds, window_ids
 from streamlog.metadata.record_sender import RecordSender
 from streamlog.testing import torn_disk
 from streamlog.testing.simulation.kv import SimulationKV
@@ -348,6 +348,18 @@ def _inputs_not_looked_at(patch: Patch) -> None:
     patch.set(OwnCompactionTenure, "_check_inputs", lambda self, replacement: None)
 
 
+def _clip_forgotten(patch: Patch) -> None:
+    def check_stream(self: Any, stream_id: int, inputs: Any) -> int:
+        starts, runs = self._fold.starts, self._runs[stream_id]
+        first = min(start for start, _, _ in runs)
+        if stream_id in self._fold.info and first < starts[stream_id]:
+            starts[stream_id] = first
+        replaced: int = original(self, stream_id, inputs)
+        return replaced
+
+    original = patch.set(CompactionDraft, "_check_stream", check_stream)
+
+
 # Deleting.
 
 
@@ -358,12 +370,48 @@ def _pins_ignored(patch: Patch) -> None:
     patch.set(Garbage, "oldest_pin", oldest_pin)
 
 
-def _no_deletion_delay(patch: Patch) -> None:
-    async def dead(self: Any) -> None:
-        self._config = replace(self._config, deletion_delay_ms=-1_000_000)
-        await original(self)
+def _pins_read_before(patch: Patch) -> None:
+    """A collector that found no pin at its first run looks for none."""
 
-    original = patch.set(Collector, "_dead", dead)
+    async def oldest_pin(self: Any) -> int | None:
+        oldest: int | None = await original(self)
+        known: int | None = vars(self).setdefault("_first_read", oldest)
+        return None if known is None else oldest
+
+    original = patch.set(Garbage, "oldest_pin", oldest_pin)
+
+
+def _neither_delay_nor_pins(patch: Patch) -> None:
+    _pins_ignored(patch)
+    _no_deletion_delay(patch)
+
+
+def _swept_by_an_earlier_look(patch: Patch) -> None:
+    """What was uncommitted when the tenure was last seen alive is deleted once it is sealed."""
+
+    async def orphan_candidates(self: Any) -> Any:
+        seen = vars(self).setdefault("_seen_alive", {})
+        state = self._follower.state
+        blocks = await self._blocks(id_block.OBJECTS)
+        for tenure, known in list(state.fences.items()):
+            if known.is_live and tenure != self._follower.tenure:
+                floor = state.fold.mark(tenure).floor
+                ids = window_ids(blocks.get(tenure, []), floor, known.window)
+                seen[tenure] = tuple([one for one in ids if await self._lookup.object(one) is None])
+        found = await original(self)
+        for at, one in enumerate(found):
+            if not one.is_living and one.tenure in seen:
+                found[at] = self._listed[one.tenure] = replace(one, object_ids=seen[one.tenure])
+        return found
+
+    original = patch.set(Garbage, "orphan_candidates", orphan_candidates)
+
+
+def _no_deletion_delay(patch: Patch) -> None:
+    def dead_objects(self: Any, limit: int) -> Any:
+        return [found._replace(died_ms=0) for found in original(self, limit)]
+
+    original = patch.set(Garbage, "dead_objects", dead_objects)
 
 
 def _live_are_swept(patch: Patch) -> None:
@@ -544,6 +592,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "a compaction that another one overtook does not look at its inputs again",
         "object",
         _inputs_not_looked_at,
+    ),
+    Mutant(
+        "clip forgotten",
+        "a compaction brings back what was trimmed since it was planned",
+        "object",
+        _clip_forgotten,
+    ),
+    Mutant(
+        "orphans read before the seal",
+        "what is swept of a tenure was looked up before it was sealed",
+        "object",
+        _swept_by_an_earlier_look,
+    ),
+    Mutant(
+        "pins read before the death",
+        "deaths are held against pins that were read before them",
+        "object",
+        _pins_read_before,
+    ),
+    Mutant(
+        "neither delay nor pins",
+        "a dead object that a reader pins is deleted at once",
+        "object",
+        _neither_delay_nor_pins,
     ),
     Mutant("pins ignored", "pins do not hold deletions up", "object", _pins_ignored),
     Mutant("no deletion delay", "dead objects are deleted at once", "object", _no_deletion_delay),

@@ -74,13 +74,21 @@ NODE_CONFIG = StreamEngineConfig(
 """Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
 the seconds of one history. The delays of deletions outlast every late PUT and zombie: what lands
 later than that stays for ever, in a real store too."""
-CRAMPED_CONFIG = replace(
-    NODE_CONFIG,
-    read=ReadConfig(
-        tail_cache_bytes=16 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
-    ),
+CRAMPED_CONFIG = ReadConfig(
+    tail_cache_bytes=16 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
 )
 """Caches that hold next to nothing: a fetch goes to the store again and again."""
+DUEL_CONFIG = replace(
+    NODE_CONFIG,
+    compaction=replace(
+        NODE_CONFIG.compaction,
+        compaction_interval_ms=100,
+        compaction_rate_max_bytes_per_s=64 * KIB,
+        small_objects_min=2,
+        large_objects_min=2,
+    ),
+)
+"""Merges are many and take long, so that two nodes are at the same one."""
 NODE_LOGS = LogConfig(
     checkpoint_interval_batches=7, meta_compaction_bytes=2 * KIB, retention_check_interval_ms=1_000
 )

@@ -69,6 +69,10 @@ class World:
         """A source of its own, so that one part's draws do not move another's."""
         return SeededRandom(int.from_bytes(self._random.bytes(8), "big"))
 
+    def set_fault_rates(self, rates: FaultRates) -> None:
+        """For nodes that start from now on."""
+        self.faults = FaultSource(self.faults.random, rates)
+
     @property
     def now(self) -> float:
         return self.loop.time()

@@ -1,0 +1,39 @@
+"""Many histories on several processes: what a summary holds, and what outlives a worker's death."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from streamlog.testing.simulation.history import Report
+from streamlog.testing.simulation.many import Outcome, Task, Total, outcomes, run_one
+
+
+def dies_at_two(task: Task) -> Outcome:
+    seed = task[0]
+    if seed == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Outcome(seed, Report(seed, "disk"))
+
+
+def test_a_worker_that_dies_fails_its_seed_alone() -> None:
+    found = [one for one in outcomes(range(5), None, 2, work=dies_at_two) if one is not None]
+    assert sorted(one.seed for one in found) == [0, 1, 2, 3, 4]
+    (failed,) = (one for one in found if one.report is None)
+    assert failed.seed == 2
+    assert "died with exit code -9" in failed.failure
+
+
+def test_what_a_history_does_is_summed_up() -> None:
+    outcome = run_one((1, None, False))
+    assert outcome.report is not None
+    total = Total()
+    total.seeds = 1
+    total.add(outcome.report)
+    summary = total.as_dict(2.0)
+    assert summary["seeds_per_s"] == 0.5
+    assert summary["operations"] == outcome.report.operations == summary["operations_min"]
+    assert summary["operations_by_kind"] == outcome.report.by_kind
+    assert summary["faults_by_kind"] == outcome.report.faults
+    assert summary["faults"] == outcome.report.fault_count
+    assert summary["failed"] == []
