@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from streamlog.cli.output import note, table
 from streamlog.cli.state import State
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import Invalid
 from streamlog.kvstore.interface import KVStore
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, Progress, Report, no_progress
@@ -51,6 +53,8 @@ def places(data: str | None, store: str | None, meta: str | None, file: str | No
     loaded = load(file, None, {name: value for name, value in flags.items() if value is not None})
     node = with_places(loaded.node, "serve")
     assert node.store is not None
+    if node.data is not None and not Path(node.data, "objects").is_dir():
+        raise Invalid(f"{node.data} is no node's --data folder: it has no folder objects")
     return Places(node.store, node.meta, loaded.engine)
 
 

@@ -12,8 +12,21 @@ from streamlog.cli.node import config_option, more_option, store_options
 from streamlog.cli.output import emit, facts, note, size, table
 from streamlog.cli.state import State, json_option, pass_state
 
+
+def _with_log(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
+    """A folder without a log is refused: an empty answer would pass for "nothing to save"."""
+    if any(folder.glob("wal-*")):
+        return folder
+    if any((folder / "wal").glob("wal-*")):
+        raise click.BadParameter(f"{folder} is a node's --data folder; its log is in {folder}/wal")
+    raise click.BadParameter(f"there is no write-ahead log in {folder}")
+
+
 _folder = click.argument(
-    "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+    "folder",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    callback=_with_log,
 )
 
 

@@ -137,6 +137,12 @@ def refused(
             f"there is no bucket {url.bucket} at {where(url)}: make it, or mend the store URL",
             operation=operation,
         )
+    if code == "InvalidBucketName":
+        return Misplaced(
+            f"{where(url)} takes {url.bucket!r} for no name of a bucket: mend the store URL "
+            "(s3://BUCKET/PREFIX)",
+            operation=operation,
+        )
     # Of a HEAD's answer there is no more than the status.
     if key and (code in KEY_CODES or (status == 404 and operation == "head")):
         return not_found(key)

@@ -140,8 +140,8 @@ def default_meta(store: StoreUrl) -> MetaUrl:
             return RocksUrl(posixpath.join(path, "meta"))
         case _:
             raise Invalid(
-                f"the store {store} needs a meta URL: rocksdb:///abs/path (one node), "
-                "etcd://host:port/prefix (several), kv://host:port (another node's)"
+                f"the store {store} needs a meta URL (--meta, node.meta), "
+                "such as rocksdb:///abs/path"
             )
 
 

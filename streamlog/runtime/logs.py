@@ -62,6 +62,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+CHATTY = ("boto3", "botocore")
+"""Libraries that tell of each thing done; from them only what went wrong is of use."""
+
+
 def set_up(stream: TextIO, *, style: str = "text", level: str = "info") -> logging.Handler:
     """Sends all of the process's log lines to `stream`; the handler made, already in place."""
     handler = logging.StreamHandler(stream)
@@ -71,4 +75,6 @@ def set_up(stream: TextIO, *, style: str = "text", level: str = "info") -> loggi
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     return handler
