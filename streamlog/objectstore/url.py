@@ -141,7 +141,8 @@ def default_meta(store: StoreUrl) -> MetaUrl:
         case _:
             raise Invalid(
                 f"the store {store} needs a meta URL (--meta, node.meta), "
-                "such as rocksdb:///abs/path"
+                "such as rocksdb:///abs/path; etcd://host:port/prefix and kv://host:port come in a "
+                "later release"
             )
 
 

@@ -1,8 +1,9 @@
-"""A log is not uploaded under the id of a node that runs elsewhere."""
+"""A log is not uploaded under the id of a node that runs elsewhere, nor looked for elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from streamlog.cli.wal_folder import check_away
 from streamlog.errors import Conflict
 from streamlog.wiring import is_shared
 from tests.metadata.world import World
+from tests.support.command import run
 
 
 def test_a_node_that_keeps_its_lease_is_left_alone() -> None:
@@ -33,3 +35,21 @@ def test_metadata_of_one_process_says_by_itself_that_nobody_runs() -> None:
     assert not is_shared("rocksdb:///meta", "s3://bucket")
     assert is_shared("etcd://a:1", "s3://bucket")
     assert is_shared("kv://a:1", "s3://bucket")
+
+
+def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
+    empty = run("wal", "show", tmp_path)
+    assert (empty.returncode, empty.stdout) == (2, b"")
+    assert b"there is no write-ahead log" in empty.stderr
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "wal-identity").touch()
+    above = run("wal", "show", tmp_path)
+    assert above.returncode == 2
+    assert f"its log is in {tmp_path}/wal".encode() in above.stderr
+
+
+def test_fsck_makes_no_folder(tmp_path: Path) -> None:
+    ended = run("fsck", "--data", tmp_path / "mistyped")
+    assert ended.returncode == 2
+    assert b"is no node's --data folder" in ended.stderr
+    assert not list(tmp_path.iterdir())
