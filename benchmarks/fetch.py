@@ -1,4 +1,4 @@
-"""3: fetch from the earliest offset, cold (the node has just started) and cached."""
+"""Fetch from the earliest offset, cold (the node has just started) and cached."""
 
 from __future__ import annotations
 

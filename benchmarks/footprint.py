@@ -1,4 +1,4 @@
-"""7: start-up time and memory of `streamlog dev`, idle and under the load of benchmark 1."""
+"""Start-up time and memory of `streamlog dev`, idle and under the load of `produce`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""10: acks and tail reads of a node while eight readers, far behind, read another topic.
+"""Acks and tail reads of a node while eight readers, far behind, read another topic.
 
 The node, its loader, its tail reader and the lagging readers are a process each. The loader sends a
 quarter of what the node was just seen to take at most. Rounds alone and rounds beside the lagging

@@ -1,4 +1,4 @@
-"""4: library append, wal=disk, against a plain preallocated file with write + fdatasync.
+"""Library append, wal=disk, against a plain preallocated file with write + fdatasync.
 
 The group size is what the engine makes of the load: it is read from its metrics, and the file is
 written in groups of that size in the same run, in turns with the engine. The engine writes each

@@ -1,4 +1,4 @@
-"""11: memory and opening time of a million objects; metadata bytes at 1, 100, 10,000 streams.
+"""Memory and opening time of a million objects; metadata bytes at 1, 100, 10,000 streams.
 
 Opening runs in processes of its own over local files. The other part is simulated in virtual time
 (metadata_world): commits of 1 MiB objects with a row for each stream, ten a second, with

@@ -1,4 +1,4 @@
-"""6: opening a node, a stream and a partition with 10, 10,000 and 1,000,000 committed objects.
+"""Opening a node, a stream and a partition with 10, 10,000 and 1,000,000 committed objects.
 
 Each opening is a process of its own over local files, so that its RSS is its own. The metadata
 looks as after that many commits: a base checkpoint in the store, keys in RocksDB.

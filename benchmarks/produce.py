@@ -1,4 +1,4 @@
-"""1: produce through gRPC, 1 KiB records, 4 partitions, idempotent, durable acks, both modes.
+"""Produce through gRPC, 1 KiB records, 4 partitions, idempotent, durable acks, both modes.
 
 Each round measures the bare gRPC stream, encoded batches, send_many() and send() one after another,
 so that the machine's moods meet all of them; the ratio is the median of the rounds' ratios. Floor

@@ -1,4 +1,4 @@
-"""2: 100-byte records, one client process, results observable: records a second."""
+"""100-byte records, one client process, results observable: records a second."""
 
 from __future__ import annotations
 

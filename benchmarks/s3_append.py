@@ -1,4 +1,4 @@
-"""7: wal=object on a real S3 server: appends against raw parallel PUTs of the same objects.
+"""wal=object on a real S3 server: appends against raw parallel PUTs of the same objects.
 
 Each round measures raw PUTs (the same client, object size and number in flight), the library, and
 a node through gRPC, without and with a reader at its tail, one after another. Through gRPC as many

@@ -1,4 +1,4 @@
-"""9: catching up on a real S3 server: 1 GiB in 1, 100 and 10,000 streams, before and after
+"""Catching up on a real S3 server: 1 GiB in 1, 100 and 10,000 streams, before and after
 compaction; and compaction itself.
 
 Each reading is by an engine that has just been opened, so that nothing is cached. Its floor is raw

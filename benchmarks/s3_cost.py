@@ -1,4 +1,4 @@
-"""10: requests and dollars of a GiB for 1, 100 and 10,000 streams at the same byte rate.
+"""Requests and dollars of a GiB for 1, 100 and 10,000 streams at the same byte rate.
 
 Appends of 16 KiB at 16 MiB/s, uploads and commits as they come; then everything is compacted, and
 read once. List prices of S3 Standard, as `streamlog doctor` names

@@ -1,4 +1,4 @@
-"""8: how long an append waits for its acknowledgement on a real S3 server.
+"""How long an append waits for its acknowledgement on a real S3 server.
 
 An idle node uploads at once: one append costs one PUT and one commit, and its floor is a raw PUT of
 the same size and a raw synced transaction, one after the other, in turns with it. Under a steady

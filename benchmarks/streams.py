@@ -1,4 +1,4 @@
-"""5: the same bytes in appends of 16 KiB over 1, 1,000 and 10,000 streams."""
+"""The same bytes in appends of 16 KiB over 1, 1,000 and 10,000 streams."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class NodeConfig:
     )
     meta: str | None = setting(
         None,
-        "Where metadata is: memory://, rocksdb:///abs/path, etcd://h:p,h:p/prefix, kv://host:port. "
+        "Where metadata is: memory:// or rocksdb:///abs/path (etcd:// and kv:// are for later releases). "
         "Default: rocksdb:///PATH/meta for store = local:///PATH.",
     )
     wal: str | None = setting(

@@ -19,11 +19,11 @@ MODES: tuple[WalMode, ...] = ("disk", "object")
 def main(arguments: list[str] | None = None) -> int:
     """Runs histories; 1 when one of them broke a promise."""
     parser = argparse.ArgumentParser(prog="python -m streamlog.testing.simulation")
-    parser.add_argument("--seeds", type=int, default=100, help="how many histories")
+    parser.add_argument("--seeds", type=int, default=100, help="how many histories (100)")
     parser.add_argument("--seed", type=int, help="this history alone")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first history")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first history (0)")
     parser.add_argument("--wal", choices=MODES, help="one mode instead of both in turn")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     parser.add_argument(
