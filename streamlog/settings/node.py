@@ -24,8 +24,8 @@ class NodeConfig:
     )
     meta: str | None = setting(
         None,
-        "Where metadata is: memory:// or rocksdb:///abs/path (etcd:// and kv:// are for later releases). "
-        "Default: rocksdb:///PATH/meta for store = local:///PATH.",
+        "Where metadata is: memory:// or rocksdb:///abs/path (etcd:// and kv:// are for later "
+        "releases). Default: rocksdb:///PATH/meta for store = local:///PATH.",
     )
     wal: str | None = setting(
         None,
