@@ -370,15 +370,28 @@ def _pins_ignored(patch: Patch) -> None:
     patch.set(Garbage, "oldest_pin", oldest_pin)
 
 
+PIN_AGE_S = 20.0
+"""More than the deletion delay: these pins were read before the death."""
+
+
 def _pins_read_before(patch: Patch) -> None:
-    """A collector that found no pin at its first run looks for none."""
+    """Pins count that some node read `PIN_AGE_S` ago."""
+    seen: list[tuple[float, int | None]] = []
+
+    async def orphan_candidates(self: Any) -> Any:
+        now = self._clock.monotonic()
+        if seen and now < seen[-1][0]:
+            seen.clear()  # another history
+        seen.append((now, await oldest(self)))
+        return await candidates(self)
 
     async def oldest_pin(self: Any) -> int | None:
-        oldest: int | None = await original(self)
-        known: int | None = vars(self).setdefault("_first_read", oldest)
-        return None if known is None else oldest
+        until = self._clock.monotonic() - PIN_AGE_S
+        before = [found for at, found in seen if at <= until]
+        return before[-1] if before else None
 
-    original = patch.set(Garbage, "oldest_pin", oldest_pin)
+    candidates = patch.set(Garbage, "orphan_candidates", orphan_candidates)
+    oldest = patch.set(Garbage, "oldest_pin", oldest_pin)
 
 
 def _neither_delay_nor_pins(patch: Patch) -> None:
