@@ -6,7 +6,7 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 
-from streamlog.errors import Invalid
+from streamlog.errors import Corrupt, Invalid
 from streamlog.format.compaction_record import CompactionRecord, Output
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.fold import Fold
@@ -64,7 +64,7 @@ async def check_replaced(
 ) -> None:
     """Every output row takes the place of whole live ranges of inputs, but for what was trimmed.
 
-    Errors: Invalid; those of the look-ups.
+    Errors: Invalid; Corrupt (a stream has a hole); those of the look-ups.
     """
     inputs = frozenset(replacement.inputs)
     done = 0
@@ -72,7 +72,7 @@ async def check_replaced(
         for stream_id, start, end in await run_breathing(runs_of(new)):
             at = start
             while at < end and stream_id in fold().info:
-                found = await find(stream_id, at, end)
+                before, found = at, await find(stream_id, at, end)
                 for low, high, object_id in found:
                     if object_id not in inputs or high > end or low < start:
                         raise Invalid(
@@ -89,6 +89,12 @@ async def check_replaced(
                         raise Invalid(
                             f"output {new.row.object_id} has offsets {start} to {end} of stream "
                             f"{stream_id}, which ends at {fold().ends[stream_id]}"
+                        )
+                    if at == before:
+                        raise Corrupt(
+                            f"stream {stream_id} has no data at offset {at}, between its start "
+                            f"{fold().starts[stream_id]} and its end {fold().ends[stream_id]}: run "
+                            "fsck"
                         )
             if done >= STEP_ROWS:
                 done = 0

@@ -45,6 +45,8 @@ from streamlog.testing.simulation.world import WalMode, World
 
 PATIENCE_S = 300
 """Virtual seconds within which everything dead is deleted."""
+HISTORY_S_MAX = 1800.0
+"""A history that takes longer in virtual time hangs; most take a minute."""
 TRACE_TAIL = 60
 
 
@@ -138,7 +140,7 @@ def run_history(
         await _History(worlds[0], plan).run()
 
     try:
-        run(main)
+        run(main, limit_s=HISTORY_S_MAX)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

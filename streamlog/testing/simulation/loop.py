@@ -20,6 +20,7 @@ from typing import Any
 
 from streamlog.testing.simulation.incarnation import CURRENT, Incarnation, task_factory
 
+LIMIT_S = 10 * 24 * 3600.0
 GARBAGE_MAX = 200_000
 """Objects with cycles among them that stay until they are looked through, between histories."""
 
@@ -84,7 +85,7 @@ class _NoSelector(selectors.BaseSelector):
 class SimulationLoop(asyncio.BaseEventLoop):
     """`time()` is virtual seconds from 0."""
 
-    def __init__(self, *, limit_s: float = 10 * 24 * 3600.0) -> None:
+    def __init__(self, *, limit_s: float = LIMIT_S) -> None:
         super().__init__()
         self._virtual = 0.0
         self._limit_s = limit_s
@@ -187,13 +188,15 @@ class SimulationLoop(asyncio.BaseEventLoop):
         raise RuntimeError(f"{func} went to a thread past the injected Offload")
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run(main: Callable[[], Coroutine[Any, Any, None]], *, limit_s: float = LIMIT_S) -> None:
     """Runs `main` to its end on a new virtual loop; what is left over is dropped.
+
+    Errors: TimeLimit after so much virtual time, those of `main`.
 
     Garbage is collected afterwards: finalizers at a moment that the seed does not tell would make
     histories differ.
     """
-    loop = SimulationLoop()
+    loop = SimulationLoop(limit_s=limit_s)
     loop.set_task_factory(task_factory)  # type: ignore[arg-type]
     asyncio.set_event_loop(None)
     gc.disable()

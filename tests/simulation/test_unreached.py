@@ -1,0 +1,30 @@
+"""The list of what no history reaches: each line has a reason and names code that is there."""
+
+from __future__ import annotations
+
+from streamlog.testing.simulation.coverage import KNOWN, MODULES, _file_of
+from tests.support.command import ROOT
+
+REASON_LENGTH_MIN = 8
+
+
+def test_every_line_names_code_that_is_there_and_says_why() -> None:
+    sources = {}
+    for name in MODULES:
+        with open(_file_of(name), encoding="utf-8") as file:
+            sources[name] = {line.strip() for line in file}
+    lines = (ROOT / KNOWN).read_text().splitlines()
+    entries = [line for line in lines if line and not line.startswith("#")]
+    assert entries
+    for line in entries:
+        key, _, reason = line.rpartition(" | ")
+        module, *parts = key.split(" | ")
+        assert module in sources, line
+        assert len(reason) >= REASON_LENGTH_MIN, line
+        known = sources[module] | {"never called", ""}
+        # A line of code may hold the separator.
+        assert any(
+            " | ".join(parts[:at]) in known and " | ".join(parts[at:]) in known
+            for at in range(1, len(parts))
+        ), line
+    assert len(entries) == len(set(entries)), "a line is there twice"
