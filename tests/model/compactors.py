@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.model.explorer import Label, delivered, put, sent
+from tests.model.explorer import Label, delivered, put, sent, spend
 
 Row = tuple[int, int, int]
 """start, end, object"""
@@ -75,9 +75,7 @@ class State(NamedTuple):
         changed = self.compactors[number]._replace(**changes)
         return self._replace(compactors=put(self.compactors, number, changed))
 
-    def spend(self, what: str) -> State:
-        left = getattr(self.budget, what)
-        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+    spend = spend
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.model.explorer import Label, delivered, put, sent
+from tests.model.explorer import Label, delivered, put, sent, spend, with_node
 
 A_TENURES = (0, 1, 2)
 B = 3
@@ -87,12 +87,8 @@ class State(NamedTuple):
     made: int
     budget: Budget
 
-    def with_node(self, tenure: int, **changes: Any) -> State:
-        return self._replace(nodes=put(self.nodes, tenure, self.nodes[tenure]._replace(**changes)))
-
-    def spend(self, what: str) -> State:
-        left = getattr(self.budget, what)
-        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+    with_node = with_node
+    spend = spend
 
 
 @dataclass(frozen=True, slots=True)

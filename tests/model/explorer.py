@@ -98,6 +98,18 @@ def put(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
     return (*items[:index], item, *items[index + 1 :])
 
 
+def with_node(state: Any, tenure: int, **changes: Any) -> Any:
+    """A state's method: the state with one node changed."""
+    changed = state.nodes[tenure]._replace(**changes)
+    return state._replace(nodes=put(state.nodes, tenure, changed))
+
+
+def spend(state: Any, what: str) -> Any:
+    """A state's method: the state with one less of that in its budget."""
+    left = getattr(state.budget, what)
+    return state._replace(budget=state.budget._replace(**{what: left - 1}))
+
+
 def sent(net: tuple[Any, ...], message: Any) -> tuple[Any, ...]:
     """A bag: one order for the same messages, so that equal states are equal."""
     return tuple(sorted((*net, message), key=hash))

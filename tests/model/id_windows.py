@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.model.explorer import Label, delivered, put, sent
+from tests.model.explorer import Label, delivered, put, sent, spend
 
 BLOCK = 2
 WINDOW = 2
@@ -72,9 +72,7 @@ class State(NamedTuple):
         changed = self.tenures[number]._replace(**changes)
         return self._replace(tenures=put(self.tenures, number, changed))
 
-    def spend(self, what: str) -> State:
-        left = getattr(self.budget, what)
-        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+    spend = spend
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.model.explorer import Label, delivered, put, sent
+from tests.model.explorer import Label, delivered, put, sent, spend, with_node
 
 IN_FLIGHT = 2
 Batch = tuple[int, int]
@@ -66,12 +66,8 @@ class State(NamedTuple):
     bad: str | None
     budget: Budget
 
-    def with_node(self, tenure: int, **changes: Any) -> State:
-        return self._replace(nodes=put(self.nodes, tenure, self.nodes[tenure]._replace(**changes)))
-
-    def spend(self, what: str) -> State:
-        left = getattr(self.budget, what)
-        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+    with_node = with_node
+    spend = spend
 
 
 @dataclass(frozen=True, slots=True)

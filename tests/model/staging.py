@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.model.explorer import Label, delivered, put, sent
+from tests.model.explorer import Label, delivered, put, sent, spend
 
 HOLDERS = (0, 1)
 TASKS, COLLECTOR = 2, 3
@@ -81,9 +81,7 @@ class State(NamedTuple):
         changed = self.holders[tenure]._replace(**changes)
         return self._replace(holders=put(self.holders, tenure, changed))
 
-    def spend(self, what: str) -> State:
-        left = getattr(self.budget, what)
-        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+    spend = spend
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tests.model.explorer import spend, with_node
+
 LIVE, SEALED = 1, 0
 
 
@@ -80,11 +82,5 @@ class State(NamedTuple):
     files: tuple[int, ...] = ()
     file_view: tuple[frozenset[int], tuple[int, ...] | None] = (frozenset(), None)
 
-    def with_node(self, tenure: int, **changes: Any) -> State:
-        node = self.nodes[tenure]._replace(**changes)
-        nodes = (*self.nodes[:tenure], node, *self.nodes[tenure + 1 :])
-        return self._replace(nodes=nodes)
-
-    def spend(self, what: str) -> State:
-        left = getattr(self.budget, what)
-        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+    with_node = with_node
+    spend = spend
