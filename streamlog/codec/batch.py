@@ -163,24 +163,38 @@ def scan(buffer: Buffer, *, verify_crc: bool = True) -> list[ScannedBatch]:
 
     Errors: CorruptMessage (cut short, impossible length, wrong CRC), InvalidRecord (another magic).
     """
-    view = memoryview(buffer)
-    if view.format != "B" or view.ndim != 1:
-        view = view.cast("B")
+    view = as_bytes(buffer)
     found: list[ScannedBatch] = []
     position, end = 0, len(view)
     while position < end:
-        size = _batch_size(view, position)
-        batch = view[position : position + size]
-        header = BatchHeader._make(_HEADER.unpack_from(batch))
-        if verify_crc and crc32c(batch[CRC_START:]) != header.crc:
-            raise CorruptMessage(
-                f"the record batch at byte {position} ({size} bytes) fails its CRC; it was damaged "
-                "on the way: send it again",
-                position=position,
-            )
-        found.append(ScannedBatch(header, batch))
-        position += size
+        batch = batch_at(view, position)
+        if verify_crc:
+            check_crc(batch, position)
+        found.append(batch)
+        position += len(batch.view)
     return found
+
+
+def as_bytes(buffer: Buffer) -> memoryview:
+    """A view whose items are bytes."""
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def batch_at(view: memoryview, position: int) -> ScannedBatch:
+    """The batch that begins at `position`; its CRC is not looked at. Errors: as of `scan`."""
+    batch = view[position : position + _batch_size(view, position)]
+    return ScannedBatch(BatchHeader._make(_HEADER.unpack_from(batch)), batch)
+
+
+def check_crc(batch: ScannedBatch, position: int) -> None:
+    """`position`, for the message, is where the batch begins. Errors: CorruptMessage."""
+    if crc32c(batch.view[CRC_START:]) != batch.header.crc:
+        raise CorruptMessage(
+            f"the record batch at byte {position} ({len(batch.view)} bytes) fails its CRC; it was "
+            "damaged on the way: send it again",
+            position=position,
+        )
 
 
 def _batch_size(view: memoryview, position: int) -> int:
