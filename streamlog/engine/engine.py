@@ -22,6 +22,7 @@ from streamlog.engine.budget import Budget
 from streamlog.engine.closing import ClosePolicy
 from streamlog.engine.cold_reader import ReaderMetadata
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.engine.early_room import EarlyRoom
 from streamlog.engine.fetcher import Fetcher
 from streamlog.engine.group import Group, confirm
 from streamlog.engine.group_commit import GroupCommit
@@ -92,6 +93,10 @@ class Engine:
         """Streams lost while this WAL may still hold appends of theirs."""
         self.tails = TailCache(config.read.tail_cache_bytes, _TAIL_BATCH_BYTES)
         self.budget = Budget(config.append.append_bytes_max, self._press)
+        is_disk = parts.mode == "disk"
+        # So much more may wait for its commit within the memory that the tail cache has anyhow.
+        spare = config.read.tail_cache_bytes - config.append.append_bytes_max
+        self.early_room = EarlyRoom(self.budget, 0 if is_disk else spare)
         self.put = ObjectPut(
             parts.store,
             config.append,
@@ -103,7 +108,6 @@ class Engine:
             is_hedging=parts.is_remote,
         )
         self.writer = ObjectWriter(parts.metadata, parts.offload, config.object)
-        is_disk = parts.mode == "disk"
         append = config.append
         self.uploader = Uploader(
             self._policy(is_disk),
@@ -112,6 +116,7 @@ class Engine:
             self.writer,
             self.put,
             self._stored,
+            self.early_room.give,
             self.background,
             parts.clock,
             metrics,
@@ -332,7 +337,7 @@ class Engine:
         if not self.parts.is_remote:
             return configured
         target = self._policy(is_disk).bytes_target
-        fitting = config.append.append_bytes_max // target + 1
+        fitting = (config.append.append_bytes_max + self.early_room.bound_bytes) // target + 1
         return max(configured, min(fitting, _UPLOADS_IN_FLIGHT_MAX))
 
     def _stored(self, group: Group, committed: Committed | None) -> None:
@@ -355,7 +360,7 @@ class Engine:
         self.tails.settled([(item.core.tail, item.entry, item.size_bytes) for item in group.items])
         for core in touched:
             core.progressed()
-        self.budget.release(charge)
+        self.early_room.settle(group, charge)
         self._progress.set()
         if group.wal_sequence and self.parts.wal is not None:
             self.parts.wal.release(group.wal_sequence)

@@ -26,15 +26,19 @@ class Pending(NamedTuple):
 
 
 class Group:
-    """Sequenced appends in order; `wal_sequence` is their last one in the WAL, 0 without one."""
+    """Sequenced appends in order; `wal_sequence` is their last one in the WAL, 0 without one.
 
-    __slots__ = ("items", "opened_at", "size_bytes", "wal_sequence")
+    `freed_bytes`: of their charges, what was given back already (EarlyRoom).
+    """
+
+    __slots__ = ("freed_bytes", "items", "opened_at", "size_bytes", "wal_sequence")
 
     def __init__(self) -> None:
         self.items: list[Pending] = []
         self.size_bytes = 0
         self.opened_at = 0.0
         self.wal_sequence = 0
+        self.freed_bytes = 0
 
     def extend(self, other: Group) -> None:
         """Takes over what follows."""

@@ -3,7 +3,8 @@
 1. The open batch closes as ClosePolicy says; closed batches wait while too many are in flight.
 2. Several are built and PUT at a time. Commits are in the order in which batches closed, and one
    commit takes every finished batch at the head.
-3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again.
+3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again. A
+   batch that waits for an earlier one's PUT is told to `waits`.
 
 With wal=object the uploader is the sink of sequenced appends, which are answered when stored.
 With wal=disk it follows the acks.
@@ -41,7 +42,8 @@ class Upload:
 
 
 class Uploader:
-    """`stored(group, committed)` is called for each batch in order, after its commit."""
+    """`stored(group, committed)` is called for each batch in order, after its commit; before that
+    `waits(group)` for one that is in the store while an earlier one is not."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Uploader:
         writer: ObjectWriter,
         put: ObjectPut,
         stored: Callable[[Group, Committed | None], None],
+        waits: Callable[[Group], None],
         background: Background,
         clock: Clock,
         metrics: EngineMetrics,
@@ -63,6 +66,7 @@ class Uploader:
         self._writer = writer
         self._put = put
         self._stored = stored
+        self._waits = waits
         self._background = background
         self._clock = clock
         self._metrics = metrics
@@ -190,6 +194,8 @@ class Uploader:
         upload.is_in_store = True
         if self._uploads[0] is upload:
             self._head_ready.set()
+        else:
+            self._waits(upload.group)
 
     async def _commit_head(self) -> None:
         """Commits every finished upload at the head in one record."""

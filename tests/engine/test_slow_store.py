@@ -6,12 +6,22 @@ import asyncio
 import dataclasses
 import math
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 
-from streamlog.engine.config import MIB, FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
+from streamlog.engine.config import (
+    MIB,
+    AppendConfig,
+    FlushConfig,
+    ReadConfig,
+    StreamEngineConfig,
+    UploadConfig,
+)
 from streamlog.engine.engine import WalMode
-from streamlog.testing.slow_store import Traffic
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.slow_store import SlowStore, Traffic
 from tests.engine.harness import batch, payloads
 from tests.engine.remote import RemoteWorld, latency, virtually
 
@@ -48,6 +58,45 @@ def test_latency_costs_no_throughput_until_the_byte_bound(latency_ms: float, lin
     assert total / (seconds - 2 * latency_ms / 1000) > 0.9 * link
     assert world.store.traffic.put_bytes <= 1.05 * total
     assert world.store.traffic.puts <= 1.1 * total / (8 * MIB)
+
+
+def test_at_the_byte_bound_order_costs_no_throughput() -> None:
+    """Against raw PUTs with as many bytes in flight, of which each begins when any other ends.
+    Everything is an eighth of its default."""
+    total, payload = 192 * MIB, bytes(32 * 1024)
+    config = StreamEngineConfig(
+        append=AppendConfig(append_bytes_max=6 * MIB, batch_overhead_bytes=128),
+        flush=FlushConfig(flush_bytes_target=MIB),
+        read=ReadConfig(tail_cache_bytes=7 * MIB),
+    )
+    world = RemoteWorld("object", latency(300), config)
+    raw = SlowStore(MemoryObjectStore(world.clock), latency(300), random=SeededRandom(3))
+    seconds: list[float] = []
+
+    async def worker(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            await raw.put(f"put/{number}", [b""])
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        numbers = iter(range(total // MIB))
+        await asyncio.gather(*[worker(numbers) for _ in range(6)])
+        seconds.append(loop.time() - began)
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            began = loop.time()
+            appends = [stream.append(batch(payload)) for _ in range(total // len(payload))]
+            held = 0
+            for append in appends:
+                await append
+                held = max(held, engine.tails.held_bytes)
+            seconds.append(loop.time() - began)
+            assert held <= 7 * MIB
+            assert engine.budget.used_bytes == engine.early_room.used_bytes == 0
+
+    virtually(scenario)
+    assert seconds[0] / seconds[1] > 0.9
 
 
 def test_one_put_in_a_thousand_that_hangs_delays_few_acks() -> None:
