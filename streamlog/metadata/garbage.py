@@ -4,21 +4,31 @@ A tenure's orphans are judged by a fold that has seen its seal: both come from t
 order, so a fence that is sealed here has all its records folded.
 
 What a living tenure of this node gave up is deleted at once, so that its floor can rise, and once
-more later: a PUT whose answer was lost may land after the first. A restart forgets the second.
+more later: a PUT whose answer was lost may land after the first. The second is written down
+(`o/T`), so that whoever sweeps the tenure after its end makes up for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 
-from streamlog.kvstore.interface import Compare, Delete, KVStore, Operation, RevisionIs, prefix_end
+from streamlog.errors import MetadataUnavailable
+from streamlog.kvstore.interface import (
+    Compare,
+    Delete,
+    KVStore,
+    Operation,
+    Put,
+    RevisionIs,
+    prefix_end,
+)
 from streamlog.metadata.compactors import Compactors
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.id_allocator import ObjectIdAllocator
 from streamlog.metadata.interface import DeadObject, Orphans, Tenure
-from streamlog.metadata.keys import fence, head, id_block, pin
+from streamlog.metadata.keys import fence, head, id_block, late, node, pin
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in
 from streamlog.metadata.lookup import Lookup
@@ -109,7 +119,8 @@ class Garbage:
                     continue  # another node settled it meanwhile
                 floor = self._follower.state.fold.mark(tenure).floor
                 ids = []
-                for object_id in window_ids(blocks.get(tenure, []), floor, known.window):
+                window = window_ids(blocks.get(tenure, []), floor, known.window)
+                for object_id in sorted({*window, *await self._late_of(tenure)}):
                     # A dead object waits for its delay and for pins; it is nobody's orphan. Its
                     # death may be found during the look-up.
                     is_live = await self._lookup.object(object_id) is not None
@@ -122,7 +133,7 @@ class Garbage:
     async def orphans_deleted(self, orphans: Orphans) -> None:
         """As Metadata.orphans_deleted."""
         if orphans.is_living:
-            self._deleted_once(orphans.object_ids)
+            await self._deleted_once(orphans.object_ids)
         if orphans.tenure == self._follower.tenure:
             self._ids.swept(orphans.object_ids)
             self._allocator.changed()
@@ -135,13 +146,36 @@ class Garbage:
         if orphans.is_final:
             await self._settle(orphans.tenure)
 
-    def _deleted_once(self, object_ids: Iterable[int]) -> None:
+    async def _deleted_once(self, object_ids: Iterable[int]) -> None:
         due_ms = self._clock.now_ms() + min(LATE_MS, self._config.orphan_resweep_ms)
+        found = dict(self._late)
         for object_id in object_ids:
-            if self._late.pop(object_id, None) is None:
-                self._late[object_id] = due_ms
-        while len(self._late) > LATE_IDS_MAX:
-            del self._late[next(iter(self._late))]
+            if found.pop(object_id, None) is None:
+                found[object_id] = due_ms
+        while len(found) > LATE_IDS_MAX:
+            del found[next(iter(found))]
+        await self._write_late(found)
+        self._late = found
+
+    async def _write_late(self, object_ids: Collection[int]) -> None:
+        tenure = self._follower.tenure
+        node_key = node.key(self._prefix, tenure.node_id)
+        late_key = late.key(self._prefix, tenure)
+        kv, old = await self._kv.get(node_key), await self._kv.get(late_key)
+        if kv is None or node.decode(kv.value).node_epoch != tenure.node_epoch:
+            return  # sealed: its floor rises no more, and the sweep deletes what is past it
+        # An earlier list whose answer was lost may land between the two.
+        revision = 0 if old is None else old.mod_revision
+        written = await self._kv.txn(
+            [RevisionIs(node_key, kv.mod_revision), RevisionIs(late_key, revision)],
+            [Put(late_key, late.encode(object_ids))],
+        )
+        if not written.succeeded:
+            raise MetadataUnavailable("the list of late objects changed meanwhile; try again")
+
+    async def _late_of(self, tenure: Tenure) -> tuple[int, ...]:
+        kv = await self._kv.get(late.key(self._prefix, tenure))
+        return () if kv is None else late.decode(kv.value)
 
     async def oldest_pin(self) -> int | None:
         """As Metadata.oldest_pin."""
@@ -180,6 +214,7 @@ class Garbage:
         if known.is_live or (head.decode(head_kv.value), known.gen) != (mark.seq, mark.gen):
             return
         deletes: list[Operation] = [Delete(fence_key), Delete(head_key)]
+        deletes.append(Delete(late.key(self._prefix, tenure)))
         for kind in (id_block.OBJECTS, id_block.STREAMS):
             for block in (await self._blocks(kind)).get(tenure, ()):
                 deletes.append(Delete(id_block.block_key(self._prefix, kind, block)))

@@ -129,9 +129,38 @@ class Orphans:
     """Released by a tenure of this node that goes on, and may store more."""
 
 
+RECOVERED_EPOCHS = 1000
+"""What recovered metadata adds to the highest epoch that it saw of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The metadata was rebuilt from the object store.
+
+    `knows_deletions`: what was trimmed or destroyed up to `from_revision` is known. Tenures from
+    before have epochs up to `node_epoch_max` (inclusive), objects from after ids from
+    `object_id_min` (inclusive) on.
+    """
+
+    knows_deletions: bool
+    at_ms: int
+    from_revision: int
+    node_epoch_max: int
+    object_id_min: int
+
+    def is_before(self, tenure: Tenure) -> bool:
+        """What such a tenure did may be unknown to the metadata."""
+        return tenure.node_epoch <= self.node_epoch_max
+
+
 class Metadata(Protocol):
     @property
     def cluster_id(self) -> str: ...
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """None: it was never rebuilt, and knows all that was ever committed."""
+        ...
 
     @property
     def tenure(self) -> Tenure: ...
@@ -273,7 +302,7 @@ class Metadata(Protocol):
         ...
 
     async def orphans_deleted(self, orphans: Orphans) -> None:
-        """Errors: MetadataUnavailable (call again)."""
+        """Errors: MetadataUnavailable, OutcomeUnknown (call again)."""
         ...
 
     async def oldest_pin(self) -> int | None:

@@ -11,7 +11,7 @@ from streamlog.engine.cluster import CLUSTER_KEY
 from streamlog.errors import Corrupt, StreamlogError
 from streamlog.kvstore.interface import KeyValue
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import counter, fence, head, id_block, node, pin
+from streamlog.metadata.keys import counter, fence, head, id_block, late, node, pin, recovery
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in, tenure_in
@@ -52,6 +52,9 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
         if kv.key == counter.key(prefix):
             keys.compactions = reader.read(kv, counter.decode) or 0
             continue
+        if kv.key == recovery.key(prefix):
+            reader.read(kv, recovery.decode)
+            continue
         if slash != b"/":
             report.add(_unknown(kv.key))
         elif letter == b"f":
@@ -66,6 +69,8 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
             _block(kv, prefix, keys, reader)
         elif letter == b"p":
             reader.read(kv, pin.decode)
+        elif letter == b"o":
+            reader.read(kv, late.decode)
         elif letter == b"l":
             reader.read(kv, lambda _, key=kv.key: tenure_in(key, prefix))  # type: ignore[misc]
         elif letter not in (b"c", b"m", b"u"):

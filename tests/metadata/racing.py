@@ -19,6 +19,7 @@ from streamlog.errors import (
     Closed,
     Conflict,
     MetadataUnavailable,
+    OutcomeUnknown,
     StreamFenced,
     StreamlogError,
     StreamNotFound,
@@ -336,7 +337,8 @@ class Actor:
         if self.metadata is not None:
             for found in await self.metadata.orphan_candidates():
                 self.race.orphans.update(found.object_ids)
-                await self.metadata.orphans_deleted(found)
+                with suppress(MetadataUnavailable, OutcomeUnknown):
+                    await self.metadata.orphans_deleted(found)
 
     async def checkpoint(self) -> None:
         if self.metadata is not None:

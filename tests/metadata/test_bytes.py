@@ -42,6 +42,7 @@ from streamlog.metadata.keys import (
     fence,
     head,
     id_block,
+    late,
     lease,
     move,
     node,
@@ -143,6 +144,7 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     "compactions": (7, counter.encode, counter.decode),
     "owner": (T, id_block.encode_owner, id_block.decode_owner),
     "pin": (Pin(44, "spark job"), pin.encode, pin.decode),
+    "late": ((1 << 20, 7 << 20 | 5), late.encode, late.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
     "compaction": (COMPACTION, compaction_record.encode, compaction_record.decode),
     "range_block": (
@@ -207,7 +209,7 @@ def test_damage_is_corrupt(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin"]
+    "name", ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin", "late"]
 )
 def test_a_newer_version_is_refused(name: str) -> None:
     value, encode, decode = VALUES[name]

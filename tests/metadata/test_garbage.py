@@ -162,6 +162,50 @@ def test_the_second_deletion_has_time() -> None:
     asyncio.run(main())
 
 
+def test_what_a_tenure_gave_up_is_deleted_again_after_its_end() -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open(put_window=2)
+        (stream,) = await create(first)
+        given_up = await first.allocate_object_id()
+        first.release_object_id(given_up)
+        (orphans,) = await first.orphan_candidates()
+        await first.orphans_deleted(orphans)
+        for _ in range(3):
+            await append(first, stream, 1)
+        assert first._follower.state.fold.mark(first.tenure).floor > given_up
+        await first.kill()
+        # Its PUT lands only now.
+        second = await world.open(orphan_resweep_ms=0)
+        (orphans,) = await second.orphan_candidates()
+        assert given_up in orphans.object_ids
+        await second.orphans_deleted(orphans)
+        await second.take_over_previous(frozenset())
+        await second.checkpoint()
+        (orphans,) = await second.orphan_candidates()
+        assert orphans.is_final
+        assert given_up in orphans.object_ids
+        await second.orphans_deleted(orphans)
+        assert not (await world.kv.range(PREFIX + b"o/", PREFIX + b"o0")).kvs
+        await second.close(drained=True)
+
+    asyncio.run(main())
+
+
+def test_an_ended_tenure_writes_nothing_more_of_what_it_gave_up() -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open()
+        first.release_object_id(await first.allocate_object_id())
+        (orphans,) = await first.orphan_candidates()
+        async with world.tenure():
+            await first.orphans_deleted(orphans)
+            assert not (await world.kv.range(PREFIX + b"o/", PREFIX + b"o0")).kvs
+        await first.kill()
+
+    asyncio.run(main())
+
+
 def test_a_settled_tenure_is_forgotten_after_the_late_sweep() -> None:
     async def main() -> None:
         world = World()
