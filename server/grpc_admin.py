@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.model.located import OffsetWindow
 from streamlog.server.calls import Calls, Context, Handlers, Unary, deserializer
 from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
 from streamlog.server.services.admin import (
@@ -18,6 +19,7 @@ from streamlog.server.services.admin import (
     ResourceKind,
 )
 from streamlog.server.services.kv import checked_limit
+from streamlog.server.services.locating import LocateService
 from streamlog.server.services.objects import ObjectService, ObjectSummary
 from streamlog.v1 import admin_pb2
 from streamlog.v1support.errors import to_proto
@@ -36,6 +38,8 @@ _METHODS = (
     "GetStatus",
     "ListObjects",
     "DescribeObject",
+    "PinObjects",
+    "UnpinObjects",
 )
 
 
@@ -46,6 +50,7 @@ class GrpcAdmin:
         self,
         admin: AdminService,
         objects: ObjectService,
+        locating: LocateService,
         status: Callable[[], Awaitable[dict[str, Any]]],
         backup: Callable[[], AsyncIterator[bytes]],
         *,
@@ -54,6 +59,7 @@ class GrpcAdmin:
     ) -> None:
         self._admin = admin
         self._objects = objects
+        self._locating = locating
         self._status = status
         self._backup = backup
         self._calls = calls
@@ -71,6 +77,8 @@ class GrpcAdmin:
             self._get_status,
             self._list_objects,
             self._describe_object,
+            self._pin_objects,
+            self._unpin_objects,
         )
         raw: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
@@ -84,6 +92,11 @@ class GrpcAdmin:
             self._calls.streaming("AdminService/Backup", self._send_backup),
             request_deserializer=deserializer(admin_pb2.BackupRequest),
             response_serializer=admin_pb2.BackupResponse.SerializeToString,
+        )
+        raw["LocateRecords"] = grpc.unary_stream_rpc_method_handler(
+            self._calls.streaming("AdminService/LocateRecords", self._locate_records),
+            request_deserializer=deserializer(admin_pb2.LocateRecordsRequest),
+            response_serializer=admin_pb2.LocateRecordsResponse.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
@@ -263,6 +276,45 @@ class GrpcAdmin:
                 for block in found.blocks
             ],
         )
+
+    async def _pin_objects(
+        self, known: RequestContext, request: admin_pb2.PinObjectsRequest, _: Context
+    ) -> admin_pb2.PinObjectsResponse:
+        renewed = request.pin_id if request.HasField("pin_id") else None
+        pin_id = await self._locating.pin(known, renewed, request.owner, request.ttl_ms)
+        return admin_pb2.PinObjectsResponse(pin_id=pin_id)
+
+    async def _unpin_objects(
+        self, known: RequestContext, request: admin_pb2.UnpinObjectsRequest, _: Context
+    ) -> admin_pb2.UnpinObjectsResponse:
+        await self._locating.unpin(known, request.pin_id)
+        return admin_pb2.UnpinObjectsResponse()
+
+    async def _locate_records(
+        self, known: RequestContext, request: admin_pb2.LocateRecordsRequest, context: Context
+    ) -> None:
+        windows = [
+            OffsetWindow(one.topic, one.partition, one.start_offset, one.end_offset)
+            for one in request.windows
+        ]
+        async for part in self._locating.locate(known, windows):
+            out = admin_pb2.LocateRecordsResponse(revision=part.revision)
+            for run in part.runs:
+                out.runs.add(
+                    window=run.window,
+                    stream_id=run.stream_id,
+                    start_offset=run.start,
+                    shift=run.shift,
+                    end_offsets=run.ends,
+                    object_ids=run.objects,
+                    size_bytes=run.size_bytes,
+                )
+            if part.objects is not None:
+                out.object_ids.extend(part.objects.ids)
+                out.index_positions.extend(part.objects.index_positions)
+                out.index_lengths.extend(part.objects.index_lengths)
+                out.index_crcs.extend(part.objects.index_crcs)
+            await context.write(out)
 
 
 def _check_count(count: int) -> None:

@@ -23,6 +23,8 @@ from prometheus_client import disable_created_metrics
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.pins import Pins
 from streamlog.objectstore.url import LocalUrl, RocksUrl
 from streamlog.repair.backup import backup
 from streamlog.runtime import logs
@@ -190,6 +192,8 @@ def _backend(engine: OpenEngine) -> Backend:
         logs=engine.logs,
         store=engine.store,
         is_live_object=is_live,
+        metadata=engine.metadata,
+        pins=Pins(engine.kv_store, prefix_of(engine.metadata.cluster_id)),
         status=status,
         backup=lambda: backup(engine.kv_store, clock=engine.clock, offload=engine.offload),
         is_alive=lambda: engine.engine.failure is None,

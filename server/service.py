@@ -40,6 +40,7 @@ from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
 from streamlog.server.services.admin import AdminService
 from streamlog.server.services.fetch import FetchService, LongPolls
 from streamlog.server.services.kv import KVService
+from streamlog.server.services.locating import LocatableMetadata, LocateService, ObjectPins
 from streamlog.server.services.log import LogService
 from streamlog.server.services.objects import ObjectService
 from streamlog.server.services.ports import Logs
@@ -60,6 +61,8 @@ class Backend:
     logs: Logs
     store: ObjectStore
     is_live_object: Callable[[int], Awaitable[bool]]
+    metadata: LocatableMetadata
+    pins: ObjectPins
     status: Callable[[], Awaitable[dict[str, Any]]]
     backup: Callable[[], AsyncIterator[bytes]]
     is_alive: Callable[[], bool]
@@ -148,6 +151,7 @@ class Service:
             auto_create=self._auto_create,
         )
         objects = ObjectService(backend.store, backend.is_live_object, authorize=authorize)
+        locating = LocateService(backend.logs, backend.metadata, backend.pins, authorize=authorize)
         return [
             GrpcLog(
                 produce,
@@ -168,6 +172,7 @@ class Service:
             GrpcAdmin(
                 admin,
                 objects,
+                locating,
                 self._status,
                 backend.backup,
                 calls=calls,

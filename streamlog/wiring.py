@@ -33,9 +33,9 @@ from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.kvstore.rocks import RocksKVStore
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
-from streamlog.metadata.interface import Metadata
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
+from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import (
@@ -123,6 +123,7 @@ class OpenEngine:
         self,
         plan: _Plan,
         engine: Engine,
+        metadata: TenureMetadata,
         streams: EngineStreamClient,
         kv: EngineKVClient,
         kv_store: KVStore,
@@ -139,7 +140,7 @@ class OpenEngine:
         self.kv_store = kv_store
         self.logs = logs
         self.compactor = compactor
-        self.metadata: Metadata = engine.metadata
+        self.metadata = metadata
         self.store: ObjectStore = engine.parts.store
         self.registry = engine.parts.registry
         self.clock = engine.parts.clock
@@ -381,7 +382,9 @@ async def _open(
             "wal": plan.wal,
         },
     )
-    return OpenEngine(plan, engine, streams, kv, kv_store, logs, compactor, collector, started_ms)
+    return OpenEngine(
+        plan, engine, metadata, streams, kv, kv_store, logs, compactor, collector, started_ms
+    )
 
 
 async def open_object_store(

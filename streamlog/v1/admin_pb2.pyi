@@ -373,3 +373,81 @@ class BackupResponse(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class PinObjectsRequest(_message.Message):
+    __slots__ = ("pin_id", "ttl_ms", "owner")
+    PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    pin_id: int
+    ttl_ms: int
+    owner: str
+    def __init__(self, pin_id: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class PinObjectsResponse(_message.Message):
+    __slots__ = ("pin_id",)
+    PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    pin_id: int
+    def __init__(self, pin_id: _Optional[int] = ...) -> None: ...
+
+class UnpinObjectsRequest(_message.Message):
+    __slots__ = ("pin_id",)
+    PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    pin_id: int
+    def __init__(self, pin_id: _Optional[int] = ...) -> None: ...
+
+class UnpinObjectsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LocateRecordsRequest(_message.Message):
+    __slots__ = ("windows",)
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    windows: _containers.RepeatedCompositeFieldContainer[OffsetWindow]
+    def __init__(self, windows: _Optional[_Iterable[_Union[OffsetWindow, _Mapping]]] = ...) -> None: ...
+
+class OffsetWindow(_message.Message):
+    __slots__ = ("topic", "partition", "start_offset", "end_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class LocateRecordsResponse(_message.Message):
+    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_CRCS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    runs: _containers.RepeatedCompositeFieldContainer[LocatedRun]
+    object_ids: _containers.RepeatedScalarFieldContainer[int]
+    index_positions: _containers.RepeatedScalarFieldContainer[int]
+    index_lengths: _containers.RepeatedScalarFieldContainer[int]
+    index_crcs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LocatedRun(_message.Message):
+    __slots__ = ("window", "stream_id", "start_offset", "shift", "end_offsets", "object_ids", "size_bytes")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    stream_id: int
+    start_offset: int
+    shift: int
+    end_offsets: _containers.RepeatedScalarFieldContainer[int]
+    object_ids: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: int
+    def __init__(self, window: _Optional[int] = ..., stream_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., shift: _Optional[int] = ..., end_offsets: _Optional[_Iterable[int]] = ..., object_ids: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[int] = ...) -> None: ...

@@ -90,6 +90,21 @@ class AdminServiceStub:
                 request_serializer=streamlog_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
                 response_deserializer=streamlog_dot_v1_dot_admin__pb2.BackupResponse.FromString,
                 _registered_method=True)
+        self.PinObjects = channel.unary_unary(
+                '/streamlog.v1.AdminService/PinObjects',
+                request_serializer=streamlog_dot_v1_dot_admin__pb2.PinObjectsRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_admin__pb2.PinObjectsResponse.FromString,
+                _registered_method=True)
+        self.UnpinObjects = channel.unary_unary(
+                '/streamlog.v1.AdminService/UnpinObjects',
+                request_serializer=streamlog_dot_v1_dot_admin__pb2.UnpinObjectsRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_admin__pb2.UnpinObjectsResponse.FromString,
+                _registered_method=True)
+        self.LocateRecords = channel.unary_stream(
+                '/streamlog.v1.AdminService/LocateRecords',
+                request_serializer=streamlog_dot_v1_dot_admin__pb2.LocateRecordsRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_admin__pb2.LocateRecordsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -163,6 +178,26 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinObjects(self, request, context):
+        """Keeps objects that live now from being deleted, for readers that go to the store themselves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinObjects(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LocateRecords(self, request, context):
+        """Where in the object store records lie, for those readers. Pin first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -220,6 +255,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Backup,
                     request_deserializer=streamlog_dot_v1_dot_admin__pb2.BackupRequest.FromString,
                     response_serializer=streamlog_dot_v1_dot_admin__pb2.BackupResponse.SerializeToString,
+            ),
+            'PinObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinObjects,
+                    request_deserializer=streamlog_dot_v1_dot_admin__pb2.PinObjectsRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_admin__pb2.PinObjectsResponse.SerializeToString,
+            ),
+            'UnpinObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinObjects,
+                    request_deserializer=streamlog_dot_v1_dot_admin__pb2.UnpinObjectsRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_admin__pb2.UnpinObjectsResponse.SerializeToString,
+            ),
+            'LocateRecords': grpc.unary_stream_rpc_method_handler(
+                    servicer.LocateRecords,
+                    request_deserializer=streamlog_dot_v1_dot_admin__pb2.LocateRecordsRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_admin__pb2.LocateRecordsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -520,6 +570,87 @@ class AdminService:
             '/streamlog.v1.AdminService/Backup',
             streamlog_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
             streamlog_dot_v1_dot_admin__pb2.BackupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/streamlog.v1.AdminService/PinObjects',
+            streamlog_dot_v1_dot_admin__pb2.PinObjectsRequest.SerializeToString,
+            streamlog_dot_v1_dot_admin__pb2.PinObjectsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/streamlog.v1.AdminService/UnpinObjects',
+            streamlog_dot_v1_dot_admin__pb2.UnpinObjectsRequest.SerializeToString,
+            streamlog_dot_v1_dot_admin__pb2.UnpinObjectsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LocateRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/streamlog.v1.AdminService/LocateRecords',
+            streamlog_dot_v1_dot_admin__pb2.LocateRecordsRequest.SerializeToString,
+            streamlog_dot_v1_dot_admin__pb2.LocateRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,8 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
             "logs": logs,
             "store": None,
             "is_live_object": None,
+            "metadata": None,
+            "pins": None,
             "status": _status,
             "backup": None,
             "is_alive": lambda: True,

@@ -1,0 +1,77 @@
+"""Calls of readers that take objects from the store themselves."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from streamlog.client.channel import Call, Caller, typed_error
+from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
+from streamlog.v1 import admin_pb2
+
+
+def pin_objects(pin_id: int | None, owner: str, ttl_ms: int) -> Call:
+    """Result: the pin's id. None: a new pin. Repeated, a lost answer leaves a pin that ends."""
+    request = admin_pb2.PinObjectsRequest(pin_id=pin_id, owner=owner, ttl_ms=ttl_ms)
+    return Call(
+        "AdminService/PinObjects",
+        request,
+        admin_pb2.PinObjectsResponse,
+        lambda response: int(response.pin_id),
+    )
+
+
+def unpin_objects(pin_id: int) -> Call:
+    request = admin_pb2.UnpinObjectsRequest(pin_id=pin_id)
+    return Call(
+        "AdminService/UnpinObjects", request, admin_pb2.UnpinObjectsResponse, lambda _: None
+    )
+
+
+def locate_records(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
+    """Where the windows' records lie; what is in no object yet is missing at a window's end.
+
+    Errors: those of the server; Unavailable where the answer breaks off.
+    """
+    request = admin_pb2.LocateRecordsRequest()
+    for one in windows:
+        request.windows.add(
+            topic=one.topic,
+            partition=one.partition,
+            start_offset=one.start,
+            end_offset=one.end,
+        )
+    call: Any = caller.channel.unary_stream(
+        "/streamlog.v1.AdminService/LocateRecords",
+        request_serializer=admin_pb2.LocateRecordsRequest.SerializeToString,
+        response_deserializer=admin_pb2.LocateRecordsResponse.FromString,
+    )
+    runs: list[LocatedRun] = []
+    objects = ObjectTable()
+    revision = 0
+    try:
+        for answer in call(request, metadata=caller.metadata):
+            revision = answer.revision
+            runs += [_run(one) for one in answer.runs]
+            objects.ids.extend(answer.object_ids)
+            objects.index_positions.extend(answer.index_positions)
+            objects.index_lengths.extend(answer.index_lengths)
+            objects.index_crcs.extend(answer.index_crcs)
+    except grpc.RpcError as error:
+        raise typed_error(error, writes=False) from None
+    return Located(revision, runs, objects)
+
+
+def _run(run: Any) -> LocatedRun:
+    return LocatedRun(
+        window=run.window,
+        stream_id=run.stream_id,
+        start=run.start_offset,
+        shift=run.shift,
+        ends=array("q", run.end_offsets),
+        objects=array("Q", run.object_ids),
+        size_bytes=run.size_bytes,
+    )

@@ -1,0 +1,59 @@
+"""Which sections of which streams hold a window of a log's offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamlog.model.batch import StreamSlice
+
+
+class Segment(Protocol):
+    """A segment whose records lie in a stream."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def data(self) -> StreamSlice: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Offsets start to end (exclusive) of the log are those + `shift` of the stream.
+
+    `size_bytes` is about the size of the record batches.
+    """
+
+    stream_id: int
+    shift: int
+    start: int
+    end: int
+    size_bytes: int
+
+
+def slices(segments: Iterable[Segment], start: int, end: int) -> list[LogSlice]:
+    """In order; neighbours on one stream are one."""
+    found: list[LogSlice] = []
+    for segment in segments:
+        base, segment_end = segment.base_offset, segment.end_offset
+        low, high = max(start, base), min(end, segment_end)
+        if low >= high:
+            continue
+        shift = segment.data.start_offset - base
+        size = segment.size_bytes * (high - low) // (segment_end - base)
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and (last.stream_id, last.shift) == (segment.data.stream_id, shift)
+            and last.end == low
+        ):
+            size += last.size_bytes
+            found[-1] = LogSlice(last.stream_id, shift, last.start, high, size)
+        else:
+            found.append(LogSlice(segment.data.stream_id, shift, low, high, size))
+    return found
