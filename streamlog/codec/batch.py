@@ -230,6 +230,13 @@ def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> Parts:
     return bytes(header), batch[HEADER_BYTES:]
 
 
+def place_into(
+    buffer: bytearray, position: int, size_bytes: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Gives the batch at `position` its offset, where it lies; its CRC covers none of that."""
+    _PLACE.pack_into(buffer, position, base_offset, size_bytes - LENGTH_END, leader_epoch)
+
+
 def placed_at_append_time(
     batch: memoryview, base_offset: int, leader_epoch: int, append_time_ms: int
 ) -> Parts:

@@ -1,7 +1,7 @@
 """Builds one output object: blocks are copied as they are, or small ones merged into larger ones.
 
 1. Blocks come in the order of the output's rows; each block's CRC is checked.
-2. A whole block of at least half the target is copied byte for byte.
+2. A whole block of at least half the target is copied byte for byte, but for what was staged.
 3. Others are decoded, clipped to the batches that overlap the row, and merged up to the target.
 4. Every row must come out covered from its start to its end: what is missing is Corrupt.
 """
@@ -65,7 +65,8 @@ class OutputBuilder:
                 block.position,
                 block.position + block.length,
             )
-        if block.start == self._end and block.end <= end and 2 * block.length >= self._target_bytes:
+        is_whole = block.start == self._end and block.end <= end and block.place is None
+        if is_whole and 2 * block.length >= self._target_bytes:
             self.flush()
             self._emit(batches, [data], block.length, block.crc32c, block.compression)
             self._end = block.end

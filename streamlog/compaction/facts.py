@@ -15,7 +15,7 @@ from streamlog.format.object_index import (
     ObjectIndex,
     decode_index,
 )
-from streamlog.format.rows import ObjectRow
+from streamlog.format.rows import ObjectRow, rows_placed
 from streamlog.runtime.buffers import Buffer
 
 FIXED_BYTES = 500
@@ -83,7 +83,8 @@ def read_facts(row: ObjectRow, tail: Buffer, object_key: str) -> ObjectFacts:
     index = decode_index(view[: row.index_length], row, object_key=object_key)
     rows = decode_rows(view[row.index_length :], size_bytes=row.size_bytes, object_key=object_key)
     attribute_bytes = row.index_length - INDEX_HEADER_BYTES - INDEX_ROW_BYTES * len(index)
-    return ObjectFacts(row, rows, _sizes(rows, index), attribute_bytes)
+    sizes = _sizes(rows, index)
+    return ObjectFacts(row, rows_placed(rows, row.placements), sizes, attribute_bytes)
 
 
 def _sizes(rows: Rows, index: ObjectIndex) -> array[int]:

@@ -17,6 +17,8 @@ Body of a spec: point counter u64, point revision u64, block target u32, inputs 
 then each input: id u64, size u64, index position u64, index length u32, index CRC u32, store u32,
 its rows; then each output: kind u8, size u64 (estimated), its rows. Rows: count u32, then the
 columns stream u64, epoch u64, start u64, length u64, each in byte planes.
+A store of 2^31 or more says that placements of a staged object follow (count u32, then each: stream
+u64, base u64, epoch u64, leader epoch i32); its lower bits are the store.
 Body of a job: cluster bytes u16, cluster id, node id u64, node epoch u64, ids u32, object id u64
 each, then a spec as bytes. Body of an outcome: bytes read u64, bytes written u64, GETs u64, outputs
 u32, then each as an input.
@@ -37,7 +39,7 @@ import zstandard
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
-from streamlog.format.rows import ObjectRow
+from streamlog.format.rows import ObjectRow, Placement
 from streamlog.format.rows import Rows as Rows
 from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.metadata.interface import NewObject, Tenure
@@ -62,6 +64,8 @@ _JOB = struct.Struct("<QQI")
 _ID = struct.Struct("<Q")
 _CLUSTER = struct.Struct("<H")
 _OUTCOME = struct.Struct("<QQQI")
+_PLACEMENT = struct.Struct("<QQQi")
+_HAS_PLACEMENTS = 1 << 31
 _COLUMNS = 4
 
 
@@ -204,14 +208,18 @@ def decode_outcome(data: Buffer) -> Outcome:
 
 
 def object_bytes(row: ObjectRow) -> bytes:
-    return _INPUT.pack(
+    fixed = _INPUT.pack(
         row.object_id,
         row.size_bytes,
         row.index_position,
         row.index_length,
         row.index_crc32c,
-        row.store,
+        row.store | (_HAS_PLACEMENTS if row.placements else 0),
     )
+    if not row.placements:
+        return fixed
+    places = [_PLACEMENT.pack(*place) for place in row.placements]
+    return b"".join((fixed, _COUNT.pack(len(places)), *places))
 
 
 def output_bytes(output: SpecOutput) -> list[bytes]:
@@ -274,7 +282,14 @@ class Cursor:
         return self.bytes(len(self._data) - self._at)
 
     def object(self) -> ObjectRow:
-        return ObjectRow(*self.take(_INPUT))
+        object_id, size, position, length, crc, store = self.take(_INPUT)
+        places: tuple[Placement, ...] = ()
+        if store >= _HAS_PLACEMENTS:
+            store -= _HAS_PLACEMENTS
+            (count,) = self.take(_COUNT)
+            data = self.bytes(count * _PLACEMENT.size)
+            places = tuple(map(Placement._make, _PLACEMENT.iter_unpack(data)))
+        return ObjectRow(object_id, size, position, length, crc, store, places)
 
     def output(self) -> SpecOutput:
         kind, size_bytes = self.take(_OUTPUT)

@@ -1,7 +1,7 @@
 """The state in a checkpoint's delta file: every stream, dead objects, what the base has too much.
 
     off  size  field                              (integers little-endian, columns in byte planes)
-    0    1     version = 1
+    0    1     version: 1; 2 where something was staged or attached
     1    4     streams n
     5    4     holders h
     9    4     streams with a token or tags t
@@ -19,6 +19,7 @@
     -    -     columns: dead object id u64[d], when its death was found, ms u64[d], revision u64[d]
     -    -     column: cut stream id u64[c]: the base still holds ranges of it that are dead
     -    -     columns: number of inputs u32[i], then all their object ids u64, the newest last
+    -    -     version 2: stages u32, writers u32, attached u32, then each (format.staged_entries)
 
 Streams are in order of id. The whole is compressed and sealed by the tail.
 """
@@ -33,12 +34,25 @@ from itertools import accumulate, chain, pairwise
 from typing import Literal
 
 from streamlog.format.columns import from_planes, to_planes
+from streamlog.format.record_body import Cursor
+from streamlog.format.rows import Placement
+from streamlog.format.staged_entries import (
+    Stage,
+    WriterRow,
+    decode_attached,
+    decode_stage,
+    decode_writer,
+    encode_attached,
+    encode_stage,
+    encode_writer,
+)
 
-VERSION = 1
+VERSION, STAGING_VERSION = 1, 2
 HEADER = struct.Struct("<BIIIIIQQQI")
 HOLDER = struct.Struct("<II")
 TEXT = struct.Struct("<IHH")
 PAIR = struct.Struct("<HH")
+STAGING = struct.Struct("<III")
 
 Text = tuple[bytes, tuple[tuple[str, str], ...]]
 """A stream's token and tags."""
@@ -66,6 +80,19 @@ class DeadTable:
 
 
 @dataclass(slots=True)
+class StagingRows:
+    """`attached`: live objects that were staged, with where."""
+
+    stages: Sequence[Stage] = ()
+    writers: Sequence[WriterRow] = ()
+    attached: Sequence[tuple[int, tuple[Placement, ...]]] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.stages or self.writers or self.attached)
+
+
+@dataclass(slots=True)
 class CheckpointState:
     streams: StreamTable
     dead: DeadTable
@@ -74,13 +101,14 @@ class CheckpointState:
     live_objects: int
     compactions: int = 0
     compaction_inputs: Sequence[array[int]] = ()
+    staging: StagingRows = field(default_factory=StagingRows)
 
 
 def encode_state(state: CheckpointState) -> bytes:
     s, dead = state.streams, state.dead
     parts = [
         HEADER.pack(
-            VERSION,
+            VERSION if state.staging.is_empty else STAGING_VERSION,
             len(s.ids),
             len(s.holder_names),
             len(s.texts),
@@ -104,13 +132,19 @@ def encode_state(state: CheckpointState) -> bytes:
     parts.append(to_planes(state.cut_streams))
     every = array("Q", chain.from_iterable(state.compaction_inputs))
     parts += to_planes(array("I", map(len, state.compaction_inputs))), to_planes(every)
+    staging = state.staging
+    if not staging.is_empty:
+        parts.append(STAGING.pack(len(staging.stages), len(staging.writers), len(staging.attached)))
+        parts += map(encode_stage, staging.stages)
+        parts += map(encode_writer, staging.writers)
+        parts += [encode_attached(*one) for one in staging.attached]
     return b"".join(parts)
 
 
 def decode_state(data: bytes) -> CheckpointState:
     """`data` passed its CRC. Errors: ValueError, struct.error where it makes no sense."""
     version, n, h, t, d, c, base_dead, live_objects, compactions, i = HEADER.unpack_from(data)
-    if version != VERSION:
+    if version not in (VERSION, STAGING_VERSION):
         raise ValueError(f"version {version} of a checkpoint's state is unknown")
     reader = _Reader(data, HEADER.size)
     names = [HOLDER.unpack(reader.take(HOLDER.size)) for _ in range(h)]
@@ -130,10 +164,11 @@ def decode_state(data: bytes) -> CheckpointState:
     cut = reader.column("Q", c)
     sizes = reader.column("I", i)
     inputs = reader.column("Q", sum(sizes))
+    staging = reader.staging() if version == STAGING_VERSION else StagingRows()
     reader.check_at_end()
     ends = list(accumulate(sizes, initial=0))
     each = [inputs[low:high] for low, high in pairwise(ends)]
-    return CheckpointState(streams, dead, cut, base_dead, live_objects, compactions, each)
+    return CheckpointState(streams, dead, cut, base_dead, live_objects, compactions, each, staging)
 
 
 class _Reader:
@@ -158,6 +193,19 @@ class _Reader:
             key, value = bytes(self.take(key_size)), bytes(self.take(value_size))
             pairs.append((key.decode(), value.decode()))
         return row, (token, tuple(pairs))
+
+    def staging(self) -> StagingRows:
+        """All that is left."""
+        cursor = Cursor(self._data[self._position :])
+        self._position = len(self._data)
+        stages, writers, attached = cursor.unpack(STAGING)
+        found = StagingRows(
+            [decode_stage(cursor) for _ in range(stages)],
+            [decode_writer(cursor) for _ in range(writers)],
+            [decode_attached(cursor) for _ in range(attached)],
+        )
+        cursor.check_at_end()
+        return found
 
     def check_at_end(self) -> None:
         if self._position != len(self._data):

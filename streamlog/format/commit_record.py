@@ -22,7 +22,8 @@
       4 trim     stream u64, epoch u32, start u64
       5 close    stream u64, epoch u32
       6 destroy  stream u64, epoch u32
-      7 open, 8 stage, 9 attach, 10 unstage: reserved
+      8 stage, 9 attach, 10 unstage: format.staged_entries
+      7 open: reserved
 
 Δstream and count lie in byte planes (format.columns): 10,000 rows take 4 to 31 KB so, not 7 to 39.
 Start offsets are not stored: a row starts where its stream ends in the fold. Rows of an object are
@@ -45,6 +46,17 @@ from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
 from streamlog.format.record_body import Cursor, check_kind, pack_body, unpack_body
 from streamlog.format.sealed import seal, unseal
+from streamlog.format.staged_entries import (
+    Attach,
+    Stage,
+    Unstage,
+    decode_attach,
+    decode_stage,
+    decode_unstage,
+    encode_attach,
+    encode_stage,
+    encode_unstage,
+)
 from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
@@ -65,7 +77,7 @@ U16_PAIR = struct.Struct("<HH")
 U32 = struct.Struct("<I")
 
 CREATE, OBJECTS, TOKEN, TRIMS, CLOSE, DESTROY, OPEN, STAGE, ATTACH, UNSTAGE = range(1, 11)
-RESERVED = frozenset((OPEN, STAGE, ATTACH, UNSTAGE))
+RESERVED = frozenset((OPEN,))
 
 
 class Create(NamedTuple):
@@ -115,6 +127,9 @@ class RecordEntry:
     trims: Sequence[Trim] = ()
     closes: Sequence[StreamAt] = ()
     destroys: Sequence[StreamAt] = ()
+    stages: Sequence[Stage] = ()
+    attaches: Sequence[Attach] = ()
+    unstages: Sequence[Unstage] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -125,6 +140,9 @@ class RecordEntry:
             or self.trims
             or self.closes
             or self.destroys
+            or self.stages
+            or self.attaches
+            or self.unstages
         )
 
 
@@ -171,7 +189,8 @@ def size_bound_bytes(entry: RecordEntry) -> int:
     fixed = len(entry.creates) + len(entry.tokens) + len(entry.trims)
     fixed += len(entry.closes) + len(entry.destroys)
     objects = (OBJECT.size + RUN.size) * len(entry.objects)
-    return 64 + 8 * rows + objects + tags + 4 * pairs + tokens + 20 * fixed
+    staged = sum(map(len, _staged(entry)))
+    return 64 + 8 * rows + objects + tags + 4 * pairs + tokens + 20 * fixed + staged
 
 
 # encoding
@@ -184,6 +203,15 @@ def _sections(entry: RecordEntry) -> Iterator[tuple[int, list[bytes]]]:
     yield TRIMS, [TRIM.pack(*trim) for trim in entry.trims]
     yield CLOSE, [STREAM.pack(*at) for at in entry.closes]
     yield DESTROY, [STREAM.pack(*at) for at in entry.destroys]
+    yield STAGE, list(map(encode_stage, entry.stages))
+    yield ATTACH, list(map(encode_attach, entry.attaches))
+    yield UNSTAGE, list(map(encode_unstage, entry.unstages))
+
+
+def _staged(entry: RecordEntry) -> Iterator[bytes]:
+    yield from map(encode_stage, entry.stages)
+    yield from map(encode_attach, entry.attaches)
+    yield from map(encode_unstage, entry.unstages)
 
 
 def _create(create: Create) -> bytes:
@@ -250,9 +278,9 @@ def _decode_entry(cursor: Cursor) -> RecordEntry:
                 f"a commit record has a section {tag}, which a newer version of streamlog wrote; "
                 "upgrade this node",
                 found=tag,
-                supported=DESTROY,
+                supported=UNSTAGE,
             )
-        name, read = READERS[tag - 1] if 0 < tag <= len(READERS) else ("", None)
+        name, read = READERS.get(tag, ("", None))
         if read is None or name in fields:
             raise ValueError(f"section {tag} is unknown or there twice")
         fields[name] = tuple(read(section) for _ in range(items))
@@ -300,12 +328,14 @@ def _read_at(cursor: Cursor) -> StreamAt:
     return StreamAt(*cursor.unpack(STREAM))
 
 
-READERS: tuple[tuple[str, Callable[[Cursor], object]], ...] = (
-    ("creates", _read_create),
-    ("objects", _read_object),
-    ("tokens", _read_token),
-    ("trims", _read_trim),
-    ("closes", _read_at),
-    ("destroys", _read_at),
-)
-"""By tag, from 1."""
+READERS: dict[int, tuple[str, Callable[[Cursor], object]]] = {
+    CREATE: ("creates", _read_create),
+    OBJECTS: ("objects", _read_object),
+    TOKEN: ("tokens", _read_token),
+    TRIMS: ("trims", _read_trim),
+    CLOSE: ("closes", _read_at),
+    DESTROY: ("destroys", _read_at),
+    STAGE: ("stages", decode_stage),
+    ATTACH: ("attaches", decode_attach),
+    UNSTAGE: ("unstages", decode_unstage),
+}

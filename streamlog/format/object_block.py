@@ -37,10 +37,12 @@ from typing import NamedTuple
 
 import zstandard
 
+from streamlog.codec.batch import HEADER_BYTES, place_into
 from streamlog.codec.crc import crc32c, crc32c_combine
 from streamlog.errors import Corrupt, MessageTooLarge
 from streamlog.format.corrupt import corrupt
 from streamlog.format.entry import StreamEntry
+from streamlog.format.rows import NO_LEADER_EPOCH, Placement
 from streamlog.model.batch import StoredBatch
 from streamlog.runtime.buffers import Buffer
 
@@ -67,7 +69,7 @@ class BlockRow(NamedTuple):
     """A block's row in the index: offsets start (inclusive) to end (exclusive) of one stream.
 
     `position` and `length` are bytes in the object; `attributes_position` is a byte position in the
-    attributes section.
+    attributes section. `place`: of an attached object; start and end count in the stream.
     """
 
     stream_id: int
@@ -79,6 +81,7 @@ class BlockRow(NamedTuple):
     batch_count: int
     attributes_position: int
     compression: int
+    place: Placement | None = None
 
 
 class EncodedBlock(NamedTuple):
@@ -201,16 +204,26 @@ def _batches(
     table: memoryview, attributes: bytes, payload: memoryview, block: BlockRow, object_key: str
 ) -> list[StoredBatch]:
     is_compressed = block.compression != Compression.NONE
+    place = block.place
+    shift = 0 if place is None else place.base
+    is_patched = place is not None and place.leader_epoch != NO_LEADER_EPOCH
+    patched = bytearray(payload) if is_patched else None
+    handed_out = payload if patched is None else memoryview(patched).toreadonly()
     batches: list[StoredBatch] = []
     expected, attribute_at, payload_at = block.start, 0, 0
     for base, count, timestamp, attribute_bytes, size, crc in _BATCH.iter_unpack(table):
-        if base != expected or count < 1:
+        if base + shift != expected or count < 1:
             raise _corrupt("the offsets in the block do not meet", block, object_key)
         piece = payload[payload_at : payload_at + size]
         if len(piece) != size or (is_compressed and crc32c(piece) != crc):
             raise _corrupt("a payload's size or CRC does not match", block, object_key)
         own = attributes[attribute_at : attribute_at + attribute_bytes]
-        batches.append(StoredBatch(base, count, timestamp, (piece,), own))
+        if patched is not None and place is not None:
+            if size < HEADER_BYTES:
+                raise _corrupt("a staged record batch is cut short", block, object_key)
+            place_into(patched, payload_at, size, expected, place.leader_epoch)
+            piece = handed_out[payload_at : payload_at + size]
+        batches.append(StoredBatch(expected, count, timestamp, (piece,), own))
         expected += count
         attribute_at += attribute_bytes
         payload_at += size

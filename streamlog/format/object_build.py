@@ -15,7 +15,12 @@ from streamlog.errors import Internal
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import Compression, encode_block
 from streamlog.format.object_footer import ObjectIdentity, encode_footer
-from streamlog.format.object_header import HEADER_BYTES, encode_header
+from streamlog.format.object_header import (
+    HEADER_BYTES,
+    STAGED_VERSION,
+    VERSION,
+    encode_header,
+)
 from streamlog.format.object_index import encode_attributes, encode_region, encode_row
 from streamlog.format.rows import ObjectRow, RangeRow
 from streamlog.model.batch import ATTRIBUTES_BYTES_MAX
@@ -38,14 +43,18 @@ def build_object(
     *,
     compression: str = "none",
     block_target_bytes: int = 512 * 1024,
+    is_staged: bool = False,
 ) -> BuiltObject:
     """The object that holds `entries`, which are sorted by (stream id, base offset).
+
+    `is_staged`: each stream's offsets begin at 0.
 
     `compression` "zstd" compresses the blocks where it pays. Burns CPU then; otherwise the cost is
     per entry. Errors: Internal for entries out of order or without records, MessageTooLarge.
     """
     wanted = Compression.ZSTD if compression == "zstd" else Compression.NONE
-    parts: list[Buffer] = [encode_header()]
+    version = STAGED_VERSION if is_staged else VERSION
+    parts: list[Buffer] = [encode_header(version)]
     rows: list[bytes] = []
     runs: list[bytes] = []
     position, runs_bytes = HEADER_BYTES, 0
@@ -71,7 +80,7 @@ def build_object(
         runs.append(run)
         position += block.size_bytes
         runs_bytes += len(run)
-    region = encode_region(rows, runs)
+    region = encode_region(rows, runs, version)
     region_crc = crc32c(region)
     ranges = _ranges(entries)
     tail = encode_footer(
@@ -80,6 +89,7 @@ def build_object(
         index_position=position,
         index_length=len(region),
         index_crc32c=region_crc,
+        version=version,
     )
     parts += (region, tail)
     size_bytes = position + len(region) + len(tail)

@@ -28,7 +28,7 @@ Trailer: the object's last 56 bytes
     24      index length     u32    of the index region
     28      index crc        u32    CRC-32C of the index region
     32      object size      u64    with this trailer
-    40      version          u16    1; policy in object_header
+    40      version          u16    1, 2 when staged; policy in object_header
     42      trailer bytes    u16    56
     44      crc              u32    CRC-32C of bytes 0 to 44
     48      magic            8      "SLOBJEND"
@@ -46,7 +46,7 @@ from typing import NamedTuple
 from streamlog.codec.crc import crc32c
 from streamlog.format.columns import from_le
 from streamlog.format.corrupt import corrupt, unsupported
-from streamlog.format.object_header import HEADER_BYTES, VERSION
+from streamlog.format.object_header import HEADER_BYTES, STAGED_VERSION, VERSION, is_known
 from streamlog.format.rows import ObjectRow, RangeRow, Rows
 from streamlog.runtime.buffers import Buffer
 
@@ -72,11 +72,15 @@ class ObjectIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFooter:
-    """All that the fold knows of an object but whether it was committed."""
+    """All that the fold knows of an object but whether it was committed.
+
+    `is_staged`: the ranges count from 0; where they were attached the fold alone knows.
+    """
 
     identity: ObjectIdentity
     row: ObjectRow
     ranges: list[RangeRow]
+    is_staged: bool = False
 
 
 class Trailer(NamedTuple):
@@ -89,6 +93,7 @@ class Trailer(NamedTuple):
     index_length: int
     index_crc32c: int
     size_bytes: int
+    version: int
 
     @property
     def tail_bytes(self) -> int:
@@ -103,6 +108,7 @@ def encode_footer(
     index_position: int,
     index_length: int,
     index_crc32c: int,
+    version: int = VERSION,
 ) -> bytes:
     """Footer and trailer of an object whose index region is followed by them."""
     cluster = identity.cluster_id.encode()
@@ -131,7 +137,7 @@ def encode_footer(
         index_crc32c,
         position + len(footer) + TRAILER_BYTES,
     )
-    unchecked += VERSION.to_bytes(2, "little") + TRAILER_BYTES.to_bytes(2, "little")
+    unchecked += version.to_bytes(2, "little") + TRAILER_BYTES.to_bytes(2, "little")
     return footer + unchecked + crc32c(unchecked).to_bytes(4, "little") + _TRAILER_MAGIC
 
 
@@ -149,9 +155,9 @@ def decode_trailer(tail: Buffer, *, size_bytes: int, object_key: str) -> Trailer
     covered = memoryview(tail)[-max(trailer_bytes, _END.size) : -12]
     if magic != _TRAILER_MAGIC or crc != crc32c(covered):
         raise corrupt("not the trailer of an object", object_key, at, size_bytes)
-    if version != VERSION:
-        raise unsupported(object_key, version, VERSION)
-    trailer = Trailer._make(_POSITIONS.unpack_from(view))
+    if not is_known(version):
+        raise unsupported(object_key, version, STAGED_VERSION)
+    trailer = Trailer._make((*_POSITIONS.unpack_from(view), version))
     if (
         trailer_bytes != TRAILER_BYTES
         or trailer.size_bytes != size_bytes
@@ -169,13 +175,14 @@ def decode_footer(tail: Buffer, *, size_bytes: int, object_key: str) -> ObjectFo
     `tail` must reach back to the footer: `decode_trailer(...).tail_bytes` tells how far.
     Errors: Corrupt (also for a tail too short), UnsupportedVersion.
     """
-    identity, row, ranges = _open_footer(tail, size_bytes, object_key)
-    return ObjectFooter(identity, row, [RangeRow._make(row) for row in _RANGE.iter_unpack(ranges)])
+    identity, row, ranges, version = _open_footer(tail, size_bytes, object_key)
+    found = [RangeRow._make(row) for row in _RANGE.iter_unpack(ranges)]
+    return ObjectFooter(identity, row, found, version == STAGED_VERSION)
 
 
 def decode_rows(tail: Buffer, *, size_bytes: int, object_key: str) -> Rows:
     """As `decode_footer`, its ranges alone, as columns: 20 times as fast."""
-    _, _, ranges = _open_footer(tail, size_bytes, object_key)
+    _, _, ranges, _ = _open_footer(tail, size_bytes, object_key)
     fields = from_le("Q", ranges)
     rows = Rows()
     rows.streams, rows.epochs, rows.starts, rows.ends = (fields[i::4] for i in range(4))
@@ -184,8 +191,8 @@ def decode_rows(tail: Buffer, *, size_bytes: int, object_key: str) -> Rows:
 
 def _open_footer(
     tail: Buffer, size_bytes: int, object_key: str
-) -> tuple[ObjectIdentity, ObjectRow, memoryview]:
-    """With the bytes of its ranges."""
+) -> tuple[ObjectIdentity, ObjectRow, memoryview, int]:
+    """With the bytes of its ranges, and the version."""
     trailer = decode_trailer(tail, size_bytes=size_bytes, object_key=object_key)
     start, end = trailer.footer_position, trailer.footer_position + trailer.footer_length
     at = len(tail) - trailer.tail_bytes
@@ -206,4 +213,4 @@ def _open_footer(
         object_id, size_bytes, trailer.index_position, trailer.index_length, trailer.index_crc32c
     )
     identity = ObjectIdentity(cluster_id, node_id, node_epoch, object_id)
-    return identity, row, footer[ranges_at:]
+    return identity, row, footer[ranges_at:], trailer.version

@@ -11,14 +11,16 @@ Header (little endian, as every integer in the file)
 
     offset  field     bytes  meaning
     0       magic     8      "SLOBJECT"
-    8       version   u16    1
+    8       version   u16    1; 2: staged
     10      reserved  u16    0
     12      crc       u32    CRC-32C of bytes 0 to 12
 
 Version policy: the version in header, index region and trailer is one number, raised by any change
 that an older reader would misread. Magic, version and CRC of the three stay where they are in
 every version, so that a newer file is told from a damaged one. Every version once released stays
-readable.
+readable. Version 2 differs from 1 in one thing: the object was staged, so that in each stream its
+offsets count from 0, and Kafka record batches in it have neither base offset nor leader epoch. The
+fold says where it was attached.
 """
 
 from __future__ import annotations
@@ -30,15 +32,20 @@ from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
+STAGED_VERSION = 2
 MAGIC = b"SLOBJECT"
 _HEADER = Struct("<8sHHI")
 HEADER_BYTES = _HEADER.size
 _CRC_POSITION = 12
 
 
-def encode_header() -> bytes:
+def is_known(version: int) -> bool:
+    return version in (VERSION, STAGED_VERSION)
+
+
+def encode_header(version: int = VERSION) -> bytes:
     """The first bytes of every object."""
-    unchecked = _HEADER.pack(MAGIC, VERSION, 0, 0)[:_CRC_POSITION]
+    unchecked = _HEADER.pack(MAGIC, version, 0, 0)[:_CRC_POSITION]
     return unchecked + crc32c(unchecked).to_bytes(4, "little")
 
 
@@ -49,6 +56,6 @@ def decode_header(data: Buffer, *, object_key: str) -> int:
     magic, version, _, crc = _HEADER.unpack_from(data)
     if magic != MAGIC or crc != crc32c(memoryview(data)[:_CRC_POSITION]):
         raise corrupt("not the header of an object", object_key, 0, HEADER_BYTES)
-    if version != VERSION:
-        raise unsupported(object_key, version, VERSION)
-    return VERSION
+    if not is_known(version):
+        raise unsupported(object_key, version, STAGED_VERSION)
+    return int(version)

@@ -4,7 +4,7 @@ One GET of [index_position, index_position + index_length) reads it. Index regio
 
     offset  field             bytes  meaning
     0       magic             4      "SLIX"
-    4       version           u16    the object's version, 1
+    4       version           u16    the object's version: 1, 2 when staged
     6       reserved          u16    0
     8       block count       u32    n
     12      attributes bytes  u32    of the attributes section
@@ -47,8 +47,8 @@ from streamlog.format.columns import from_planes
 from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BATCH_BYTES, BLOCK_HEADER_BYTES, BlockRow, Compression
-from streamlog.format.object_header import HEADER_BYTES, VERSION
-from streamlog.format.rows import ObjectRow
+from streamlog.format.object_header import HEADER_BYTES, STAGED_VERSION, VERSION, is_known
+from streamlog.format.rows import ObjectRow, Placement
 from streamlog.model.batch import BatchAttributes, StoredBatch
 from streamlog.runtime.buffers import Buffer
 
@@ -62,7 +62,7 @@ INDEX_HEADER_BYTES = _HEADER.size
 INDEX_ROW_BYTES = _ROW.size
 
 encode_row = _ROW.pack
-"""The fields of a BlockRow, in order."""
+"""The fields of a BlockRow, in order, but for `place`."""
 
 
 def encode_attributes(entries: Sequence[StreamEntry] | Sequence[StoredBatch]) -> bytes:
@@ -73,21 +73,29 @@ def encode_attributes(entries: Sequence[StreamEntry] | Sequence[StoredBatch]) ->
     return b"".join(parts)
 
 
-def encode_region(rows: Sequence[bytes], attributes: Sequence[bytes]) -> bytes:
+def encode_region(
+    rows: Sequence[bytes], attributes: Sequence[bytes], version: int = VERSION
+) -> bytes:
     """The index region from encoded rows and attributes runs, in the same order."""
     attributes_section = b"".join(attributes)
-    head = _HEADER.pack(_MAGIC, VERSION, 0, len(rows), len(attributes_section), 0)[:_CRC_POSITION]
+    head = _HEADER.pack(_MAGIC, version, 0, len(rows), len(attributes_section), 0)[:_CRC_POSITION]
     body = b"".join(rows) + attributes_section
     return head + crc32c(body, crc32c(head)).to_bytes(4, "little") + body
 
 
 class ObjectIndex:
-    """The decoded index block, kept as its own bytes: 49 for each data block, no attributes."""
+    """The decoded index block, kept as its own bytes: 49 for each data block, no attributes.
 
-    __slots__ = ("_count", "_limit", "_rows", "object_key")
+    Of an attached object all offsets are those of the streams, as `placements` say.
+    """
 
-    def __init__(self, rows: bytes, limit: int, object_key: str) -> None:
+    __slots__ = ("_count", "_limit", "_places", "_rows", "object_key")
+
+    def __init__(
+        self, rows: bytes, limit: int, object_key: str, placements: Sequence[Placement] = ()
+    ) -> None:
         """`limit`: position where the data blocks end."""
+        self._places = {place.stream_id: place for place in placements}
         self._rows = rows
         self._count = len(rows) // _ROW.size
         self._limit = limit
@@ -103,7 +111,7 @@ class ObjectIndex:
 
     def block(self, number: int) -> BlockRow:
         """The block at 0 ≤ number < len, in index order."""
-        row = BlockRow._make(_ROW.unpack_from(self._rows, number * _ROW.size))
+        row = BlockRow(*_ROW.unpack_from(self._rows, number * _ROW.size))
         if (
             row.start >= row.end
             or row.batch_count < 1
@@ -113,6 +121,10 @@ class ObjectIndex:
         ):
             at = self._limit + _HEADER.size + number * _ROW.size
             raise corrupt("an index row is impossible", self.object_key, at, at + _ROW.size)
+        place = self._places.get(row.stream_id)
+        if place is not None:
+            base = place.base
+            return row._replace(start=row.start + base, end=row.end + base, place=place)
         return row
 
     def blocks(self) -> list[BlockRow]:
@@ -120,7 +132,7 @@ class ObjectIndex:
         return [self.block(number) for number in range(self._count)]
 
     def sizes(self) -> tuple[array[int], array[int], array[int]]:
-        """Columns of all blocks: stream id, start, length. What they say is not checked."""
+        """Columns of all blocks: stream id, start as stored, length. They are not checked."""
         rows, size = self._rows, _ROW.size
         stream, start, length = (
             b"".join([rows[at + byte :: size] for byte in range(width)])
@@ -130,6 +142,9 @@ class ObjectIndex:
 
     def numbers_for(self, stream_id: int, start: int, end: int) -> range:
         """Numbers of the stream's blocks that overlap [start, end), in order."""
+        place = self._places.get(stream_id)
+        if place is not None:
+            start, end = start - place.base, end - place.base
         first = bisect_right(range(self._count), (stream_id, start), key=self._stream_and_end)
         number = first
         while number < self._count:
@@ -154,8 +169,10 @@ def decode_index(data: Buffer, row: ObjectRow, *, object_key: str = "") -> Objec
     start, end = row.index_position, row.index_position + row.index_length
     if len(data) != row.index_length or crc32c(data) != row.index_crc32c:
         raise corrupt("the index region's size or CRC does not match", key, start, end)
-    rows, _ = _sections(data, start, key)
-    return ObjectIndex(bytes(rows), row.index_position, key)
+    rows, _, version = _sections(data, start, key)
+    if row.placements and version != STAGED_VERSION:
+        raise corrupt("an object was attached that was not staged", key, start, end)
+    return ObjectIndex(bytes(rows), row.index_position, key, row.placements)
 
 
 def decode_attributes(
@@ -166,13 +183,14 @@ def decode_attributes(
     *,
     object_key: str = "object",
     index_position: int = 0,
+    placements: Sequence[Placement] = (),
 ) -> list[BatchAttributes]:
     """Of the stream's batches that overlap [start, end), in order, from an index region's bytes.
 
     `index_position` only serves messages. Errors: Corrupt, UnsupportedVersion.
     """
-    rows, attributes = _sections(data, index_position, object_key)
-    index = ObjectIndex(bytes(rows), 1 << 64, object_key)
+    rows, attributes, _ = _sections(data, index_position, object_key)
+    index = ObjectIndex(bytes(rows), 1 << 64, object_key, placements)
     found: list[BatchAttributes] = []
     at = 0
     for block in index.blocks_for(stream_id, start, end):
@@ -207,8 +225,8 @@ def _read_run(
     return at if base == block.end and at <= len(run) else 0
 
 
-def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview, memoryview]:
-    """Index block and attributes section of a region whose CRC holds."""
+def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview, memoryview, int]:
+    """Index block and attributes section of a region whose CRC holds, and its version."""
 
     def wrong(what: str) -> Corrupt:
         return corrupt(what, object_key, position, position + len(data))
@@ -219,12 +237,12 @@ def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview,
     magic, version, _, count, attributes_bytes, crc = _HEADER.unpack_from(view)
     if magic != _MAGIC or crc != crc32c(view[_HEADER.size :], crc32c(view[:_CRC_POSITION])):
         raise wrong("the index region's CRC does not match")
-    if version != VERSION:
-        raise unsupported(object_key, version, VERSION)
+    if not is_known(version):
+        raise unsupported(object_key, version, STAGED_VERSION)
     attributes_at = _HEADER.size + count * _ROW.size
     if attributes_at + attributes_bytes != len(view):
         raise wrong("the index region's sizes do not add up")
-    return view[_HEADER.size : attributes_at], view[attributes_at:]
+    return view[_HEADER.size : attributes_at], view[attributes_at:], version
 
 
 __all__ = [

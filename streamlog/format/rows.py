@@ -19,11 +19,28 @@ class Tenure(NamedTuple):
         return f"{self.node_id}.{self.node_epoch}"
 
 
+NO_LEADER_EPOCH = -1
+
+
+class Placement(NamedTuple):
+    """Where a stream's part of a staged object was attached: its offset 0 is `base`.
+
+    `epoch` is the stream's at that time. With a leader epoch the payloads are Kafka record batches,
+    which get their base offset and that epoch when they are read; -1: they stay as they are.
+    """
+
+    stream_id: int
+    base: int
+    epoch: int
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
     """An object as the fold knows it. `store` 0 is the store; other numbers are reserved.
 
     Index position, length and CRC are of the index region: index block and attributes together.
+    `placements`: by stream; the object was staged, its own offsets begin at 0 in each stream.
     """
 
     object_id: int
@@ -32,6 +49,7 @@ class ObjectRow:
     index_length: int
     index_crc32c: int
     store: int = 0
+    placements: tuple[Placement, ...] = ()
 
 
 class RangeRow(NamedTuple):
@@ -88,3 +106,19 @@ class Rows:
         low = bisect_left(self.streams, first_stream)
         end = bisect_left(self.streams, end_stream, low)
         return self if end - low == len(self) else self.part(low, end)
+
+
+def rows_placed(rows: Rows, placements: Iterable[Placement]) -> Rows:
+    """A staged object's own rows at the offsets where they were attached."""
+    places = {place.stream_id: place for place in placements}
+    if not places:
+        return rows
+    found = Rows()
+    for row in rows:
+        place = places.get(row.stream_id)
+        if place is None:
+            found.append(row)
+        else:
+            start, end = row.start + place.base, row.end + place.base
+            found.append(RangeRow(row.stream_id, place.epoch, start, end))
+    return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from object_samples import DAMAGE, GOLDEN_ENTRIES, IDENTITY, as_tuple, entry
 
+from streamlog.codec.batch import scan
 from streamlog.codec.crc import crc32c
+from streamlog.codec.records import BatchBuilder
 from streamlog.errors import Corrupt, Internal, UnsupportedVersion
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import decode_block
@@ -18,7 +21,7 @@ from streamlog.format.object_build import BuiltObject, build_object
 from streamlog.format.object_footer import TRAILER_BYTES, decode_footer, decode_trailer
 from streamlog.format.object_header import HEADER_BYTES, decode_header
 from streamlog.format.object_index import BlockRow, decode_attributes, decode_index
-from streamlog.format.rows import ObjectRow, RangeRow
+from streamlog.format.rows import ObjectRow, Placement, RangeRow
 
 KEY = "objects/aa/1"
 
@@ -306,14 +309,14 @@ def test_a_newer_version_is_told_from_damage() -> None:
     built = build_object(IDENTITY, GOLDEN_ENTRIES)
     data = bytearray(file_of(built))
     header = bytearray(data[:HEADER_BYTES])
-    header[8] = 2
+    header[8] = 3
     header[12:16] = crc32c(header[:12]).to_bytes(4, "little")
     with pytest.raises(UnsupportedVersion) as caught:
         decode_header(header, object_key=KEY)
-    assert (caught.value.found, caught.value.supported) == (2, 1)
+    assert (caught.value.found, caught.value.supported) == (3, 2)
 
     region = bytearray(region_of(bytes(data), built.row))
-    region[4] = 2
+    region[4] = 3
     newer, newer_crc = _resealed_region(region)
     row = ObjectRow(1, built.size_bytes, built.row.index_position, len(newer), newer_crc)
     with pytest.raises(UnsupportedVersion):
@@ -321,7 +324,7 @@ def test_a_newer_version_is_told_from_damage() -> None:
 
     trailer = bytes(8) + data[-TRAILER_BYTES:]  # a longer one, as a newer version may have
     newer_trailer = bytearray(trailer)
-    newer_trailer[-16] = 2
+    newer_trailer[-16] = 3
     newer_trailer[-14:-12] = len(trailer).to_bytes(2, "little")
     newer_trailer[-12:-8] = crc32c(newer_trailer[:-12]).to_bytes(4, "little")
     with pytest.raises(UnsupportedVersion):
@@ -337,3 +340,60 @@ def test_a_block_of_another_place_is_refused() -> None:
         decode_block(raw, second, object_key=KEY)
     with pytest.raises(Corrupt):
         decode_block(raw, BlockRow(2, *first[1:]), object_key=KEY)
+
+
+def _staged(payload: bytes) -> BuiltObject:
+    attributes = b"facts"
+    entries = [
+        entry(3, 0, payload, record_count=2, attributes=attributes),
+        entry(3, 2, payload, record_count=2, attributes=attributes),
+        entry(7, 0, payload, record_count=2, attributes=attributes),
+    ]
+    return build_object(IDENTITY, entries, compression="zstd", is_staged=True)
+
+
+def test_an_attached_object_is_read_at_its_place() -> None:
+    builder = BatchBuilder(1000)
+    builder.extend([b"x" * 200] * 2, timestamp_ms=5)
+    payload = bytes(builder.build())
+    built = _staged(payload)
+    data = file_of(built)
+    assert decode_footer(data, size_bytes=len(data), object_key=KEY).is_staged
+    places = (Placement(3, 100, 4, 9), Placement(7, 1 << 40, 4))
+    row = replace(built.row, placements=places)
+    region = region_of(data, row)
+    index = decode_index(region, row)
+    assert [(b.stream_id, b.start, b.end) for b in index.blocks()] == [
+        (3, 100, 104),
+        (7, 1 << 40, (1 << 40) + 2),
+    ]
+    assert list(index.numbers_for(3, 103, 104)) == [0]
+    assert not index.numbers_for(3, 0, 100)
+    blocks = [data[b.position :][: b.length] for b in index.blocks()]
+    placed = decode_block(blocks[0], index.block(0), object_key=KEY)
+    for batch, base in zip(placed, (100, 102), strict=True):
+        (scanned,) = scan(batch.parts[0])
+        assert (scanned.header.base_offset, scanned.header.leader_epoch) == (base, 9)
+        assert batch.base_offset == base
+        assert bytes(scanned.view)[17:] == payload[17:]
+    # Without a leader epoch payloads are not looked into.
+    (opaque,) = decode_block(blocks[1], index.block(1), object_key=KEY)
+    assert bytes(opaque.parts[0]) == payload
+    found = decode_attributes(region, 3, 102, 1 << 50, placements=places)
+    assert [(one.base_offset, one.record_count) for one in found] == [(102, 2)]
+
+
+def test_a_staged_batch_too_short_for_its_offset_is_corrupt() -> None:
+    built = _staged(b"short")
+    data = file_of(built)
+    row = replace(built.row, placements=(Placement(3, 0, 1, 1),))
+    block = decode_index(region_of(data, row), row).block(0)
+    with pytest.raises(Corrupt, match="cut short"):
+        decode_block(data[block.position :][: block.length], block, object_key=KEY)
+
+
+def test_only_a_staged_object_can_be_attached() -> None:
+    built = build_object(IDENTITY, [entry(3, 0, b"a")])
+    row = replace(built.row, placements=(Placement(3, 0, 1, 1),))
+    with pytest.raises(Corrupt, match="not staged"):
+        decode_index(region_of(file_of(built), row), row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from array import array
 from collections.abc import Callable
@@ -20,7 +21,12 @@ from streamlog.format import (
     record,
 )
 from streamlog.format.checkpoint_blocks import ObjectEntry, RangeGroup
-from streamlog.format.checkpoint_state import CheckpointState, DeadTable, StreamTable
+from streamlog.format.checkpoint_state import (
+    CheckpointState,
+    DeadTable,
+    StagingRows,
+    StreamTable,
+)
 from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex, Tail
 from streamlog.format.commit_record import (
     CommitRecord,
@@ -36,8 +42,9 @@ from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_build import build_object
 from streamlog.format.object_footer import ObjectIdentity
-from streamlog.format.rows import ObjectRow, Tenure
+from streamlog.format.rows import ObjectRow, Placement, Tenure
 from streamlog.format.sealed import seal
+from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.format.wal_frame import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -109,7 +116,12 @@ def _object(compression: str) -> tuple[bytes, ObjectRow]:
     return b"".join(built.parts), built.row
 
 
-OBJECTS = tuple(_object(compression)[0] for compression in ("none", "zstd"))
+def _staged_object() -> bytes:
+    entries = (_entry(1, 0, b"a" * 80, 3), _entry(1, 3, b"b" * 80), _entry(4, 0, b"c" * 20))
+    return b"".join(build_object(IDENTITY, entries, is_staged=True).parts)
+
+
+OBJECTS = (*(_object(compression)[0] for compression in ("none", "zstd")), _staged_object())
 ROW = _object("none")[1]
 REGION = OBJECTS[0][ROW.index_position : ROW.index_position + ROW.index_length]
 FOOTER = OBJECTS[0][ROW.index_position + ROW.index_length :]
@@ -135,7 +147,20 @@ def parse_object(data: bytes) -> object:
         found.append(_batches(decode_block(piece, block, object_key="o")))
     for rows in footer.ranges:
         found.append(object_index.decode_attributes(region, rows.stream_id, rows.start, rows.end))
+    if footer.is_staged:
+        found.append(_placed(data, region, footer))
     return found
+
+
+def _placed(data: bytes, region: bytes, footer: object_footer.ObjectFooter) -> object:
+    """As if it were attached, with payloads that are taken for Kafka batches."""
+    places = tuple(Placement(rows.stream_id, 1000, 2, 3) for rows in footer.ranges)
+    row = dataclasses.replace(footer.row, placements=places)
+    return [
+        _batches(decode_block(data[b.position : b.position + b.length], b, object_key="o"))
+        for b in object_index.decode_index(region, row, object_key="o").blocks()
+        if b.stream_id != 4
+    ]
 
 
 def mend_object(data: bytes) -> bytes:
@@ -360,7 +385,40 @@ _COMPACTION = CompactionRecord(
         ),
     ),
 )
-COMMITS = tuple(commit_record.encode(one) for one in (_RECORD, _LARGE_RECORD))
+_STAGE = Stage(
+    ObjectRow(9, 1 << 20, 1 << 19, 4096, 0xABCD),
+    "spark-läufe",
+    "3/0",
+    1_700_000_000_000,
+    array("Q", [3, 1 << 33]),
+    array("I", [5, 6]),
+)
+_STAGED_RECORD = CommitRecord(
+    1,
+    2,
+    (
+        RecordEntry(stages=(_STAGE,)),
+        RecordEntry(
+            attaches=(
+                Attach("w", 4, 5, array("Q", [9, 4]), array("Q", [3, 5]), array("I", [7, 8])),
+            ),
+            unstages=(Unstage(8, array("Q", [10]), (("w", 3), ("ä", 0))),),
+        ),
+    ),
+)
+_STAGED_STATE = CheckpointState(
+    StreamTable(),
+    DeadTable(),
+    array("Q"),
+    0,
+    0,
+    staging=StagingRows(
+        [_STAGE],
+        [WriterRow("w", 3, 99, array("Q", [3]), array("Q", [10]), array("Q", [15]))],
+        [(5, (Placement(3, 10, 2, 7), Placement(4, 1 << 40, 1)))],
+    ),
+)
+COMMITS = tuple(commit_record.encode(one) for one in (_RECORD, _LARGE_RECORD, _STAGED_RECORD))
 COMPACTION = compaction_record.encode(_COMPACTION)
 
 _HEADERS = (OBJECTS[0][: object_header.HEADER_BYTES],)
@@ -401,7 +459,11 @@ PARSERS = (
         mend=mend_seal,
         is_sealed=True,
     ),
-    Parser("checkpoint_state", _parse_state, (checkpoint_state.encode_state(_STATE),)),
+    Parser(
+        "checkpoint_state",
+        _parse_state,
+        tuple(map(checkpoint_state.encode_state, (_STATE, _STAGED_STATE))),
+    ),
     Parser(
         "checkpoint_tail",
         lambda data: checkpoint_tail.decode_tail(data, "f", 0),

@@ -22,7 +22,12 @@ from streamlog.format import (
 )
 from streamlog.format import record as any_record
 from streamlog.format.checkpoint_blocks import ObjectEntry, RangeGroup
-from streamlog.format.checkpoint_state import CheckpointState, DeadTable, StreamTable
+from streamlog.format.checkpoint_state import (
+    CheckpointState,
+    DeadTable,
+    StagingRows,
+    StreamTable,
+)
 from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex, Tail
 from streamlog.format.commit_record import (
     CommitRecord,
@@ -34,7 +39,9 @@ from streamlog.format.commit_record import (
     Trim,
 )
 from streamlog.format.compaction_record import CompactionRecord, Output
+from streamlog.format.rows import ObjectRow, Placement
 from streamlog.format.sealed import seal
+from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.metadata.interface import StreamEpoch, Tenure
 from streamlog.metadata.keys import (
     checkpoint,
@@ -87,6 +94,34 @@ RECORD = CommitRecord(
         RecordEntry(trims=(Trim(3, 2, 9),), closes=(StreamAt(3, 2),), destroys=(StreamAt(4, 1),)),
     ),
 )
+STAGE = Stage(
+    ObjectRow(9, 1 << 20, 1 << 19, 4096, 0xABCD),
+    "spark-läufe",
+    "3/0",
+    1_700_000_000_000,
+    array("Q", [3, 1 << 33]),
+    array("I", [5, (1 << 32) - 1]),
+)
+STAGED_RECORD = CommitRecord(
+    floor=1,
+    rows_crc32c=0x11223344,
+    entries=(
+        RecordEntry(stages=(STAGE,)),
+        RecordEntry(
+            attaches=(
+                Attach(
+                    "w",
+                    1 << 40,
+                    1_700_000_000_000,
+                    array("Q", [9, 4]),
+                    array("Q", [3, 5]),
+                    array("I", [7, (1 << 32) - 1]),
+                ),
+            ),
+            unstages=(Unstage(8, array("Q", [10]), (("w", 3), ("ä", 0))),),
+        ),
+    ),
+)
 GROUPS = [
     RangeGroup(3, 10, array("I", [1, 2]), array("Q", [5, 1 << 40])),
     RangeGroup(4, 0, array("I", [7]), array("Q", [5])),
@@ -109,6 +144,19 @@ STATE = CheckpointState(
     2,
     9,
     [array("Q", [4, 5, 1 << 40]), array("Q"), array("Q", [7])],
+)
+STAGED_STATE = CheckpointState(
+    StreamTable(holder_names=[]),
+    DeadTable(),
+    array("Q"),
+    0,
+    0,
+    compaction_inputs=[],
+    staging=StagingRows(
+        [STAGE],
+        [WriterRow("w", 3, 99, array("Q", [3]), array("Q", [10]), array("Q", [15]))],
+        [(5, (Placement(3, 10, 2, 7), Placement(4, 1 << 40, 1)))],
+    ),
 )
 COMPACTION = CompactionRecord(
     floor=0x0102030405060708,
@@ -146,6 +194,12 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     "pin": (Pin(44, "spark job"), pin.encode, pin.decode),
     "late": ((1 << 20, 7 << 20 | 5), late.encode, late.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
+    "staged_record": (STAGED_RECORD, commit_record.encode, commit_record.decode),
+    "staged_state": (
+        STAGED_STATE,
+        checkpoint_state.encode_state,
+        checkpoint_state.decode_state,
+    ),
     "compaction": (COMPACTION, compaction_record.encode, compaction_record.decode),
     "range_block": (
         GROUPS,
@@ -169,6 +223,7 @@ SEALED = [
     "move_all",
     "checkpoint",
     "record",
+    "staged_record",
     "compaction",
     "range_block",
     "object_block",
@@ -209,7 +264,8 @@ def test_damage_is_corrupt(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin", "late"]
+    "name",
+    ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin", "late"],
 )
 def test_a_newer_version_is_refused(name: str) -> None:
     value, encode, decode = VALUES[name]
@@ -235,9 +291,9 @@ def test_reserved_kinds_and_sections_need_a_newer_version() -> None:
     data[1] = commit_record.COMPACTION
     with pytest.raises(UnsupportedVersion, match="kind 2"):
         commit_record.decode(seal(bytes(data)))
-    body = commit_record.U32.pack(1) + b"\x01" + commit_record.SECTION.pack(8, 0, 0)
+    body = commit_record.U32.pack(1) + b"\x01" + commit_record.SECTION.pack(7, 0, 0)
     header = commit_record.HEADER.pack(1, 1, 0, 0, len(body), 0, 0)
-    with pytest.raises(UnsupportedVersion, match="section 8"):
+    with pytest.raises(UnsupportedVersion, match="section 7"):
         commit_record.decode(seal(header + body))
 
 
@@ -268,6 +324,46 @@ entries = st.builds(
     closes=st.lists(st.builds(StreamAt, U64, U32), max_size=3).map(tuple),
     destroys=st.lists(st.builds(StreamAt, U64, U32), max_size=3).map(tuple),
 )
+names = st.text(max_size=8)
+ids = st.lists(U64, max_size=6).map(lambda found: array("Q", found))
+staged_entries = st.builds(
+    RecordEntry,
+    stages=st.lists(
+        st.builds(
+            lambda *fields, rows: Stage(
+                ObjectRow(*fields[:2], 3, 4, 5),
+                *fields[2:],
+                array("Q", sorted(rows)),
+                array("I", rows.values()),
+            ),
+            U64,
+            U64,
+            names,
+            names,
+            U64,
+            rows=st.dictionaries(U64, st.integers(1, (1 << 32) - 1), min_size=1, max_size=6),
+        ),
+        max_size=3,
+    ).map(tuple),
+    attaches=st.lists(
+        st.builds(
+            lambda writer, epoch, at, objects, streams: Attach(
+                writer, epoch, at, objects, streams, array("I", [s & 0xFFFF for s in streams])
+            ),
+            names,
+            U64,
+            U64,
+            ids,
+            ids,
+        ),
+        max_size=2,
+    ).map(tuple),
+    unstages=st.lists(
+        st.builds(Unstage, U64, ids, st.lists(st.tuples(names, U64), max_size=3).map(tuple)),
+        max_size=2,
+    ).map(tuple),
+)
+entries = st.one_of(entries, staged_entries)
 records = st.builds(CommitRecord, U64, U32, st.lists(entries, max_size=3).map(tuple))
 
 
