@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support import s3 as s3_support
 from tests.support.s3 import S3Tests
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

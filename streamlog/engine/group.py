@@ -62,11 +62,14 @@ class Sink(Protocol):
 def confirm(group: Group) -> None:
     """The group is durable: its streams' confirm offsets move, its appends are answered in order.
 
-    Streams that were lost meanwhile are passed over; their appends have been told.
+    Of streams that were lost meanwhile nothing is confirmed: who was not told yet is told now, for
+    no sweep of what is unconfirmed will meet this group any more.
     """
     touched: dict[StreamCore, None] = {}
     for core, entry, _, _, future, _ in group.items:
         if core.stop is not None:
+            if future is not None and not future.done():
+                future.set_exception(core.stop())
             continue
         base = entry.base_offset
         end = base + entry.record_count

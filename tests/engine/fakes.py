@@ -17,6 +17,7 @@ from streamlog.metadata.interface import (
     ObjectRow,
     Orphans,
     RangeRow,
+    Recovery,
     StreamRow,
     Tenure,
 )
@@ -28,6 +29,7 @@ class FakeMetadata:
 
     def __init__(self) -> None:
         self.cluster_id = "fake"
+        self.recovery: Recovery | None = None
         self.tenure = Tenure(1, 1)
         self.is_fenced = False
         self.revision = 0
@@ -213,6 +215,7 @@ class FakeWal:
     def __init__(self) -> None:
         self.groups: list[FakeGroup] = []
         self.failures = 0
+        self.is_writing = False
         self.released = 0
         self.tenures: frozenset[Tenure] = frozenset()
         self.gate = asyncio.Event()
@@ -244,7 +247,9 @@ class FakeWal:
             yield group
 
     async def append(self, entries: Sequence[StreamEntry]) -> int:
+        self.is_writing = True
         await self.gate.wait()
+        self.is_writing = False
         if self.failures:
             self.failures -= 1
             if self.failures % 2:
@@ -259,6 +264,9 @@ class FakeWal:
         self.released = max(self.released, through_sequence)
         self._undone += [group for group in self.groups if group.sequence <= through_sequence]
         self.groups = [group for group in self.groups if group.sequence > through_sequence]
+
+    async def forget_tenures(self, tenures: frozenset[Tenure]) -> None:
+        self.tenures -= tenures
 
     async def persist_release(self) -> None:
         if self.failures:

@@ -249,6 +249,24 @@ def test_the_door_opens_again_when_the_failing_group_is_lost_with_its_streams() 
     run(scenario)
 
 
+def test_an_append_lost_at_the_moment_it_is_written_is_told() -> None:
+    """The group is answered between the loss and the sweep of what is unconfirmed."""
+
+    async def scenario() -> None:
+        world = World("disk")
+        assert world.wal is not None
+        async with world.engine() as (streams, _):
+            stream = await streams.create_and_open_stream()
+            world.wal.gate.clear()
+            lost = sent(stream.append(batch(b"a")))
+            await until(lambda: world.wal is not None and world.wal.is_writing)
+            world.wal.gate.set()
+            world.metadata.steal(stream.stream_id)
+            assert isinstance(await error_of(lost), StreamFenced)
+
+    run(scenario)
+
+
 def test_deadlines_that_pass_one_after_another_cost_few_looks_at_all_appends() -> None:
     async def scenario() -> None:
         world = World("object")
