@@ -235,8 +235,12 @@ class FetchService:
                 result.size_bytes += found.size_bytes
                 result.next_offset = found.next_offset
                 size += found.size_bytes
-            elif size and found.next_offset < self._visible(found, isolation):
-                part.is_full = True  # The next batch does not fit into what is left.
+            is_left_out = not found.size_bytes and found.next_offset < self._visible(
+                found, isolation
+            )
+            # The next batch does not fit into what is left; or others go first.
+            if found.is_paced or (size and is_left_out):
+                part.is_full = True
         return size
 
     @staticmethod

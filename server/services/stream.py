@@ -34,6 +34,7 @@ from streamlog.model.batch import (
     StoredBatch,
     StreamDescription,
     StreamState,
+    Turn,
 )
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.runtime.clock import Clock
@@ -248,7 +249,7 @@ class StreamService:
                 start,
                 min(stop, stream.confirm_offset) if start <= stream.confirm_offset else stop,
                 limit,
-                FetchContext(deadline=context.deadline, trace_id=context.trace_id),
+                FetchContext(deadline=context.deadline, trace_id=context.trace_id, turn=Turn.WAIT),
             )
         return found, stream.start_offset, stream.confirm_offset
 
@@ -271,7 +272,7 @@ class StreamService:
                     position,
                     max(stop, position),
                     READ_CHUNK_BYTES,
-                    FetchContext(trace_id=context.trace_id),
+                    FetchContext(trace_id=context.trace_id, turn=Turn.WAIT),
                 )
             if not found.batches:
                 continue

@@ -180,6 +180,31 @@ class ReadConfig:
     lagging_reads_max: int = setting(
         4, "Reads of far-behind readers at a time, so that they cannot slow the others.", minimum=1
     )
+    lagging_bytes_per_s_min: int = setting(
+        16 * MIB,
+        "What consumers behind the tail cache get at least, all together, while appends or tail "
+        "reads are served; more as far as the event loop is on time, and everything when they are "
+        "alone. Higher: they catch up sooner, and acks and tail reads of a busy node are later.",
+        minimum=MIB,
+    )
+    lagging_piece_bytes: int = setting(
+        MIB,
+        "Largest answer to such a consumer meanwhile. Each MiB holds the event loop up for about "
+        "1 ms; smaller answers cost requests, and CPU for each.",
+        minimum=64 * 1024,
+    )
+    lagging_loop_lag_ms: float = setting(
+        2.0,
+        "An event loop that is later than this halves what such consumers get. Higher: they catch "
+        "up sooner beside a busy node, and the others wait longer.",
+        minimum=0.5,
+    )
+    lagging_wait_ms_max: int = setting(
+        10_000,
+        "Longest wait of such a fetch for its turn; then it goes, whatever the rate. Keep it below "
+        "the clients' request time-out. Lower: many hundreds of them at a time slow the others.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

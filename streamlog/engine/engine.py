@@ -26,6 +26,7 @@ from streamlog.engine.early_room import EarlyRoom
 from streamlog.engine.fetcher import Fetcher
 from streamlog.engine.group import Group, confirm
 from streamlog.engine.group_commit import GroupCommit
+from streamlog.engine.lagging_turns import LaggingTurns
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.object_writer import ObjectWriter
@@ -135,12 +136,24 @@ class Engine:
                 parts.random,
                 metrics,
             )
+        self.turns = LaggingTurns(config.read, self.background, parts.clock, metrics)
         self.sequencer = Sequencer(
-            append, self.budget, self.group_commit or self.uploader, parts.clock, metrics
+            append,
+            self.budget,
+            self.group_commit or self.uploader,
+            parts.clock,
+            metrics,
+            self.turns.others,
         )
         self.blocks = BlockReader(parts.store, parts.offload, config.read, self.background, metrics)
         self.fetcher = Fetcher(
-            parts.metadata, self.blocks, config.read, self.background, parts.clock, metrics
+            parts.metadata,
+            self.blocks,
+            config.read,
+            self.background,
+            parts.clock,
+            metrics,
+            self.turns,
         )
         metrics.queue_bytes_bound.set(config.append.append_bytes_max)
         metrics.queue_bytes.set_function(lambda: self.budget.used_bytes)
@@ -292,6 +305,7 @@ class Engine:
             _closed,
             lambda: OutcomeUnknown("the engine was closed before the append was confirmed"),
         )
+        self.turns.close()
         await self.background.close()
 
     def _recover(self, wal: WriteAheadLog, read: Found) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from streamlog.engine.block_reader import BlockReader
 from streamlog.engine.cold_reader import ColdReader, ReaderMetadata
 from streamlog.engine.config import ReadConfig
+from streamlog.engine.lagging_turns import LaggingTurns
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read_checks import check_offsets
 from streamlog.engine.stream_core import StreamCore
@@ -18,6 +21,7 @@ from streamlog.model.batch import (
     FetchContext,
     FetchResult,
     StoredBatch,
+    Turn,
 )
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import parts_size
@@ -33,9 +37,11 @@ class Fetcher:
         background: Background,
         clock: Clock,
         metrics: EngineMetrics,
+        turns: LaggingTurns,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
+        self._turns = turns
         self._cold = ColdReader(metadata, blocks, config, background, clock)
 
     async def fetch(
@@ -46,11 +52,14 @@ class Fetcher:
         tail = core.tail
         if tail.first <= start < end:
             self._metrics.cache_hits.labels("tail").inc()
+            self._turns.others()
             entries = tail.read(start, end, max_bytes)
             return FetchResult(tuple([_stored(entry) for entry in entries]), True)
         batches: list[StoredBatch] = []
         size, position = 0, start
         if start < end:
+            if context.turn is not Turn.AT_ONCE:
+                return await self._in_turn(core, start, end, max_bytes, context)
             self._metrics.cache_misses.labels("tail").inc()
         while position < end and (size < max_bytes or not batches):
             if tail.first <= position:
@@ -59,15 +68,10 @@ class Fetcher:
                 ]
             else:
                 try:
-                    async with asyncio.timeout(self._delay_s(context)):
+                    async with self._until_deadline(core, context):
                         found = await self._cold.read(
                             core, position, end, max_bytes - size, context
                         )
-                except TimeoutError:
-                    raise StoreUnavailable(
-                        f"stream {core.stream_id} could not be read before the deadline; retry",
-                        operation="get",
-                    ) from None
                 except StreamlogError:
                     # What came before the failure is handed out; the next fetch meets it.
                     if not batches:
@@ -78,6 +82,22 @@ class Fetcher:
             size += sum([parts_size(batch.parts) for batch in found])
             position = batches[-1].end_offset
         return FetchResult(tuple(batches), False)
+
+    async def _in_turn(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> FetchResult:
+        """A read out of objects that gives way to others; what follows in the tail comes next."""
+        if context.turn is Turn.LEAVE and not self._turns.is_free:
+            return FetchResult((), is_paced=True)
+        async with (
+            self._until_deadline(core, context),
+            self._turns.turn(max_bytes) as turn,
+        ):
+            check_offsets(core, start, end)
+            plain = dataclasses.replace(context, turn=Turn.AT_ONCE)
+            found = await self.fetch(core, start, end, turn.bytes_max, plain)
+            turn.used_bytes = sum([parts_size(batch.parts) for batch in found.batches])
+        return dataclasses.replace(found, is_paced=turn.is_paced)
 
     async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
         """As Stream.attributes."""
@@ -101,8 +121,20 @@ class Fetcher:
             position = found[-1].base_offset + found[-1].record_count
         return found
 
-    def _delay_s(self, context: FetchContext) -> float | None:
-        return None if context.deadline is None else context.deadline - self._clock.monotonic()
+    @asynccontextmanager
+    async def _until_deadline(self, core: StreamCore, context: FetchContext) -> AsyncIterator[None]:
+        """Errors: StoreUnavailable when the context's deadline passes first."""
+        if context.deadline is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(context.deadline - self._clock.monotonic()):
+                yield
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"stream {core.stream_id} could not be read before the deadline; retry",
+                operation="get",
+            ) from None
 
 
 def _stored(entry: StreamEntry) -> StoredBatch:

@@ -102,3 +102,24 @@ class EngineMetrics:
         self.block_bytes = Gauge(
             "streamlog_engine_block_cache_bytes", "Bytes in the block cache.", registry=registry
         )
+        self.lagging_waiting = Gauge(
+            "streamlog_engine_lagging_waiting",
+            "Fetches behind the tail cache that wait for their turn.",
+            registry=registry,
+        )
+        self.lagging_rate = Gauge(
+            "streamlog_engine_lagging_bytes_per_second",
+            "What consumers behind the tail cache may read now, all together; +Inf while nobody "
+            "else is served.",
+            registry=registry,
+        )
+        self.lagging_bytes = Counter(
+            "streamlog_engine_lagging_bytes",
+            "Bytes read by consumers behind the tail cache while others were served.",
+            registry=registry,
+        )
+        self.lagging_wait_seconds = Counter(
+            "streamlog_engine_lagging_wait_seconds",
+            "Time that their fetches waited for their turn.",
+            registry=registry,
+        )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.budget import Budget, BudgetReservation, Waiter
@@ -54,8 +55,10 @@ class Sequencer:
         sink: Sink,
         clock: Clock,
         metrics: EngineMetrics,
+        on_append: Callable[[], None],
     ) -> None:
         self._config = config
+        self._on_append = on_append
         self._budget = budget
         self._sink = sink
         self._clock = clock
@@ -213,6 +216,7 @@ class Sequencer:
         charge: int,
         size_bytes: int,
     ) -> None:
+        self._on_append()
         base = core.next
         expected = context.expected_next_offset
         if expected is not None and expected != base:

@@ -66,6 +66,7 @@ class LogFetch:
     """Whole record batches from the one that contains the offset; `parts` joined are their bytes.
 
     `batches` is how many, `next_offset` follows the last one (the offset asked for when empty).
+    `is_paced`: others go first; answer with what there is.
     """
 
     parts: Parts
@@ -76,6 +77,7 @@ class LogFetch:
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
+    is_paced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 
 from streamlog.errors import Internal, StreamlogError
 from streamlog.log.segment import SharedLogSegment
-from streamlog.model.batch import FetchContext
+from streamlog.model.batch import FetchContext, Turn
 from streamlog.model.stream import Stream
 from streamlog.runtime.buffers import Buffer, parts_size
 
 
 @dataclass(slots=True)
 class BatchesRead:
-    """Whole batches; `next_offset` follows the last one."""
+    """Whole batches; `next_offset` follows the last one. `is_paced` as in FetchResult."""
 
     next_offset: int
     parts: list[Buffer] = field(default_factory=list)
     size_bytes: int = 0
     batches: int = 0
+    is_paced: bool = False
 
 
 async def fetch_batches(
@@ -35,8 +36,9 @@ async def fetch_batches(
 ) -> BatchesRead:
     """Batches from the one with `offset` up to `end_offset` (exclusive), at most `max_bytes`.
 
-    `min_one_batch` returns the first one even when it is larger. `segments` may lose its first ones
-    meanwhile. Errors: those of Stream.fetch.
+    `min_one_batch` returns the first one even when it is larger, and waits where others go first;
+    without it nothing comes then. `segments` may lose its first ones meanwhile. Errors: those of
+    Stream.fetch.
     """
     read = BatchesRead(offset)
     while read.next_offset < end_offset:
@@ -46,7 +48,8 @@ async def fetch_batches(
         position = read.next_offset
         segment, run_end = _run(segments, position, end_offset, room)
         shift = segment.data_shift
-        context = FetchContext(deadline=deadline, lagging=not segment.is_active)
+        turn = Turn.WAIT if min_one_batch and not read.batches else Turn.LEAVE
+        context = FetchContext(deadline=deadline, lagging=not segment.is_active, turn=turn)
         try:
             result = await streams[segment.data.stream_id].fetch(
                 position + shift, run_end + shift, max(room, 1), context
@@ -64,6 +67,9 @@ async def fetch_batches(
             read.size_bytes += size
             read.batches += 1
             read.next_offset = batch.end_offset - shift
+        if result.is_paced:
+            read.is_paced = True
+            return read
         if read.next_offset == position:
             raise Internal(
                 f"stream {segment.data.stream_id} returned nothing at {position + shift}"

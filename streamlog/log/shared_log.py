@@ -225,6 +225,7 @@ class SharedLog(AbstractLog):
             high_watermark=self._high_watermark,
             last_stable_offset=self.last_stable_offset,
             log_start_offset=self._log_start,
+            is_paced=read.is_paced,
         )
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:

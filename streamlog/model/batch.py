@@ -89,6 +89,17 @@ class AppendContext:
     reservation: Reservation | None = None
 
 
+class Turn(IntEnum):
+    """What a fetch does that needs objects while appends or tail reads are under way."""
+
+    AT_ONCE = 0
+    """It goes on: somebody inside waits for it."""
+    WAIT = 1
+    """It waits for its turn, and returns a piece."""
+    LEAVE = 2
+    """Where it would have to wait it returns nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class FetchContext:
     """How one fetch is carried out. `deadline` as in AppendContext.
@@ -100,6 +111,7 @@ class FetchContext:
     priority: Priority = Priority.NORMAL
     trace_id: str = ""
     lagging: bool = False
+    turn: Turn = Turn.AT_ONCE
 
 
 APPEND = AppendContext()
@@ -119,11 +131,13 @@ class FetchResult:
     """Batches in order, without a gap; empty when start == end.
 
     The first one contains the start asked for and may begin before it; the last may pass the size
-    hint and the end.
+    hint and the end. `is_paced`: others go first, so this is a piece, or nothing (Turn.LEAVE);
+    answer with what there is.
     """
 
     batches: tuple[StoredBatch, ...]
     from_cache: bool = False
+    is_paced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
