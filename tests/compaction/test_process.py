@@ -71,7 +71,7 @@ def settings(path: Path, rate: int = FAST, store_url: str | None = None) -> Work
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 150))
 
 
 async def made_streams(path: Path, offload: ThreadOffload) -> Streams:
@@ -274,6 +274,7 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
             compaction=dataclasses.replace(
                 BY_HAND.compaction,
                 compaction_process="process",
+                worker_nice=0,
                 compaction_rate_max_bytes_per_s=SLOW,
                 object_bytes_max=24 * 1024,
                 spec_bytes_max=1 << 20,
