@@ -379,7 +379,9 @@ class OutcomeUnknown(StreamlogError):
 
 
 class WalPending(StreamlogError):
-    """Acknowledged bytes of the stream lie only on another node's disk."""
+    """Acknowledged bytes lie only in a write-ahead log: another node's, or one whose streams the
+    metadata has otherwise.
+    """
 
     code = ErrorCode.WAL_PENDING
 

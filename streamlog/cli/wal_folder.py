@@ -11,15 +11,18 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 import streamlog
+from streamlog.engine.after_recovery import Claim, Fate, is_doubtful, judge
 from streamlog.engine.cluster import read_cluster_id
 from streamlog.engine.config import StreamEngineConfig
+from streamlog.engine.recovery import is_ours
 from streamlog.errors import Conflict, Corrupt, DataInUse, ForeignCluster, Invalid
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.fold import Fold
-from streamlog.metadata.interface import Tenure
+from streamlog.metadata.interface import Recovery, Tenure
 from streamlog.metadata.keys import lease, node
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.loader import Loader
+from streamlog.metadata.open import read_recovery
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.lockfile import check_free
 from streamlog.runtime.offload import Lane, ThreadOffload
@@ -51,8 +54,9 @@ class Places:
 class StreamShare:
     """Neighbouring appends of one stream that are in the same state; bytes of payloads.
 
-    stored: committed as well. pending: acknowledged, nowhere else. elsewhere: another node took the
-    stream and went on without them. gone: there is no such stream. Empty: not known.
+    stored: committed as well. pending: acknowledged, nowhere else; a start with the log, or an
+    upload, brings it back. elsewhere: another node took the stream and went on without them. gone:
+    there is no such stream. Empty: not known.
     """
 
     stream_id: int
@@ -91,14 +95,15 @@ async def look(folder: Path, places: Places | None, config: StreamEngineConfig) 
     offload = ThreadOffload()
     try:
         content = await offload.run(Lane.WAL, _inspected, folder)
-        fold = None
+        fold, recovery = None, None
         if places is not None:
             async with _metadata(places, offload) as (kv, cluster_id):
                 _check_cluster(content, cluster_id, places)
                 fold = await _fold(kv, cluster_id, places, config, offload)
+                recovery = await _recovery(kv, cluster_id)
     finally:
         await offload.close()
-    return Seen(content, _user(folder), shares(content, fold))
+    return Seen(content, _user(folder), shares(content, fold, recovery))
 
 
 async def upload(
@@ -133,9 +138,10 @@ async def upload(
             if cluster_id is not None and not force and is_shared(places.meta, places.store):
                 await check_away(kv, cluster_id, node_id)
             fold = await _fold(kv, cluster_id, places, config, offload)
+            recovery = await _recovery(kv, cluster_id)
     finally:
         await offload.close()
-    states = shares(content, fold)
+    states = shares(content, fold, recovery)
     done = [one for one in states if one.state == PENDING]
     appends, size_bytes = sum(one.appends for one in done), sum(one.size_bytes for one in done)
     say(f"… uploading {appends} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
@@ -207,11 +213,14 @@ async def _drain(
         reporter.cancel()
 
 
-def shares(content: WalContent, fold: Fold | None) -> list[StreamShare]:
+def shares(
+    content: WalContent, fold: Fold | None, recovery: Recovery | None = None
+) -> list[StreamShare]:
     """Per stream, in order of offsets."""
     found: list[StreamShare] = []
+    claims = _claims(content, recovery)
     for entry in sorted(content.entries, key=lambda e: (e.stream_id, e.base_offset, e.sequence)):
-        state = _state(entry, content, fold)
+        state = _state(entry, content, fold, claims.get(entry.stream_id), recovery)
         last = found[-1] if found else None
         if (
             last is not None
@@ -242,16 +251,43 @@ def shares(content: WalContent, fold: Fold | None) -> list[StreamShare]:
     return found
 
 
-def _state(entry: SeenEntry, content: WalContent, fold: Fold | None) -> str:
+def _claims(content: WalContent, recovery: Recovery | None) -> dict[int, Claim]:
+    """Of streams that rebuilt metadata may not know."""
+    claims: dict[int, Claim] = {}
+    named = content.identity.tenures if content.identity is not None else frozenset()
+    for entry in content.entries:
+        if is_doubtful(recovery, entry.tenure, named):
+            at = entry.base_offset, entry.end_offset, entry.epoch
+            claims.setdefault(entry.stream_id, Claim(*at)).add(*at)
+    return claims
+
+
+def _state(
+    entry: SeenEntry,
+    content: WalContent,
+    fold: Fold | None,
+    claim: Claim | None,
+    recovery: Recovery | None,
+) -> str:
     if fold is None:
         return ""
     row = fold.row(entry.stream_id)
-    if row is None:
-        return GONE
-    if entry.end_offset <= row.end:
-        return STORED
     known = content.identity.tenures if content.identity is not None else frozenset()
-    return PENDING if row.holder in known or row.holder == entry.tenure else ELSEWHERE
+    is_held = row is not None and (
+        row.holder == entry.tenure or is_ours(row.holder, entry.tenure, known)
+    )
+    if claim is not None and recovery is not None:
+        fate = judge(claim, row, recovery, is_held=is_held)
+        is_held = fate in (Fate.CREATE, Fate.OPEN, Fate.HELD)
+    if row is not None and entry.end_offset <= row.end:
+        return STORED
+    if is_held:
+        return PENDING
+    return GONE if row is None else ELSEWHERE
+
+
+async def _recovery(kv: KVStore, cluster_id: str | None) -> Recovery | None:
+    return None if cluster_id is None else await read_recovery(kv, prefix_of(cluster_id))
 
 
 def _inspected(folder: Path) -> WalContent:

@@ -17,6 +17,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry
 
 from streamlog.cache.tail import TailCache
+from streamlog.engine.after_recovery import Settled, carry_out, settle
 from streamlog.engine.block_reader import BlockReader
 from streamlog.engine.budget import Budget
 from streamlog.engine.closing import ClosePolicy
@@ -166,7 +167,9 @@ class Engine:
         return self.tails.held_bytes
 
     async def start(self) -> None:
-        """Recovers, then takes appends. Errors: WalPending, Corrupt, TenureFenced, Unavailable."""
+        """Recovers, then takes appends. Errors: WalPending, Corrupt, Conflict, TenureFenced,
+        Unavailable.
+        """
         metadata, wal = self.metadata, self.parts.wal
         metadata.on_stream_lost(self.lost)
         if wal is not None:
@@ -174,6 +177,7 @@ class Engine:
             if self.group_commit is not None or wal.live_bytes:
                 await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
             found = await read_wal(wal, metadata, held)
+            settled = await self._settle(found)
 
             async def give_up() -> None:
                 # Of a tenure that this WAL names later, whose streams did not come from here, the
@@ -183,6 +187,9 @@ class Engine:
                     await wal.persist_release()
 
             await metadata.take_over_previous(held, before_taking=give_up)
+            if settled is not None:
+                await carry_out(settled, metadata)
+                await wal.forget_tenures(frozenset(found.doubtful))
             self._recover(wal, found)
         else:
             await metadata.take_over_previous(frozenset())
@@ -308,8 +315,21 @@ class Engine:
         self.turns.close()
         await self.background.close()
 
+    async def _settle(self, found: Found) -> Settled | None:
+        """Sorts out what metadata that was rebuilt may not know. Errors: WalPending."""
+        if not found.claims:
+            return None
+        settled = await settle(
+            found.claims,
+            frozenset(found.held),
+            self.metadata,
+            accept_data_loss=self.config.wal.accept_data_loss,
+        )
+        found.leave_out(settled.left)
+        return settled
+
     def _recover(self, wal: WriteAheadLog, read: Found) -> None:
-        found = place(read, self.metadata)
+        found = place(read, self.metadata, accept_data_loss=self.config.wal.accept_data_loss)
         if read.groups:
             self.foreign |= read.foreign
         overhead = self.config.append.batch_overhead_bytes

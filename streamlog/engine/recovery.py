@@ -3,7 +3,8 @@
 `read_wal` before this tenure takes the streams that earlier tenures of its node hold, `place` when
 the fold shows it as their holder. For each entry, in WAL order:
 1. its stream is gone, or another node's, or was last held by a later tenure than the entry's that
-   had another WAL: skipped and logged; whoever moved it accepted the loss;
+   had another WAL: skipped and logged; whoever moved it accepted the loss. Where the metadata was
+   rebuilt since the entry, `after_recovery` decides;
 2. it ends at or before the stream's end in the fold: it was committed;
 3. it starts at the current end: taken;
 4. it overlaps what was taken, with the same or an older epoch: a second copy of a write that failed
@@ -19,6 +20,7 @@ import dataclasses
 import logging
 from dataclasses import dataclass, field
 
+from streamlog.engine.after_recovery import Claim, is_doubtful
 from streamlog.engine.group import Group, Pending
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import Corrupt
@@ -33,10 +35,11 @@ log = logging.getLogger(__name__)
 class _Taken:
     """What one stream gets back; entries meet, from the fold's end on."""
 
-    __slots__ = ("end", "entries", "row")
+    __slots__ = ("end", "entries", "is_cut_off", "row")
 
     def __init__(self, row: StreamRow) -> None:
         self.row = row
+        self.is_cut_off = False
         self.end = row.end
         self.entries: list[StreamEntry] = []
 
@@ -48,11 +51,34 @@ class _Taken:
 
 @dataclass(slots=True)
 class Found:
-    """The WAL's groups, without what is not to be replayed: streams in `foreign`."""
+    """The WAL's groups, without what is not to be replayed: streams in `foreign`.
+
+    `claims`: streams with appends from before the metadata was rebuilt, by tenures in `doubtful`;
+    of those in `held` this WAL's tenures are the holders.
+    """
 
     groups: list[tuple[int, list[StreamEntry]]] = field(default_factory=list)
     foreign: set[int] = field(default_factory=set)
     last_sequence: int = 0
+    claims: dict[int, Claim] = field(default_factory=dict)
+    doubtful: set[Tenure] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
+
+    def claim(self, entry: StreamEntry, *, is_held: bool) -> None:
+        start, end = entry.base_offset, entry.end_offset
+        known = self.claims.setdefault(entry.stream_id, Claim(start, end, entry.epoch))
+        known.add(start, end, entry.epoch)
+        if is_held:
+            self.held.add(entry.stream_id)
+
+    def leave_out(self, streams: set[int]) -> None:
+        """They are not replayed."""
+        self.foreign |= streams
+        kept = (
+            (sequence, [entry for entry in entries if entry.stream_id not in streams])
+            for sequence, entries in self.groups
+        )
+        self.groups = [(sequence, entries) for sequence, entries in kept if entries]
 
 
 class Replay:
@@ -70,9 +96,15 @@ async def read_wal(wal: WriteAheadLog, metadata: Metadata, named: frozenset[Tenu
     async for group in wal.recover():
         found.last_sequence = group.sequence
         entries = []
+        may_be_unknown = is_doubtful(metadata.recovery, group.tenure, named)
+        if may_be_unknown:
+            found.doubtful.add(group.tenure)
         for entry in group.entries:
             row = metadata.stream(entry.stream_id)
-            if row is not None and _is_ours(row.holder, group.tenure, named):
+            is_held = row is not None and is_ours(row.holder, group.tenure, named)
+            if may_be_unknown:
+                found.claim(entry, is_held=is_held)
+            if is_held or may_be_unknown:
                 entries.append(entry)
             elif entry.stream_id not in found.foreign:
                 found.foreign.add(entry.stream_id)
@@ -85,8 +117,8 @@ async def read_wal(wal: WriteAheadLog, metadata: Metadata, named: frozenset[Tenu
     return found
 
 
-def _is_ours(holder: Tenure, writer: Tenure, named: frozenset[Tenure]) -> bool:
-    """Whether what `writer` left in the WAL still belongs to a stream of `holder`.
+def is_ours(holder: Tenure, writer: Tenure, named: frozenset[Tenure]) -> bool:
+    """Whether what `writer` left in a WAL that names `named` still belongs to a stream of `holder`.
 
     A holder that came later, with another WAL, got the stream from somebody who had given it up. An
     earlier one is what recovered metadata says: it does not know of the writer.
@@ -94,8 +126,11 @@ def _is_ours(holder: Tenure, writer: Tenure, named: frozenset[Tenure]) -> bool:
     return holder.node_id == writer.node_id and (holder in named or holder < writer)
 
 
-def place(found: Found, metadata: Metadata) -> Replay:
-    """What goes to the store, under this tenure's epochs. Errors: Corrupt."""
+def place(found: Found, metadata: Metadata, *, accept_data_loss: bool = False) -> Replay:
+    """What goes to the store, under this tenure's epochs.
+
+    Errors: Corrupt; where loss is accepted, a stream ends before what does not fit.
+    """
     result = Replay()
     taken: dict[int, _Taken | None] = {}
     places: list[tuple[int, list[StreamEntry]]] = []
@@ -110,7 +145,17 @@ def place(found: Found, metadata: Metadata) -> Replay:
                 if mine is None:
                     found.foreign.add(stream_id)
             stream = taken[stream_id]
-            if stream is not None and _place(stream, entry, sequence):
+            if stream is None or stream.is_cut_off:
+                continue
+            try:
+                is_placed = _place(stream, entry, sequence)
+            except Corrupt as error:
+                if not accept_data_loss:
+                    raise
+                log.warning("acknowledged appends are given up: %s", error)
+                stream.is_cut_off = True
+                continue
+            if is_placed:
                 placed.append(entry)
         if placed:
             places.append((sequence, placed))
@@ -163,7 +208,8 @@ def _wrong(entry: StreamEntry, sequence: int, why: str) -> Corrupt:
         f"the write-ahead log's group {sequence} has an append to stream {entry.stream_id} at "
         f"offset {entry.base_offset} (epoch {entry.epoch}) that does not fit: {why}. "
         "An acknowledged append is missing: restore the WAL folder and the metadata that belong "
-        "together",
+        "together; or start once with --set engine.wal.accept_data_loss=true, which gives up what "
+        "does not fit",
         object_key=f"wal:{sequence}",
         start=entry.base_offset,
         end=entry.end_offset,

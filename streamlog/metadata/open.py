@@ -17,6 +17,8 @@ from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.follower import Follower
 from streamlog.metadata.garbage import Garbage
 from streamlog.metadata.id_allocator import BlockTaker, ObjectIdAllocator, StreamIds
+from streamlog.metadata.interface import Recovery
+from streamlog.metadata.keys import recovery
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.loader import Loader, State
@@ -75,6 +77,7 @@ async def open_metadata(
     )
     loader = Loader(kv, store, prefix, offload)
     state = await _load(loader, retry)
+    rebuilt = await _recovery(kv, prefix, retry)
     follower = Follower(kv, prefix, loader, state, registered.tenure, retry, offload, metrics)
     reader = BlockReader(store, config.block_cache_bytes)
     ids = ObjectIds(registered.object_block, config.put_window)
@@ -104,6 +107,7 @@ async def open_metadata(
         kv,
         prefix,
         registered.fence,
+        rebuilt,
         follower=follower,
         committer=committer,
         mover=Mover(
@@ -164,3 +168,18 @@ async def _load(loader: Loader, retry: Retry) -> State:
             return await loader.load()
         except StreamlogError as error:
             await backoff.after(error)
+
+
+async def _recovery(kv: KVStore, prefix: bytes, retry: Retry) -> Recovery | None:
+    backoff = retry.bounded()
+    while True:
+        try:
+            return await read_recovery(kv, prefix)
+        except StreamlogError as error:
+            await backoff.after(error)
+
+
+async def read_recovery(kv: KVStore, prefix: bytes) -> Recovery | None:
+    """Errors: Corrupt, UnsupportedVersion, MetadataUnavailable."""
+    found = await kv.get(recovery.key(prefix))
+    return None if found is None else recovery.decode(found.value)

@@ -18,7 +18,7 @@ from streamlog.kvstore.interface import Compare, Get, KeyValue, KVStore, Put, Re
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import fence, head, id_block, lease, node
+from streamlog.metadata.keys import fence, head, id_block, lease, node, recovery
 from streamlog.runtime.clock import Clock
 
 NODE_ID_MAX = (1 << 31) - 1
@@ -102,9 +102,14 @@ async def _attempt(
     """None: another registration was faster."""
     node_key = node.key(prefix, node_id)
     counter_key = id_block.counter_key(prefix, id_block.OBJECTS)
-    read = await kv.txn([], [Get(node_key), Get(counter_key)])
-    node_kv, counter_kv = _first(read.responses[0]), _first(read.responses[1])
-    old_epoch = node.decode(node_kv.value).node_epoch if node_kv else 0
+    read = await kv.txn([], [Get(node_key), Get(counter_key), Get(recovery.key(prefix))])
+    node_kv, counter_kv, recovery_kv = map(_first, read.responses)
+    old_epoch = 0
+    if node_kv is not None:
+        old_epoch = node.decode(node_kv.value).node_epoch
+    elif recovery_kv is not None:
+        # The rebuilt metadata may have forgotten this node, whose WAL names its tenures.
+        old_epoch = recovery.decode(recovery_kv.value).node_epoch_max
     block = 1 + (id_block.decode_counter(counter_kv.value) if counter_kv else 0)
     tenure, old = Tenure(node_id, old_epoch + 1), Tenure(node_id, old_epoch)
     old_key = fence.key(prefix, old)

@@ -38,6 +38,7 @@ from streamlog.metadata.interface import (
     LiveRange,
     ObjectRow,
     Orphans,
+    Recovery,
     StreamRow,
     Tenure,
 )
@@ -68,6 +69,7 @@ class TenureMetadata:
         kv: KVStore,
         prefix: bytes,
         own_fence: fence.Fence,
+        recovery: Recovery | None,
         *,
         follower: Follower,
         committer: Committer,
@@ -87,6 +89,7 @@ class TenureMetadata:
         self._kv = kv
         self._prefix = prefix
         self._own_fence = own_fence
+        self._recovery = recovery
         self._follower = follower
         self._committer = committer
         self._mover = mover
@@ -128,6 +131,10 @@ class TenureMetadata:
     @property
     def cluster_id(self) -> str:
         return self._cluster_id
+
+    @property
+    def recovery(self) -> Recovery | None:
+        return self._recovery
 
     @property
     def tenure(self) -> Tenure:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format import commit_record
 from streamlog.kvstore.interface import KVStore, prefix_end
-from streamlog.metadata.keys import checkpoint, counter, fence, head, id_block, move, node
+from streamlog.metadata.keys import (
+    checkpoint,
+    counter,
+    fence,
+    head,
+    id_block,
+    move,
+    node,
+    recovery,
+)
 
 PAGE_KEYS = 128
 VERSIONS = {
@@ -16,6 +25,7 @@ VERSIONS = {
     b"k": ("the checkpoint key", checkpoint.VERSION),
     b"m": ("a move", move.VERSION),
     b"n": ("a node", node.VERSION),
+    b"r": ("the metadata's recovery", recovery.VERSION),
     b"x": ("the compaction counter", counter.VERSION),
 }
 """By the letter that its keys begin with, in the order of keys."""

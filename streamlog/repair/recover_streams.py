@@ -102,7 +102,9 @@ class StreamRecovery:
 
         Errors: Corrupt (a checkpoint file), StoreUnavailable.
         """
+        self._recovered.knows_deletions = not self._trims_are_lost
         if self._view is not None:
+            self._recovered.from_revision = self._view.revision
             await self._take_known(self._view)
         await self._read_unknown()
         for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):

@@ -28,7 +28,11 @@ class RecoveredStream:
 
 @dataclass(slots=True)
 class Recovered:
-    """`values`: the users' key space, namespace and name → value. Highest numbers ever seen."""
+    """`values`: the users' key space, namespace and name → value. Highest numbers ever seen.
+
+    `from_revision`: of the metadata that it began with, 0 for none. `knows_deletions`: no newer
+    ones were lost that could have been read.
+    """
 
     cluster_id: str
     streams: dict[int, RecoveredStream] = field(default_factory=dict)
@@ -40,6 +44,8 @@ class Recovered:
     object_id_max: int = 0
     stream_id_max: int = 0
     revision_max: int = 0
+    from_revision: int = 0
+    knows_deletions: bool = True
 
     def saw_tenure(self, tenure: Tenure) -> None:
         known = self.node_epochs.get(tenure.node_id, 0)

@@ -2,7 +2,7 @@
 
 1. What an earlier attempt left is deleted. Without the cluster's name no node opens the metadata.
 2. The files go into the store under a name that was never used.
-3. Keys follow: values, nodes, fences, counters, `k`.
+3. Keys follow: values, nodes, fences, counters, what was before (`r`), `k`.
 4. The cluster's name makes it whole.
 Everything that may have been in use and was not seen is passed over: epochs, ids, the revision.
 """
@@ -22,8 +22,8 @@ from streamlog.metadata.checkpoint_files import BlockReader, Levels
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold import Fold, Info
 from streamlog.metadata.generation import SPAN_MAX, NewObjectEntry
-from streamlog.metadata.interface import EPOCH_MAX, Tenure
-from streamlog.metadata.keys import checkpoint, fence, head, id_block, node
+from streamlog.metadata.interface import EPOCH_MAX, RECOVERED_EPOCHS, Recovery, Tenure
+from streamlog.metadata.keys import checkpoint, fence, head, id_block, node, recovery
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
@@ -31,7 +31,7 @@ from streamlog.repair.recovered import Recovered
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 
-EPOCHS_AHEAD = 1000
+EPOCHS_AHEAD = RECOVERED_EPOCHS
 """Opens of a stream, and starts of a node, that left no trace in the store."""
 BLOCKS_AHEAD = 1024
 """Id blocks that were handed out and of which no id was seen."""
@@ -137,17 +137,30 @@ def _puts(recovered: Recovered, fold: Fold, prefix: bytes, now_ms: int) -> list[
     for tenure in sorted(fold.held):
         puts.append(Put(fence.key(prefix, tenure), fence.encode(sealed)))
         puts.append(Put(head.key(prefix, tenure), head.encode(0)))
-    for node_id, epoch in sorted(recovered.node_epochs.items()):
+    # The same for all: so one number tells tenures from before from those after, of nodes too that
+    # left no trace.
+    node_epoch_max = max(recovered.node_epochs.values(), default=0) + EPOCHS_AHEAD
+    for node_id in sorted(recovered.node_epochs):
         if node_id != WRITER_NODE:
-            known = node.Node(epoch + EPOCHS_AHEAD, False, window)
+            known = node.Node(node_epoch_max, False, window)
             puts.append(Put(node.key(prefix, node_id), node.encode(known)))
-    for kind, highest in (
-        (id_block.OBJECTS, recovered.object_id_max),
-        (id_block.STREAMS, recovered.stream_id_max),
-    ):
-        blocks = (highest >> kind.block_bits) + BLOCKS_AHEAD
+    object_blocks = _blocks_ahead(id_block.OBJECTS, recovered.object_id_max)
+    stream_blocks = _blocks_ahead(id_block.STREAMS, recovered.stream_id_max)
+    for kind, blocks in ((id_block.OBJECTS, object_blocks), (id_block.STREAMS, stream_blocks)):
         puts.append(Put(id_block.counter_key(prefix, kind), id_block.encode_counter(blocks)))
+    rebuilt = Recovery(
+        recovered.knows_deletions,
+        now_ms,
+        recovered.from_revision,
+        node_epoch_max,
+        (object_blocks + 1) << id_block.OBJECTS.block_bits,
+    )
+    puts.append(Put(recovery.key(prefix), recovery.encode(rebuilt)))
     return puts
+
+
+def _blocks_ahead(kind: id_block.IdKind, highest: int) -> int:
+    return (highest >> kind.block_bits) + BLOCKS_AHEAD
 
 
 async def _put_all(kv: KVStore, puts: Sequence[Put]) -> None:

@@ -35,6 +35,13 @@ class WalConfig:
         minimum=1,
     )
 
+    accept_data_loss: bool = setting(
+        False,
+        "Start although the log holds acknowledged appends that have no place in the metadata, "
+        "after a recovery or with the wrong folder: they are given up, with a warning. Without it "
+        "the node does not start then. For one start, with a copy of the folder kept.",
+    )
+
     def __post_init__(self) -> None:
         if self.file_bytes % ALIGNMENT:
             raise InvalidConfig(f"file_bytes must be a multiple of {ALIGNMENT}")

@@ -291,6 +291,21 @@ class WriteAheadLog:
         except OSError as error:
             raise self._typed(error, "stating the release in the write-ahead log") from error
 
+    async def forget_tenures(self, tenures: frozenset[Tenure]) -> None:
+        """They are not named any more, on return: who holds their streams asks for them no longer.
+
+        Their groups stay until they are released. Errors: DiskFull, StoreUnavailable.
+        """
+
+        def without(identity: WalIdentity | None) -> WalIdentity:
+            assert identity is not None
+            return replace(identity, tenures=identity.tenures - tenures)
+
+        try:
+            await self._keeper.change(without)
+        except OSError as error:
+            raise self._typed(error, "forgetting tenures in the write-ahead log") from error
+
     async def close(self) -> None:
         """Waits for groups under way; those that wait for room are told Closed.
 

@@ -42,7 +42,7 @@ from streamlog.format.compaction_record import CompactionRecord, Output
 from streamlog.format.rows import ObjectRow, Placement
 from streamlog.format.sealed import seal
 from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
-from streamlog.metadata.interface import StreamEpoch, Tenure
+from streamlog.metadata.interface import Recovery, StreamEpoch, Tenure
 from streamlog.metadata.keys import (
     checkpoint,
     counter,
@@ -54,6 +54,7 @@ from streamlog.metadata.keys import (
     move,
     node,
     pin,
+    recovery,
 )
 from streamlog.metadata.keys import record as record_key
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
@@ -192,6 +193,11 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     "compactions": (7, counter.encode, counter.decode),
     "owner": (T, id_block.encode_owner, id_block.decode_owner),
     "pin": (Pin(44, "spark job"), pin.encode, pin.decode),
+    "recovery": (
+        Recovery(True, 1_700_000_000_000, 1 << 33, 2003, 1027 << 20),
+        recovery.encode,
+        recovery.decode,
+    ),
     "late": ((1 << 20, 7 << 20 | 5), late.encode, late.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
     "staged_record": (STAGED_RECORD, commit_record.encode, commit_record.decode),
@@ -265,7 +271,7 @@ def test_damage_is_corrupt(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin", "late"],
+    ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin", "late", "recovery"],
 )
 def test_a_newer_version_is_refused(name: str) -> None:
     value, encode, decode = VALUES[name]

@@ -1,0 +1,282 @@
+"""wal=disk: metadata was rebuilt, and a WAL holds what neither it nor the store knows of."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import streamlog
+from streamlog.engine.after_recovery import Claim, Fate, judge
+from streamlog.engine.config import StreamEngineConfig, UploadConfig
+from streamlog.errors import Corrupt, StreamNotFound, WalPending
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.metadata.interface import Recovery, StreamRow, Tenure
+from streamlog.model.batch import StreamState
+from streamlog.repair.recover import recover
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import Components, OpenEngine
+from tests.repair.cluster import Cluster, append, read, run
+
+WAL = WalConfig(wal_bytes_max=4 << 20, file_bytes=512 << 10)
+CONFIG = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=10**9), wal=WAL)
+"""Nothing is uploaded unless it is asked for."""
+
+
+class DiskCluster(Cluster):
+    """Nodes with a WAL folder each, which outlives them and the metadata."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    @asynccontextmanager
+    async def disk_node(
+        self, node_id: int = 1, *, crash: bool = True, accept_data_loss: bool = False
+    ) -> AsyncIterator[OpenEngine]:
+        async with streamlog.open(
+            "memory://",
+            meta="memory://",
+            wal="disk",
+            wal_dir=self.folder / f"wal{node_id}",
+            node_id=node_id,
+            config=replace(CONFIG, wal=replace(WAL, accept_data_loss=accept_data_loss)),
+            components=Components(store=self.store, kv=self.kv, random=self.random),
+        ) as engine:
+            yield engine
+            if crash:
+                await engine.kill()
+
+    async def rebuild_metadata(self) -> None:
+        self.kv = MemoryKVStore(self.clock)
+        await recover(
+            self.kv, self.store, clock=self.clock, random=self.random, offload=self.offload
+        )
+
+
+async def payloads(engine: OpenEngine, stream_id: int) -> list[bytes]:
+    found = await read(await engine.streams.open_stream(stream_id))
+    return [found[offset] for offset in sorted(found)]
+
+
+def test_a_stream_younger_than_the_checkpoint_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node() as engine:
+            await engine.metadata.checkpoint()
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a", b"b")
+        await cluster.rebuild_metadata()
+        # It is cut short before anything is in the store, then goes on.
+        for number in range(2):
+            async with cluster.disk_node() as engine:
+                assert await payloads(engine, stream.stream_id) == [b"a", b"b"] + [b"c"] * number
+                again = await engine.streams.open_stream(stream.stream_id)
+                await append(again, b"c")
+        async with cluster.disk_node(crash=False) as engine:
+            assert await payloads(engine, stream.stream_id) == [b"a", b"b", b"c", b"c"]
+        await cluster.is_clean()
+
+    run(scenario)
+
+
+def test_a_stream_that_was_destroyed_after_the_rebuild_stays_so(tmp_path: Path) -> None:
+    """A crash lets the WAL forget what it released; its appends are there again at the start."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a")
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node() as engine:
+            shutil.copytree(tmp_path / "wal1", tmp_path / "disk")
+            assert await payloads(engine, stream.stream_id) == [b"a"]
+            await engine.streams.delete_stream(stream.stream_id)
+        shutil.rmtree(tmp_path / "wal1")
+        (tmp_path / "disk").rename(tmp_path / "wal1")
+        async with cluster.disk_node() as engine:
+            with pytest.raises(StreamNotFound):
+                await engine.streams.open_stream(stream.stream_id)
+
+    run(scenario)
+
+
+def test_a_stream_that_is_closed_in_the_checkpoint_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a")
+            await engine.streams.close_stream(stream.stream_id)
+            await engine.metadata.checkpoint()
+            await append(await engine.streams.open_stream(stream.stream_id), b"b")
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node(crash=False) as engine:
+            assert await payloads(engine, stream.stream_id) == [b"a", b"b"]
+        await cluster.is_clean()
+
+    run(scenario)
+
+
+async def moved_since_the_checkpoint(cluster: DiskCluster) -> int:
+    """A stream of node 1 in rebuilt metadata, whose last append lies in node 2's WAL."""
+    async with cluster.disk_node(1) as engine:
+        stream = await engine.streams.create_and_open_stream()
+        await append(stream, b"a")
+        await engine.streams.close_stream(stream.stream_id)
+        await engine.metadata.checkpoint()
+        async with cluster.disk_node(2) as other:
+            await append(await other.streams.open_stream(stream.stream_id), b"b")
+    await cluster.rebuild_metadata()
+    return stream.stream_id
+
+
+def test_a_stream_that_moved_since_the_checkpoint_goes_on_where_its_wal_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        stream_id = await moved_since_the_checkpoint(cluster)
+        async with cluster.disk_node(2, crash=False) as engine:
+            assert await payloads(engine, stream_id) == [b"a", b"b"]
+        await cluster.is_clean()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_appends_whose_place_was_taken_are_not_released_without_a_word(
+    tmp_path: Path, is_longer: bool
+) -> None:
+    """Another node opened the stream first and went on: past them, or not as far."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        stream_id = await moved_since_the_checkpoint(cluster)
+        expected = [b"a"]
+        async with cluster.disk_node(1) as engine:
+            stream = await engine.streams.open_stream(stream_id)
+            if is_longer:
+                expected += [b"c", b"d"]
+                await append(stream, b"c", b"d")
+                await engine.drain()
+        for _ in range(2):
+            with pytest.raises(WalPending, match=f"stream {stream_id}, offsets 1 to 2"):
+                async with cluster.disk_node(2):
+                    pass
+        async with cluster.disk_node(2, accept_data_loss=True):
+            pass
+        async with cluster.disk_node(2), cluster.disk_node(1) as engine:
+            assert await payloads(engine, stream_id) == expected
+
+    run(scenario)
+
+
+def test_the_rest_of_a_stream_whose_beginning_is_lost_is_not_released_without_a_word(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a")
+            await engine.drain()
+            objects = [info.key for info in (await cluster.store.list("data/")).objects]
+            # What a frame says of the release is durable with the next group.
+            await append(stream, b"b")
+        await cluster.store.delete(objects)
+        await cluster.rebuild_metadata()
+        with pytest.raises(WalPending, match=r"offsets 1 to 2.*only its end"):
+            async with cluster.disk_node():
+                pass
+        async with cluster.disk_node(accept_data_loss=True) as engine:
+            with pytest.raises(StreamNotFound):
+                await engine.streams.open_stream(stream.stream_id)
+
+    run(scenario)
+
+
+def test_what_does_not_fit_can_be_given_up(tmp_path: Path) -> None:
+    """The start of the stream's open end is lost with its object, and that loss was accepted."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"a")
+            await engine.drain()
+            await engine.metadata.checkpoint()
+            before = {info.key for info in (await cluster.store.list("data/")).objects}
+            await append(stream, b"b")
+            await engine.drain()
+            new = {info.key for info in (await cluster.store.list("data/")).objects} - before
+            await append(stream, b"c")
+        await cluster.store.delete(sorted(new))
+        await cluster.rebuild_metadata()
+        with pytest.raises(Corrupt, match="accept_data_loss"):
+            async with cluster.disk_node():
+                pass
+        async with cluster.disk_node(accept_data_loss=True) as engine:
+            assert await payloads(engine, stream.stream_id) == [b"a"]
+            await append(await engine.streams.open_stream(stream.stream_id), b"d")
+        async with cluster.disk_node() as engine:
+            assert await payloads(engine, stream.stream_id) == [b"a", b"d"]
+
+    run(scenario)
+
+
+def test_a_node_that_the_rebuilt_metadata_forgot_gets_an_epoch_of_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node(1, crash=False) as engine:
+            await engine.metadata.checkpoint()
+        for _ in range(3):
+            async with cluster.disk_node(7) as engine:
+                stream = await engine.streams.create_and_open_stream()
+                await append(stream, b"a")
+                last = engine.metadata.tenure
+        await cluster.rebuild_metadata()
+        async with cluster.disk_node(7) as engine:
+            assert engine.metadata.tenure > last
+            assert await payloads(engine, stream.stream_id) == [b"a"]
+
+    run(scenario)
+
+
+BEFORE, AFTER = Tenure(2, 1000), Tenure(2, 1001)
+RECOVERY = Recovery(True, 0, 5, 1000, 1 << 30)
+
+
+def row(holder: Tenure, epoch: int, end: int, state: StreamState = StreamState.OPEN) -> StreamRow:
+    return StreamRow(9, epoch, holder, 0, end, state, b"", {})
+
+
+@pytest.mark.parametrize(
+    ("claim", "known", "is_held", "recovery", "fate"),
+    [
+        (Claim(0, 3, 1), None, False, RECOVERY, Fate.CREATE),
+        (Claim(1, 3, 1), None, False, RECOVERY, Fate.DESTROYED),
+        (
+            Claim(1, 3, 1),
+            None,
+            False,
+            replace(RECOVERY, knows_deletions=False),
+            Fate.BEGINNING_LOST,
+        ),
+        (Claim(1, 3, 1), None, False, replace(RECOVERY, from_revision=0), Fate.BEGINNING_LOST),
+        (Claim(1, 3, 1), row(BEFORE, 1001, 1), True, RECOVERY, Fate.HELD),
+        (Claim(1, 3, 1), row(BEFORE, 1001, 1, StreamState.CLOSED), True, RECOVERY, Fate.OPEN),
+        (Claim(1, 3, 1), row(BEFORE, 1001, 3, StreamState.CLOSED), True, RECOVERY, Fate.HELD),
+        (Claim(1, 3, 2), row(BEFORE, 1001, 1), False, RECOVERY, Fate.OPEN),
+        (Claim(1, 3, 2), row(BEFORE, 1001, 3), False, RECOVERY, Fate.STORED),
+        (Claim(1, 3, 2), row(BEFORE, 1003, 1), False, RECOVERY, Fate.STORED),
+        (Claim(1, 3, 2), row(AFTER, 1001, 3), False, RECOVERY, Fate.LOOK),
+    ],
+)
+def test_what_becomes_of_a_stream(
+    claim: Claim, known: StreamRow | None, is_held: bool, recovery: Recovery, fate: Fate
+) -> None:
+    assert judge(claim, known, recovery, is_held=is_held) is fate
