@@ -118,7 +118,7 @@ def sample(opened: OpenEngine, name: str, **labels: str) -> float:
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def engine(path: Path, config: StreamEngineConfig = CONFIG) -> Any:

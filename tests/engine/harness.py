@@ -24,7 +24,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
 from tests.engine.fakes import FakeMetadata, FakeWal
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 QUICK = StreamEngineConfig(
     append=AppendConfig(retry_backoff_ms=1, retry_backoff_ms_max=5, drain_timeout_ms=2000),
     upload=UploadConfig(upload_interval_ms=5),

@@ -149,7 +149,7 @@ class _OverEngine(StreamConformance):
 
     @asynccontextmanager
     async def make(self) -> AsyncIterator[EngineUnderTest]:
-        async with asyncio.timeout(20), AsyncExitStack() as stack:
+        async with asyncio.timeout(90), AsyncExitStack() as stack:
             under_test = EngineUnderTest(self.mode, self.path, stack)
             await under_test.start()
             try:

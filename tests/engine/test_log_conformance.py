@@ -57,7 +57,7 @@ class _OverEngine(LogConformance):
 
     @asynccontextmanager
     async def make(self, configs: Mapping[str, str]) -> AsyncIterator[SharedLogUnderTest]:
-        async with asyncio.timeout(20), AsyncExitStack() as stack:
+        async with asyncio.timeout(90), AsyncExitStack() as stack:
             engine = EngineUnderTest(self.mode, self.path, stack, CONFIG)
             await engine.start()
 

@@ -77,7 +77,7 @@ def run(body: Body, *, is_hedging: bool = True, delay_ms: int = 1) -> None:
         await background.close()
         assert failures == []
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_put_that_hangs_is_sent_again_with_the_same_bytes() -> None:

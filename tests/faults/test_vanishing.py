@@ -80,7 +80,7 @@ def test_long_polls_of_a_client_that_died_leave_nothing(
             )
             eventually(lambda: node.metric("streamlog_long_polls") == POLLS, 60)
             client.send_signal(how)
-            client.wait(10)
+            client.wait(60)
             eventually(lambda: node.metric("streamlog_long_polls") == 0)
             eventually(lambda: node.metric("streamlog_requests_active") == 0)
             eventually(lambda: node.metric("streamlog_connections") == 0)
@@ -113,7 +113,7 @@ def test_readers_that_stop_reading_are_bounded_in_memory(tmp_path: Path) -> None
                     assert len(streams.fetch(stream, 50, 51).batches) == 1
                 assert admin.status().rss_bytes < before + (32 << 20)
             client.kill()
-            client.wait(10)
+            client.wait(60)
         eventually(lambda: node.metric("streamlog_read_stream_bytes") == 0)
 
 

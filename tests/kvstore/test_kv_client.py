@@ -45,7 +45,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Body], None
 
     def runner(body: Body) -> None:
         async def main() -> None:
-            async with store() as kv, asyncio.timeout(20):
+            async with store() as kv, asyncio.timeout(90):
                 await body(EngineKVClient(kv, PREFIX), kv)
 
         asyncio.run(main())

@@ -217,7 +217,7 @@ def test_checkpoints_come_by_themselves() -> None:
                 await append(metadata, stream, 1)
         async with world.tenure(checkpoint_interval_ms=20) as metadata:
             before = metadata._follower.state.checkpoint_revision
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await metadata._follower.adopted(before)
 
     asyncio.run(main())
@@ -580,7 +580,7 @@ def test_a_checkpoint_whose_caller_gives_up_is_finished() -> None:
         await append(metadata, stream, 1)
         second = asyncio.create_task(metadata.checkpoint())
         kv.may_answer.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await second
         assert len(await ranges_of(metadata, stream)) == 2
         await metadata.close(drained=True)

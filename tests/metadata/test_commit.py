@@ -251,7 +251,7 @@ def test_a_seal_is_told_to_whoever_waits() -> None:
         ]
         await asyncio.sleep(0)
         new = await world.open()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(TenureFenced):
                 await waiting[0]
             assert isinstance(await waiting[1], TenureFenced)

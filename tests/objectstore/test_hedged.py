@@ -62,7 +62,7 @@ def run(body: Body, *, delay_ms: int = 1, share: float = 0.1) -> None:
         await body(inner, store, metrics)
         await store.close()
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 NEVER_MS = 10_000_000

@@ -119,7 +119,7 @@ class Faults:
             async with self._world(config) as world:
                 await body(world)
 
-        asyncio.run(asyncio.wait_for(main(), 30))
+        asyncio.run(asyncio.wait_for(main(), 90))
 
 
 @pytest.fixture(params=["boto3", "obstore"])

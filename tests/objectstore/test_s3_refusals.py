@@ -137,7 +137,7 @@ def refused(url: str) -> StreamlogError:
         await offload.close()
         return raised.value
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 90))
 
 
 @pytest.fixture(params=CLIENTS)

@@ -24,7 +24,7 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.wiring import Components, OpenEngine
 from tests.support.server_harness import batch
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @dataclass
