@@ -180,7 +180,7 @@ def test_a_second_signal_stops_a_node_that_cannot_drain(tmp_path: Path) -> None:
                 with pytest.raises(subprocess.TimeoutExpired):
                     process.wait(1)
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(2) == 130
+                assert process.wait(30) == 130
             node.kill()
             node.start()
             assert stuck.result(60).offset == 1
