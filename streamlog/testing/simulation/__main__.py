@@ -37,6 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="print lines and branches of commit, recovery and deletion that no seed reached",
     )
+    parser.add_argument(
+        "--coverage-data",
+        type=Path,
+        metavar="FILE",
+        help="what `coverage run --branch` of other tests wrote: printed is what those, too, miss",
+    )
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if options.mutants or options.mutant:
@@ -47,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.coverage:
         from streamlog.testing.simulation.coverage import measure
 
-        return measure(range(options.first, options.first + options.seeds), options.jobs)
+        seeds_of_all = range(options.first, options.first + options.seeds)
+        return measure(seeds_of_all, options.jobs, also=options.coverage_data)
     if options.seed is not None:
         return _one(options.seed, options.wal, is_traced=options.trace)
     began = time.perf_counter()

@@ -65,8 +65,13 @@ class Unreached(NamedTuple):
         return f"{self.module} | {self.text} | {self.to}"
 
 
-def measure(seeds: Sequence[int], jobs: int, known: Path = KNOWN) -> int:
-    """Prints what was not reached; 1 when something is not in the list of known ones."""
+def measure(
+    seeds: Sequence[int], jobs: int, known: Path = KNOWN, *, also: Path | None = None
+) -> int:
+    """Prints what was not reached; 1 when something is not in the list of known ones.
+
+    `also`: coverage's data of other tests, with branches, counts as reached.
+    """
     files = {name: _file_of(name) for name in MODULES}
     with tempfile.TemporaryDirectory() as folder:
         data_file = f"{folder}/coverage"
@@ -81,7 +86,7 @@ def measure(seeds: Sequence[int], jobs: int, known: Path = KNOWN) -> int:
             for part in pool.imap_unordered(_run, tasks, chunksize=1):
                 failed += part
         combined = coverage.Coverage(data_file=data_file, branch=True, config_file=False)
-        combined.combine([folder])
+        combined.combine([folder, *(() if also is None else (str(also),))], keep=True)
         report = Path(folder) / "report.json"
         combined.json_report(outfile=str(report))
         found = _unreached(json.loads(report.read_text()), files)
