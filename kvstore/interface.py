@@ -38,6 +38,14 @@ class ValueIs:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueBelow:
+    """Holds when the key is there and its value comes before `value`, bytewise."""
+
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionIs:
     """Holds when the key's mod_revision is `mod_revision`; 0: when the key is absent."""
 
@@ -45,7 +53,7 @@ class RevisionIs:
     mod_revision: int
 
 
-Compare = ValueIs | RevisionIs
+Compare = ValueIs | ValueBelow | RevisionIs
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,9 @@ from streamlog.kvstore.interface import (
     KeyValue,
     Operation,
     Put,
+    RevisionIs,
     TxnResult,
+    ValueBelow,
     ValueIs,
     WatchBatch,
 )
@@ -50,7 +52,7 @@ def txn_size(
     size = 0
     for compare in compares:
         size += len(compare.key)
-        if isinstance(compare, ValueIs) and compare.value is not None:
+        if not isinstance(compare, RevisionIs) and compare.value is not None:
             size += len(compare.value)
     for operation in (*then, *otherwise):
         size += len(operation.key)
@@ -156,6 +158,8 @@ class Staging:
         kv = self._get(compare.key)
         if isinstance(compare, ValueIs):
             return (None if kv is None else kv.value) == compare.value
+        if isinstance(compare, ValueBelow):
+            return kv is not None and kv.value < compare.value
         return (0 if kv is None else kv.mod_revision) == compare.mod_revision
 
     def _put(self, put: Put, revision: int, changes: list[Change]) -> tuple[KeyValue, ...]:

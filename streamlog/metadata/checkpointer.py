@@ -2,7 +2,8 @@
 
 1. Freeze a generation; build delta (and base) from the files that `k` names; PUT them under new
    names.
-2. Compare `k` as read and the own fence LIVE; put `k`, delete `c/T/…seq` and `m/T/…gen` per
+2. Compare `k` as read and the own fence LIVE, at any gen: moves take nothing away from what was
+   folded. Put `k`, delete `c/T/…seq` and `m/T/…gen` per
    tenure. Every attempt uses new names, so `k` never returns to an old value and a refusal is
    definite.
 3. Applied: the frozen generations and the old files are given up; the KV history is compacted at
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from streamlog.errors import (
     MetadataUnavailable,
@@ -35,7 +36,6 @@ from streamlog.kvstore.interface import (
     Operation,
     Put,
     RevisionIs,
-    ValueIs,
     prefix_end,
 )
 from streamlog.metadata.backoff import Retry, is_transient
@@ -79,7 +79,6 @@ class Checkpointer:
         prefix: bytes,
         follower: Follower,
         reader: BlockReader,
-        own_fence: fence.Fence,
         *,
         config: MetadataConfig,
         clock: Clock,
@@ -93,7 +92,6 @@ class Checkpointer:
         self._prefix = prefix
         self._follower = follower
         self._reader = reader
-        self._own_fence = own_fence
         self._config = config
         self._clock = clock
         self._random = random
@@ -252,12 +250,11 @@ class Checkpointer:
         """The revision at which `k` became this checkpoint; None: refused, for good."""
         tenure = self._follower.tenure
         key, own_key = checkpoint.key(self._prefix), fence.key(self._prefix, tenure)
-        own = replace(self._own_fence, gen=self._follower.gen)
         then: list[Operation] = [Put(key, checkpoint.encode(attempt.checkpoint))]
         then += attempt.deletes[: OPERATIONS_MAX - 1]
         compares: list[Compare] = [
             RevisionIs(key, attempt.state.checkpoint_revision),
-            ValueIs(own_key, fence.encode(own)),
+            fence.is_live(own_key),
         ]
         backoff = self._retry.endless()
         while True:

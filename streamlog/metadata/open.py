@@ -119,7 +119,6 @@ async def open_metadata(
             prefix,
             follower,
             reader,
-            registered.fence,
             config=config,
             clock=clock,
             random=random,

@@ -25,6 +25,7 @@ from streamlog.kvstore.interface import (
     Operation,
     Put,
     RevisionIs,
+    ValueBelow,
     ValueIs,
     WatchBatch,
     prefix_end,
@@ -129,6 +130,8 @@ class KVStoreConformance(ABC):
                 RevisionIs(b"a", revision),
                 ValueIs(b"absent", None),
                 RevisionIs(b"absent", 0),
+                ValueBelow(b"a", b"1\x00"),
+                ValueBelow(b"a", b"2"),
             )
             fails = (
                 ValueIs(b"a", b"2"),
@@ -137,6 +140,9 @@ class KVStoreConformance(ABC):
                 RevisionIs(b"a", 0),
                 ValueIs(b"absent", b""),
                 RevisionIs(b"absent", 1),
+                ValueBelow(b"a", b"1"),
+                ValueBelow(b"a", b""),
+                ValueBelow(b"absent", b"2"),
             )
             assert (await kv.txn(holds, ())).succeeded
             for compare in holds:

@@ -31,6 +31,7 @@ from streamlog.kvstore.interface import (
     Operation,
     Put,
     RevisionIs,
+    ValueBelow,
     ValueIs,
 )
 from streamlog.kvstore.memory import MemoryKVStore
@@ -49,9 +50,18 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
 )
 COMPARES: st.SearchStrategy[Compare] = st.one_of(
     st.builds(ValueIs, KEYS, st.none() | VALUES),
+    st.builds(ValueBelow, KEYS, VALUES),
     st.builds(RevisionIs, KEYS, st.sampled_from([0, 0, 2, 3, 4, 5])),
 )
 BRANCHES = st.lists(OPERATIONS, max_size=4)
+
+
+def _holds(compare: Compare, found: KeyValue | None) -> bool:
+    if isinstance(compare, ValueIs):
+        return (found.value if found is not None else None) == compare.value
+    if isinstance(compare, ValueBelow):
+        return found is not None and found.value < compare.value
+    return (found.mod_revision if found is not None else 0) == compare.mod_revision
 
 
 class Model:
@@ -93,13 +103,7 @@ class Model:
                     written += [key for key in ALL_KEYS if in_range(key, operation)]
             if len(written) != len(set(written)):
                 raise Invalid("twice")
-        ok = all(
-            (v.value if v is not None else None) == compare.value
-            if isinstance(compare, ValueIs)
-            else (v.mod_revision if v is not None else 0) == compare.mod_revision
-            for compare in compares
-            for v in [self.now.get(compare.key)]
-        )
+        ok = all(_holds(compare, self.now.get(compare.key)) for compare in compares)
         branch = then if ok else otherwise
         state = dict(self.now)
         responses: list[list[KeyValue]] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.errors import Corrupt, MetadataUnavailable, StoreUnavailable
+from streamlog.errors import Corrupt, MetadataUnavailable, StoreUnavailable, TenureFenced
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, prefix_end
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
@@ -612,5 +612,60 @@ def test_the_metadata_store_going_away_during_a_checkpoint() -> None:
         await metadata.checkpoint()
         assert len(await ranges_of(metadata, stream)) == 2
         await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+async def checkpoint_held_up(world: World, kv: ScriptedKV, metadata: TenureMetadata) -> Any:
+    """A checkpoint whose files are stored and whose transaction waits for `released`."""
+    kv.matches, kv.plan, kv.sent = checkpoints, ["hold"], []
+    task = asyncio.create_task(metadata.checkpoint())
+    await kv.held.wait()
+    return task
+
+
+def test_streams_that_are_opened_all_the_time_hold_up_no_checkpoint() -> None:
+    """Each open moves the own fence's gen; a checkpoint needs it LIVE, no more."""
+
+    async def main() -> None:
+        kv = ScriptedKV(MemoryKVStore(World().clock))
+        world = World(kv=kv)
+        async with world.tenure() as metadata:
+            streams = await create(metadata, 3)
+            for stream_id in streams:
+                await append(metadata, stream_id, 5)
+            task = await checkpoint_held_up(world, kv, metadata)
+            for stream_id in streams * 5:
+                await metadata.open_streams([(stream_id, None)])
+            await append(metadata, streams[0], 2)
+            kv.released.set()
+            await task
+            assert len(kv.sent) == 1
+            assert len(await keys(world, "m")) == 15
+            assert len(await keys(world, "c")) == 1
+            rows = [(r.stream_id, r.start, r.end) for r in metadata.streams()]
+            expected = {s: await ranges_of(metadata, s) for s in streams}
+        async with world.tenure() as again:
+            assert [(r.stream_id, r.start, r.end) for r in again.streams()] == rows
+            assert {s: await ranges_of(again, s) for s in streams} == expected
+
+    asyncio.run(main())
+
+
+def test_a_sealed_tenure_names_no_checkpoint() -> None:
+    async def main() -> None:
+        kv = ScriptedKV(MemoryKVStore(World().clock))
+        world = World(kv=kv)
+        a, b = await world.open(1), await world.open(2)
+        (stream,) = await create(a)
+        await append(a, stream, 5)
+        task = await checkpoint_held_up(world, kv, a)
+        await b.seal(a.tenure, even_if_alive=True)
+        kv.released.set()
+        with pytest.raises(TenureFenced):
+            await task
+        assert await world.kv.get(checkpoint.key(PREFIX)) is None
+        await a.kill()
+        await b.kill()
 
     asyncio.run(main())

@@ -19,6 +19,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from streamlog.errors import Corrupt
+from streamlog.kvstore.interface import ValueBelow
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys.space import tenure_key, unpack
 
@@ -47,6 +48,11 @@ class Fence:
 
     def sealed(self, now_ms: int, *, drained: bool = False) -> Fence:
         return replace(self, is_live=False, is_drained=drained, sealed_ms=now_ms)
+
+
+def is_live(key: bytes) -> ValueBelow:
+    """Holds for a LIVE fence, whatever its gen is: the state stands before all that may change."""
+    return ValueBelow(key, bytes((VERSION, SEALED)))
 
 
 def key(prefix: bytes, tenure: Tenure) -> bytes:
