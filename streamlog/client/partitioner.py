@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from streamlog.codec.murmur2 import partition_for_key
+from streamlog.codec.murmur2 import partition_for_key, partitions_for_keys
 from streamlog.runtime.buffers import Buffer
 
 Partitioner = Callable[[str, Buffer | None, int], int]
 """(topic, key, partition count) → partition; given by the user, called for every record."""
 
-__all__ = ["Partitioner", "next_sticky", "partition_for_key"]
+__all__ = ["Partitioner", "next_sticky", "partition_for_key", "partitions_for_keys"]
 
 
 def next_sticky(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from streamlog.codec.batch import BatchHeader
-from streamlog.codec.records import Headers, Record, decode
+from streamlog.codec.records import Headers, RecordReader, iterate
 
 
 class ConsumerRecord(NamedTuple):
@@ -62,7 +61,7 @@ class FetchedBatch:
         self._check_crc = check_crc
         self.record_count = header.record_count
         if from_offset > header.base_offset:
-            self.record_count = len(self._decoded())
+            self.record_count = len(self.records())
 
     def starting_at(self, offset: int) -> FetchedBatch:
         """The same batch without the records below `offset`."""
@@ -76,22 +75,25 @@ class FetchedBatch:
             check_crc=self._check_crc,
         )
 
-    def _decoded(self) -> list[Record]:
-        found = decode(self.data, verify_crc=self._check_crc)
-        first = self.base_offset
-        if first > self.header.base_offset:
-            return [record for record in found if record[0] >= first]
-        return found
+    @property
+    def _is_whole(self) -> bool:
+        return self.base_offset == self.header.base_offset
+
+    def _reader(self) -> RecordReader:
+        return iterate(self.data, verify_crc=self._check_crc)
 
     def values(self) -> list[bytes | None]:
         """Errors: CorruptMessage, InvalidRecord."""
-        return [record[3] for record in self._decoded()]
+        if self._is_whole:
+            return self._reader().values()
+        return [record.value for record in self.records()]
 
     def records(self) -> list[ConsumerRecord]:
         """Errors: CorruptMessage, InvalidRecord."""
-        place = (self.topic, self.partition)
-        new: Callable[..., ConsumerRecord] = tuple.__new__
-        return [new(ConsumerRecord, place + record) for record in self._decoded()]
+        found = self._reader().list_as(ConsumerRecord, self.topic, self.partition)
+        if self._is_whole:
+            return found
+        return [record for record in found if record.offset >= self.base_offset]
 
     def __len__(self) -> int:
         return self.record_count

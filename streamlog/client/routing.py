@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.client.accumulator import TopicQueues
-from streamlog.client.partitioner import Partitioner, partition_for_key
+from streamlog.client.partitioner import Partitioner, partitions_for_keys
 from streamlog.errors import UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
 
@@ -54,4 +54,4 @@ def _partitions_of(
     if choose is not None:
         return [checked_partition(queues, choose(queues.name, key, count)) for key in column]
     sticky = queues.sticky.partition
-    return [sticky if key is None else partition_for_key(key, count) for key in column]
+    return partitions_for_keys(column, count, sticky)

@@ -23,11 +23,11 @@ never touches, nor copies, the records. Bytes frozen by Kafka; other magics are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from streamlog.codec.choice import native
 from streamlog.codec.crc import crc32c, crc32c_combine
 from streamlog.errors import CorruptMessage, InvalidRecord
 from streamlog.runtime.buffers import Buffer, Parts, parts_size
@@ -130,8 +130,7 @@ class BatchHeader(NamedTuple):
         return sequence_after(self.base_sequence, self.last_offset_delta)
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedBatch:
+class ScannedBatch(NamedTuple):
     """One whole batch inside a larger buffer; `view` is not a copy."""
 
     header: BatchHeader
@@ -163,7 +162,13 @@ def scan(buffer: Buffer, *, verify_crc: bool = True) -> list[ScannedBatch]:
 
     Errors: CorruptMessage (cut short, impossible length, wrong CRC), InvalidRecord (another magic).
     """
-    view = as_bytes(buffer)
+    if native:
+        return native.scan(as_bytes(buffer), verify_crc, BatchHeader, ScannedBatch)
+    return plain_scan(as_bytes(buffer), verify_crc)
+
+
+def plain_scan(view: memoryview, verify_crc: bool) -> list[ScannedBatch]:
+    """As `scan`, in Python."""
     found: list[ScannedBatch] = []
     position, end = 0, len(view)
     while position < end:

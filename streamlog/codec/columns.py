@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from streamlog.codec import pure_columns
 from streamlog.codec.batch import NO_PRODUCER, Compression, Producer
+from streamlog.codec.choice import native
 from streamlog.codec.column_types import (
     BinaryColumn,
     ColumnBatch,
@@ -16,6 +18,11 @@ from streamlog.codec.column_types import (
 )
 from streamlog.errors import Invalid
 from streamlog.runtime.buffers import Buffer
+
+if TYPE_CHECKING or not native:
+    twin = pure_columns
+else:
+    from streamlog.codec import native_columns as twin
 
 __all__ = [
     "BYTES_MAX",
@@ -27,6 +34,7 @@ __all__ = [
     "Wanted",
     "decode_columns",
     "encode_batches",
+    "key_partitions",
 ]
 
 ROWS_MAX = 1 << 20
@@ -61,7 +69,7 @@ def decode_columns(
     """
     if rows_max < 1 or bytes_max < 1:
         raise Invalid(f"rows_max = {rows_max} and bytes_max = {bytes_max} must be 1 or more")
-    return pure_columns.decode(
+    return twin.decode(
         data,
         start=max(start, -_INT64_MAX - 1),
         end=min(end, _INT64_MAX),
@@ -96,9 +104,9 @@ def encode_batches(
 
     Errors: InvalidTimestamp below 0, Invalid for columns whose offsets, rows or lengths do not fit.
     """
-    if batch_bytes < 1:
-        raise Invalid(f"batch_bytes = {batch_bytes} must be 1 or more")
-    return pure_columns.encode(
+    if batch_bytes < 1 or not 0 <= count < _INT32_MAX:
+        raise Invalid(f"{count} records in batches of {batch_bytes} bytes cannot be encoded")
+    return twin.encode(
         count,
         timestamp_ms=timestamp_ms,
         keys=keys,
@@ -111,6 +119,16 @@ def encode_batches(
         batch_bytes=batch_bytes,
         producer=producer,
     )
+
+
+def key_partitions(keys: BinaryColumn, count: int, partitions: int) -> Buffer:
+    """The partition of each key (int32) as Kafka's clients choose it; -1 for a null.
+
+    Errors: Invalid.
+    """
+    if partitions < 1 or not 0 <= count < _INT32_MAX:
+        raise Invalid(f"{count} keys over {partitions} partitions")
+    return twin.key_partitions(keys, count, min(partitions, _INT32_MAX))
 
 
 def _int64s(numbers: Sequence[int]) -> array[int]:

@@ -1,4 +1,4 @@
-"""From uncompressed records with a header to a batch as it is stored."""
+"""From a batch of uncompressed records to one as it is stored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from streamlog.runtime.buffers import Buffer
 _CODEC_BYTE_AT = 22
 
 
-def finish(batch: bytearray, compression: Compression, level: int | None = None) -> bytearray:
-    """The same object, compressed where that makes it smaller, with length and CRC."""
-    if compression is not Compression.NONE:
-        with memoryview(batch) as whole, whole[HEADER_BYTES:] as records:
-            packed: Buffer = compress(compression, records, level)
-        if len(packed) < len(batch) - HEADER_BYTES:
-            batch[HEADER_BYTES:] = packed
-            batch[8:LENGTH_END] = (len(batch) - LENGTH_END).to_bytes(4, "big")
-            batch[_CODEC_BYTE_AT] |= compression
-    return resealed(batch)
+def finish(batch: bytearray | memoryview, compression: Compression, level: int | None) -> bytearray:
+    """Compressed where that makes it smaller; length and CRC are right. A bytearray is kept."""
+    with memoryview(batch) as whole, whole[HEADER_BYTES:] as records:
+        size = len(records)
+        packed: Buffer = b""
+        if compression is not Compression.NONE:
+            packed = compress(compression, records, level)
+        is_smaller = compression is not Compression.NONE and len(packed) < size
+        if is_smaller:
+            finished = bytearray(whole[:HEADER_BYTES]) + packed
+        else:
+            finished = batch if isinstance(batch, bytearray) else bytearray(whole)
+    if is_smaller:
+        finished[8:LENGTH_END] = (len(finished) - LENGTH_END).to_bytes(4, "big")
+        finished[_CODEC_BYTE_AT] |= compression
+    return resealed(finished)

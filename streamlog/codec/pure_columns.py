@@ -27,6 +27,7 @@ from streamlog.codec.column_types import (
 )
 from streamlog.codec.compression import decompress
 from streamlog.codec.finish import finish
+from streamlog.codec.pure_murmur2 import murmur2
 from streamlog.codec.pure_records import Headers, Record, check_span, parse
 from streamlog.codec.pure_writer import RecordWriter
 from streamlog.errors import Invalid
@@ -284,3 +285,13 @@ class _HeaderEntries:
             return bytes(name).decode(), None if value is None else bytes(value)
         except UnicodeDecodeError as error:
             raise Invalid(f"the name of header {entry} is not UTF-8: {error}") from error
+
+
+def key_partitions(keys: BinaryColumn, count: int, partitions: int) -> memoryview:
+    """As `columns.key_partitions`."""
+    entries = _Entries(keys, count)
+    found = array("i")
+    for index in range(count):
+        key = entries[index]
+        found.append(-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions)
+    return _raw(found)

@@ -12,7 +12,8 @@ modulo 2^64, as everywhere. Offsets rise and lie within the span of the header.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from streamlog.codec.batch import BatchHeader
 from streamlog.errors import InvalidRecord
@@ -21,6 +22,8 @@ from streamlog.runtime.buffers import Buffer
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[int, int, bytes | None, bytes | None, Headers]
 """(offset, timestamp in milliseconds or -1, key, value, headers)."""
+
+_Tuple = TypeVar("_Tuple", bound=tuple[object, ...])
 
 RECORD_BYTES_MIN = 7
 """A record without key, value and headers."""
@@ -55,6 +58,12 @@ def put_varint(out: bytearray, number: int) -> None:
     out.append(value)
 
 
+def varint_bytes(number: int) -> int:
+    """How many bytes the number takes."""
+    zigzag = 2 * abs(number) - (number < 0)
+    return (zigzag.bit_length() + 6) // 7 or 1
+
+
 def wrapped(number: int) -> int:
     """Modulo 2^64, as an int64."""
     return (number + _SIGN) % _WORD - _SIGN
@@ -65,12 +74,18 @@ def parse(
 ) -> Iterator[Record]:
     """The records of one batch, decompressed. `with_headers`: else their names are not decoded.
 
-    Errors: InvalidRecord (with `record_index` where one record is at fault), before the first
-    record where count and span cannot be.
+    Errors: InvalidRecord (with `record_index` where one record is at fault), at once where count
+    and span cannot be.
     """
     data = bytes(records)
     check_span(header, base_offset)
     check_room(header, len(data))
+    return _parsed(header, data, base_offset, with_headers)
+
+
+def _parsed(
+    header: BatchHeader, data: bytes, base_offset: int, with_headers: bool
+) -> Iterator[Record]:
     position, last_delta = 0, -1
     for index in range(header.record_count):
         try:
@@ -90,6 +105,33 @@ def parse(
             f"{len(data) - position} bytes follow the last of the batch's {header.record_count} "
             "records"
         )
+
+
+class RecordReader:
+    """The records of one batch: one by one, or all that are left. Errors: InvalidRecord."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, header: BatchHeader, records: Buffer, base_offset: int) -> None:
+        self._records = parse(header, records, base_offset)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        return next(self._records)
+
+    def list_as(self, kind: type[_Tuple], topic: str, partition: int) -> list[_Tuple]:
+        """`kind` is a NamedTuple of topic, partition and the fields of a record."""
+        new: Callable[..., _Tuple] = tuple.__new__
+        place = (topic, partition)
+        return [new(kind, place + record) for record in self._records]
+
+    def values(self) -> list[bytes | None]:
+        return [record[3] for record in self._records]
+
+    def all(self) -> list[Record]:
+        return [*self._records]
 
 
 def check_span(header: BatchHeader, base_offset: int) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from streamlog.codec.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, pack_header
 from streamlog.codec.pure_records import Headers, put_record
-from streamlog.errors import InvalidTimestamp
+from streamlog.errors import InvalidTimestamp, MessageTooLarge
 from streamlog.runtime.buffers import Buffer
+
+BATCH_BYTES_MAX = (1 << 31) - 1
 
 
 def negative(timestamp_ms: int) -> InvalidTimestamp:
@@ -64,6 +66,8 @@ class RecordWriter:
         )
         if count and len(self._data) + len(record) > self._size_limit_bytes:
             return False
+        if len(self._data) + len(record) > BATCH_BYTES_MAX:
+            raise MessageTooLarge(f"a record of {len(record)} bytes does not fit into a batch")
         self._data += record
         self._base_timestamp_ms = base
         self._max_timestamp_ms = max(self._max_timestamp_ms, timestamp_ms)
@@ -81,6 +85,9 @@ class RecordWriter:
         start: int = 0,
     ) -> int:
         """Takes values[start:] until the batch is full; how many went in. Errors as of `append`."""
+        earliest = timestamp_ms if timestamps_ms is None else min(timestamps_ms, default=0)
+        if earliest < 0:
+            raise negative(earliest)
         for index in range(start, len(values)):
             if not self.append(
                 timestamp_ms if timestamps_ms is None else timestamps_ms[index],
