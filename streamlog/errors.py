@@ -13,7 +13,7 @@
     │   │   RecordListTooLarge, OutOfOrderSequence, PolicyViolation, InvalidName, InvalidConfig,
     │   │   UnsupportedVersion, RevisionCompacted, DeadlinePassed
     │   └── NotFound         fix the name
-    │       └── StreamNotFound, UnknownTopicOrPartition, KeyNotFound, ObjectNotFound
+    │       └── StreamNotFound, UnknownTopicOrPartition, KeyNotFound, ObjectNotFound, StagedNotFound
     ├── QuotaExceeded        wait `retry_after_ms`
     ├── Unauthorized         ask for permission
     ├── OutcomeUnknown       it may have happened: retry only idempotently
@@ -82,6 +82,7 @@ class ErrorCode(IntEnum):
     KEY_NOT_FOUND = 10032
     OBJECT_NOT_FOUND = 10033
     REVISION_COMPACTED = 10034
+    STAGED_NOT_FOUND = 10035
     OUTCOME_UNKNOWN = 10040
     WAL_PENDING = 10041
     DATA_IN_USE = 10042
@@ -356,6 +357,12 @@ class ObjectNotFound(NotFound):
     """Field: `object_key`."""
 
     code = ErrorCode.OBJECT_NOT_FOUND
+
+
+class StagedNotFound(NotFound):
+    """What a writer staged has expired, was dropped, or is another's: stage it again."""
+
+    code = ErrorCode.STAGED_NOT_FOUND
 
 
 class QuotaExceeded(StreamlogError):

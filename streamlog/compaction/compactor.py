@@ -239,8 +239,9 @@ class Compactor:
         point = await self._metadata.compaction_point()
         facts: list[ObjectFacts] = []
         for row in merge.inputs:
-            if await self._metadata.object(row.object_id) is not None:
-                facts.append(await self._catalog.facts(row))
+            known = await self._metadata.object(row.object_id)
+            if known is not None:
+                facts.append(await self._catalog.facts(known))
         if not facts:
             return Plan(None, None)
         end = end_stream(facts, merge.next_stream, self._config)

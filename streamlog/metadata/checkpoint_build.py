@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Internal
@@ -27,6 +27,7 @@ from streamlog.format.checkpoint_blocks import (
 from streamlog.format.checkpoint_state import (
     CheckpointState,
     DeadTable,
+    StagingRows,
     StreamTable,
     Text,
     encode_state,
@@ -49,6 +50,7 @@ from streamlog.metadata.merge_ranges import (
     groups_from,
     overlay_groups,
 )
+from streamlog.metadata.staging import Staging
 from streamlog.metadata.steps import Steps, run_offloaded
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
@@ -70,6 +72,7 @@ class Snapshot:
     generation: Generation
     compactions: int
     compaction_inputs: Sequence[array[int]]
+    staging: StagingRows = field(default_factory=StagingRows)
 
 
 def take_snapshot(fold: Fold) -> Snapshot:
@@ -88,6 +91,7 @@ def take_snapshot(fold: Fold) -> Snapshot:
         fold.generations[0],
         fold.compactions.counter,
         fold.compactions.inputs,
+        fold.staging.rows(),
     )
 
 
@@ -410,5 +414,6 @@ def _state(
             live_objects,
             snapshot.compactions,
             snapshot.compaction_inputs,
+            Staging(snapshot.staging).rows(without=died),
         )
     )

@@ -320,6 +320,7 @@ class Checkpointer:
             state.live_objects = built.live_objects
             for object_id in built.deaths:
                 state.dead[object_id] = (built.now_ms, named.revision)
+            state.fold.staging.forget_dead(built.deaths)
             state.checkpoint, state.checkpoint_revision = named, put_at
             del state.fold.generations[0]
             self._metrics.dead_objects.set(len(state.dead))

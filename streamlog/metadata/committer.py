@@ -4,7 +4,7 @@
 2. The record is planned under the fold lock and gets the number after the last one. From its first
    send on its bytes are frozen: they are sent again until a definite answer.
 3. Applied: fold it, answer everybody in it.
-4. Refused (record_sender), for the gen moved: the same entries are planned again.
+4. Refused (record_sender), for the gen or `x` moved: the same entries are planned again.
 5. A sealed fence that only the watch has shown proves nothing for a record that was sent: see 2.
 """
 
@@ -42,6 +42,11 @@ class _Waiting:
     rows: int
     size_bytes: int
     answer: asyncio.Future[Committed]
+
+    @property
+    def is_alone(self) -> bool:
+        """It hangs on `x`: others should not wait until it comes to terms with it."""
+        return bool(self.entry.attaches or self.entry.unstages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,10 @@ class Committer:
             waiting = self._queue[0]
             rows, size = rows + waiting.rows, size + waiting.size_bytes
             if taken and (
-                rows > self._config.object_streams_max or size > self._config.record_bytes_max
+                waiting.is_alone
+                or taken[-1].is_alone
+                or rows > self._config.object_streams_max
+                or size > self._config.record_bytes_max
             ):
                 break
             taken.append(self._queue.popleft())
@@ -219,7 +227,8 @@ class Committer:
         else:
             value = await self._offload.run(Lane.CPU, commit_record.encode, made)
         self._metrics.record_bytes.observe(len(value))
-        return _Frozen(plan, made, FrozenRecord(seq, gen, value))
+        sent = FrozenRecord(seq, gen, value, plan.compactions, plan.raises)
+        return _Frozen(plan, made, sent)
 
     def _answer(self, group: list[_Waiting], plan: Plan, revision: int, seq: int) -> None:
         for waiting, planned in zip(group, plan.entries, strict=True):

@@ -17,20 +17,23 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt
 from streamlog.format.columns import to_le
-from streamlog.format.commit_record import CommitRecord, ObjectRows, RecordEntry
+from streamlog.format.commit_record import CommitRecord, RecordEntry
 from streamlog.format.compaction_record import CompactionRecord
 from streamlog.format.record import Record
+from streamlog.format.staged_entries import leader_epoch_of
 from streamlog.metadata.compaction_history import CompactionHistory
 from streamlog.metadata.fold_compaction import CompactionDraft
 from streamlog.metadata.generation import SPAN_MAX, Generation, NewObjectEntry
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.keys.move import Move
+from streamlog.metadata.staging import Attach, Placement, Stage, Staging, Unstage, WriterRow
 from streamlog.metadata.steps import Steps
 from streamlog.model.batch import StreamState
 
@@ -73,6 +76,7 @@ class Fold:
         self.held: dict[Tenure, set[int]] = {}
         self.marks: dict[Tenure, TenureMark] = {}
         self.compactions = CompactionHistory()
+        self.staging = Staging()
         self.generations: list[Generation] = [Generation()]
         """Since the checkpoint; the newest last, the others frozen by checkpoints under way."""
 
@@ -189,6 +193,15 @@ class Fold:
             del self.held[holder]
 
 
+class _Rows(NamedTuple):
+    """Of an object that comes into streams; `ends[i]` is where row i ends."""
+
+    row: ObjectRow
+    streams: array[int]
+    counts: array[int]
+    ends: array[int]
+
+
 class Draft:
     """A record on its way into the fold: what it changes, checked; `finish` applies it."""
 
@@ -199,7 +212,11 @@ class Draft:
         self._info: dict[int, Info] = {}
         self._starts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self._objects: list[tuple[ObjectRows, array[int]]] = []
+        self._objects: list[_Rows] = []
+        self._stages: dict[int, Stage] = {}
+        self._writers: dict[str, WriterRow] = {}
+        self._attached: set[int] = set()
+        self._unstages: list[Unstage] = []
         self.rows_crc32c = 0
 
     def add(self, entry: RecordEntry) -> Steps[None]:
@@ -210,7 +227,17 @@ class Draft:
             self._info[create.stream_id] = Info(create.epoch, self._tenure, True, b"", create.tags)
             self._starts[create.stream_id] = self._ends[create.stream_id] = 0
         for rows in entry.objects:
-            yield from self._add_rows(rows)
+            self._check_new(rows.object_id)
+            row = ObjectRow(
+                rows.object_id,
+                rows.size_bytes,
+                rows.index_position,
+                rows.index_length,
+                rows.index_crc32c,
+                rows.store,
+            )
+            ends = yield from self._add_rows(rows.streams, rows.counts)
+            self._objects.append(_Rows(row, rows.streams, rows.counts, ends))
         for stream_id, epoch, token in entry.tokens:
             self._info[stream_id] = self._held(stream_id, epoch)._replace(token=token)
         for stream_id, epoch, start in entry.trims:
@@ -223,6 +250,19 @@ class Draft:
         for stream_id, epoch in entry.destroys:
             self._held(stream_id, epoch)
             self._info[stream_id] = GONE
+        for stage in entry.stages:
+            self._check_new(stage.row.object_id)
+            self._stages[stage.row.object_id] = stage
+        for attach in entry.attaches:
+            yield from self._attach(attach)
+        for unstage in entry.unstages:
+            counter = self._fold.compactions.counter + len(self._unstages) + 1
+            if unstage.counter != counter:
+                raise Corrupt(
+                    f"{self._what} makes the compaction counter {unstage.counter}, where {counter} "
+                    "follows: a record is lost"
+                )
+            self._unstages.append(unstage)
 
     def finish(self, revision: int) -> Steps[None]:
         """Applies everything that was added."""
@@ -235,8 +275,10 @@ class Draft:
             if old is not None and start > old:
                 newest.cuts.setdefault(stream_id, old)
                 fold.starts[stream_id] = start
-        for rows, ends in self._objects:
-            yield from self._finish_rows(rows, ends, revision)
+        for stage in self._stages.values():
+            fold.staging.add(stage)
+        for rows in self._objects:
+            yield from self._finish_rows(rows, revision)
         for stream_id, info in self._info.items():
             if info is GONE:
                 self._ends.pop(stream_id, None)
@@ -248,19 +290,79 @@ class Draft:
                 newest.cuts.setdefault(stream_id, fold.starts.get(stream_id, 0))
                 if stream_id in fold.info:
                     fold.remove_stream(stream_id)
+        fold.staging.writers.update(self._writers)
+        for unstage in self._unstages:
+            self._finish_unstage(unstage, revision)
 
-    def _add_rows(self, rows: ObjectRows) -> Steps[None]:
+    def _check_new(self, object_id: int) -> None:
+        fold = self._fold
+        if (
+            any(object_id in generation.objects for generation in fold.generations)
+            or object_id in fold.staging.staged
+            or object_id in self._stages
+            or any(object_id == other.row.object_id for other in self._objects)
+        ):
+            raise Corrupt(f"{self._what} commits object {object_id} a second time")
+
+    def _attach(self, attach: Attach) -> Steps[None]:
+        staging = self._fold.staging
+        known = self._writers.get(attach.writer_id) or staging.writers.get(attach.writer_id)
+        if known is not None and attach.epoch <= known.epoch:
+            raise Corrupt(
+                f"{self._what} attaches epoch {attach.epoch} of writer {attach.writer_id} after "
+                f"{known.epoch}"
+            )
+        leaders = dict(zip(attach.streams, attach.leader_epochs, strict=True))
+        starts: dict[int, int] = {}
+        for object_id in attach.object_ids:
+            stage = staging.staged.get(object_id)
+            if stage is None or object_id in self._attached:
+                raise Corrupt(f"{self._what} attaches object {object_id}, which is not staged")
+            self._attached.add(object_id)
+            ends = yield from self._add_rows(stage.streams, stage.counts)
+            places = []
+            for stream_id, count, end in zip(stage.streams, stage.counts, ends, strict=True):
+                info = self._info.get(stream_id) or self._fold.info[stream_id]
+                leader = leaders.get(stream_id)
+                if leader is None:
+                    raise Corrupt(f"{self._what} attaches to stream {stream_id} without naming it")
+                starts.setdefault(stream_id, end - count)
+                places.append(
+                    Placement(stream_id, end - count, info.epoch, leader_epoch_of(leader))
+                )
+            row = replace(stage.row, placements=tuple(places))
+            self._objects.append(_Rows(row, stage.streams, stage.counts, ends))
+        streams = array("Q", sorted(starts))
+        self._writers[attach.writer_id] = WriterRow(
+            attach.writer_id,
+            attach.epoch,
+            attach.at_ms,
+            streams,
+            array("Q", map(starts.__getitem__, streams)),
+            array("Q", map(self._ends.__getitem__, streams)),
+        )
+
+    def _finish_unstage(self, unstage: Unstage, revision: int) -> None:
+        fold = self._fold
+        for object_id in unstage.object_ids:
+            stage = fold.staging.take(object_id)
+            if stage is not None:
+                # Without a range: the next checkpoint finds it dead.
+                fold.newest.objects[object_id] = NewObjectEntry(stage.row, 0, revision)
+        for writer_id, epoch in unstage.forgotten:
+            if fold.staging.last_epoch(writer_id) == epoch:
+                del fold.staging.writers[writer_id]
+        fold.compactions.add(array("Q"))
+
+    def _add_rows(self, streams: array[int], counts: array[int]) -> Steps[array[int]]:
+        """Rows at their streams' ends: where each ends."""
         info_here, info_there = self._info, self._fold.info
         ends_here, ends_there, tenure = self._ends, self._fold.ends, self._tenure
-        if any(
-            rows.object_id in generation.objects for generation in self._fold.generations
-        ) or any(rows.object_id == other.object_id for other, _ in self._objects):
-            raise Corrupt(f"{self._what} commits object {rows.object_id} a second time")
         ends = array("Q")
-        for low in range(0, len(rows.streams), STEP_ROWS):
+        for low in range(0, len(streams), STEP_ROWS):
             flat: list[int] = []
             high = low + STEP_ROWS
-            for stream_id, count in zip(rows.streams[low:high], rows.counts[low:high], strict=True):
+            for stream_id, count in zip(streams[low:high], counts[low:high], strict=True):
                 info = info_here.get(stream_id) or info_there.get(stream_id)
                 if info is None or info[1] != tenure or not info[2]:
                     raise Corrupt(
@@ -276,15 +378,18 @@ class Draft:
             self.rows_crc32c = crc32c(to_le(packed), self.rows_crc32c)
             ends.extend(packed[3::4])
             yield
-        self._objects.append((rows, ends))
+        return ends
 
-    def _finish_rows(self, rows: ObjectRows, ends: array[int], revision: int) -> Steps[None]:
-        newest, object_id, count = self._fold.newest, rows.object_id, 0
+    def _finish_rows(self, rows: _Rows, revision: int) -> Steps[None]:
+        newest, object_id, count = self._fold.newest, rows.row.object_id, 0
+        if rows.row.placements:
+            self._fold.staging.take(object_id)
+            self._fold.staging.attached[object_id] = rows.row.placements
         ranges = newest.ranges
-        for low in range(0, len(ends), STEP_ROWS):
+        for low in range(0, len(rows.ends), STEP_ROWS):
             high = low + STEP_ROWS
             for stream_id, end, size in zip(
-                rows.streams[low:high], ends[low:high], rows.counts[low:high], strict=True
+                rows.streams[low:high], rows.ends[low:high], rows.counts[low:high], strict=True
             ):
                 known = ranges.get(stream_id)
                 if known is None:
@@ -299,16 +404,8 @@ class Draft:
                     known.append(object_id)
                     count += 1
             yield
-        row = ObjectRow(
-            object_id,
-            rows.size_bytes,
-            rows.index_position,
-            rows.index_length,
-            rows.index_crc32c,
-            rows.store,
-        )
-        newest.objects[object_id] = NewObjectEntry(row, count, revision)
-        newest.rows += len(ends)
+        newest.objects[object_id] = NewObjectEntry(rows.row, count, revision)
+        newest.rows += len(rows.ends)
 
     def _held(self, stream_id: int, epoch: int) -> Info:
         info = self._info.get(stream_id) or self._fold.info.get(stream_id)

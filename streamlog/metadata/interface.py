@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from streamlog.errors import Invalid, StreamlogError
 from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import RangeRow as RangeRow
 from streamlog.format.rows import Tenure as Tenure
+from streamlog.format.staged_entries import Stage
 from streamlog.model.batch import StreamState
 
 EPOCH_MAX = (1 << 31) - 1
@@ -61,6 +62,31 @@ class TokenEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class AttachEntry:
+    """Staged objects of a writer come into their streams in this order, all or none.
+
+    An epoch that is attached already, or an earlier one, changes nothing. `leader_epochs`: of
+    streams of Kafka record batches. `stream_epochs`: those under which the caller has the streams.
+    Errors of the commit: StagedNotFound, StreamFenced, Conflict (a stream is gone or closed).
+    """
+
+    writer_id: str
+    epoch: int
+    at_ms: int
+    object_ids: Sequence[int]
+    stream_epochs: Mapping[int, int]
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UnstageEntry:
+    """Drops what is staged still, and forgets writers whose last epoch is the one given."""
+
+    object_ids: Sequence[int]
+    forgotten: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CommitEntry:
     """What one holder wants in its next commit record, applied in field order.
 
@@ -74,6 +100,9 @@ class CommitEntry:
     trims: Sequence[TrimEntry] = ()
     closes: Sequence[StreamEpoch] = ()
     destroys: Sequence[StreamEpoch] = ()
+    stages: Sequence[Stage] = ()
+    attaches: Sequence[AttachEntry] = ()
+    unstages: Sequence[UnstageEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from streamlog.metadata.keys import checkpoint, fence, move
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import number_in, tenure_in
+from streamlog.metadata.staging import Staging
 from streamlog.metadata.steps import run_breathing
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.offload import Lane, Offload
@@ -208,6 +209,7 @@ def _state_of(files: Files) -> State:
         fold.info[stream_id] = Info(epoch, names[holder], is_open == 1, token, tags)
         fold.held.setdefault(names[holder], set()).add(stream_id)
     fold.compactions = CompactionHistory(files.state.compactions, files.state.compaction_inputs)
+    fold.staging = Staging(files.state.staging)
     state.dead = dict(zip(dead.ids, zip(dead.died_ms, dead.revisions, strict=True), strict=True))
     state.cut_streams = set(files.state.cut_streams)
     state.base_dead_ranges = files.state.base_dead_ranges

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
@@ -45,11 +46,7 @@ class Lookup:
 
     async def live_objects(self, after: int, limit: int) -> list[LiveObject]:
         """As CompactionMetadata.live_objects."""
-        return await self._with_levels(
-            lambda state: find_live_objects(
-                state.fold.generations, state.levels, self._reader, after, limit
-            )
-        )
+        return await self._with_levels(lambda state: self._live_objects(state, after, limit))
 
     def object_files(self) -> ObjectFiles:
         """As CompactionMetadata.object_files."""
@@ -81,6 +78,14 @@ class Lookup:
         if window is None or covers(fold.generations, stream_id, window.start):
             return _in_memory(fold, stream_id, window)
         return await self._with_levels(lambda state: self._ranges(state, stream_id, start, end))
+
+    async def _live_objects(self, state: State, after: int, limit: int) -> list[LiveObject]:
+        found = await find_live_objects(
+            state.fold.generations, state.levels, self._reader, after, limit
+        )
+        if not state.fold.staging.attached:
+            return found
+        return [replace(one, row=_placed(state, one.row)) for one in found]
 
     async def _locate(
         self, state: State, stream_id: int, start: int, end: int, limit: int
@@ -147,7 +152,7 @@ class Lookup:
             if level is not None:
                 entry = await find_object(self._reader, level, object_id)
                 if entry is not None:
-                    return row_of(entry) if entry.live else None
+                    return _placed(state, row_of(entry)) if entry.live else None
         return None
 
     def _in_memory(self, state: State, object_id: int) -> ObjectRow | None:
@@ -155,7 +160,8 @@ class Lookup:
             entry = generation.objects.get(object_id)
             if entry is not None:
                 return entry.row
-        return None
+        staged = state.fold.staging.staged.get(object_id)
+        return None if staged is None else staged.row
 
     async def _with_levels(self, look: Callable[[State], Awaitable[T]]) -> T:
         """Looks again when a newer checkpoint has taken the files away."""
@@ -166,6 +172,12 @@ class Lookup:
                 return await look(state)
             except ObjectNotFound as error:
                 await self._follower.replaced(put_at, error)
+
+
+def _placed(state: State, row: ObjectRow) -> ObjectRow:
+    """A checkpoint's entry does not say where the object was attached."""
+    places = state.fold.staging.attached.get(row.object_id)
+    return row if places is None else replace(row, placements=places)
 
 
 class _Window(NamedTuple):

@@ -5,6 +5,7 @@
 2. An object that keeps no row is not committed: it is an orphan.
 3. An entry that does not fit for another reason is the caller's fault: it fails alone and whole.
 4. Entries stay in order; none is split.
+5. An attach is planned whole or refused: its error is the entry's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from dataclasses import dataclass, field
 from operator import sub
 
 from streamlog.codec.crc import crc32c
-from streamlog.errors import Internal, StreamlogError
+from streamlog.errors import (
+    Conflict,
+    Internal,
+    Invalid,
+    StagedNotFound,
+    StreamFenced,
+    StreamlogError,
+)
 from streamlog.format.columns import to_le
 from streamlog.format.commit_record import (
     CommitRecord,
@@ -26,9 +34,17 @@ from streamlog.format.commit_record import (
     Token,
     Trim,
 )
+from streamlog.format.rows import NO_LEADER_EPOCH
+from streamlog.format.staged_entries import Attach, Stage, Unstage, stored_epoch
 from streamlog.metadata.fold import GONE, STEP_ROWS, Fold, Info
 from streamlog.metadata.generation import SPAN_MAX
-from streamlog.metadata.interface import CommitEntry, NewObject, Tenure
+from streamlog.metadata.interface import (
+    AttachEntry,
+    CommitEntry,
+    NewObject,
+    Tenure,
+    UnstageEntry,
+)
 from streamlog.metadata.steps import Steps
 
 
@@ -48,6 +64,13 @@ class Plan:
 
     record: CommitRecord | None
     entries: list[PlannedEntry]
+    compactions: int | None = None
+    """What `x` must be when the record is applied; None: it does not matter."""
+
+    @property
+    def raises(self) -> bool:
+        """The record raises `x`."""
+        return self.record is not None and any(entry.unstages for entry in self.record.entries)
 
 
 class _Unfit(Exception):
@@ -72,7 +95,9 @@ def plan_record(
         planned.append((yield from work.add(entry)))
     if not work.entries and not may_be_empty:
         return Plan(None, planned)
-    return Plan(CommitRecord(0, work.rows_crc32c, tuple(work.entries)), planned)
+    compares = any(entry.attaches or entry.unstages for entry in work.entries)
+    compactions = fold.compactions.counter if compares else None
+    return Plan(CommitRecord(0, work.rows_crc32c, tuple(work.entries)), planned, compactions)
 
 
 class _Work:
@@ -102,14 +127,22 @@ class _Work:
                     objects.append(rows)
                 else:
                     orphaned.append(new.row.object_id)
-            made = RecordEntry(
+            made = _Made(
                 creates,
                 objects,
                 [Token(*t) for t in entry.tokens if draft.holds(t.stream_id, t.epoch)],
                 [Trim(*t) for t in entry.trims if draft.trim(*t)],
                 [StreamAt(*c) for c in entry.closes if draft.close(*c)],
                 [StreamAt(*d) for d in entry.destroys if draft.destroy(*d)],
+                [self._stage(stage) for stage in entry.stages],
             )
+            for attach in entry.attaches:
+                found, crc = yield from draft.attach(attach, crc)
+                made.attaches.extend(found)
+            for unstage in entry.unstages:
+                made.unstages.extend(self._unstage(unstage))
+        except StreamlogError as error:
+            return PlannedEntry(failure=error)
         except _Unfit as error:
             failure = Internal(f"a commit entry does not fit the metadata: {error}")
             return PlannedEntry(failure=failure)
@@ -117,10 +150,54 @@ class _Work:
         self._ends.update(draft.ends)
         self.rows_crc32c = crc
         committed = [rows.object_id for rows in objects]
+        committed += [stage.row.object_id for stage in made.stages]
         self._open_objects.difference_update(committed, orphaned)
-        if not made.is_empty:
-            self.entries.append(made)
+        record_entry = made.entry()
+        if not record_entry.is_empty:
+            self.entries.append(record_entry)
         return PlannedEntry(frozenset(draft.stripped), committed, orphaned)
+
+    def _stage(self, stage: Stage) -> Stage:
+        if stage.row.object_id not in self._open_objects:
+            raise _Unfit(f"object {stage.row.object_id} is not this tenure's to stage")
+        return stage
+
+    def _unstage(self, unstage: UnstageEntry) -> list[Unstage]:
+        staging = self._fold.staging
+        ids = [i for i in unstage.object_ids if i in staging.staged]
+        forgotten = [one for one in unstage.forgotten if staging.last_epoch(one[0]) == one[1]]
+        if not ids and not forgotten:
+            return []
+        counter = self._fold.compactions.counter + 1
+        return [Unstage(counter, array("Q", ids), tuple(forgotten))]
+
+
+@dataclass(slots=True)
+class _Made:
+    """A RecordEntry on its way."""
+
+    creates: Sequence[Create]
+    objects: Sequence[ObjectRows]
+    tokens: Sequence[Token]
+    trims: Sequence[Trim]
+    closes: Sequence[StreamAt]
+    destroys: Sequence[StreamAt]
+    stages: Sequence[Stage]
+    attaches: list[Attach] = field(default_factory=list)
+    unstages: list[Unstage] = field(default_factory=list)
+
+    def entry(self) -> RecordEntry:
+        return RecordEntry(
+            self.creates,
+            self.objects,
+            self.tokens,
+            self.trims,
+            self.closes,
+            self.destroys,
+            self.stages,
+            self.attaches,
+            self.unstages,
+        )
 
 
 class _EntryDraft:
@@ -200,6 +277,65 @@ class _EntryDraft:
         )
         return rows, crc
 
+    def attach(self, attach: AttachEntry, crc: int) -> Steps[tuple[list[Attach], int]]:
+        """Nothing where that epoch, or a later one, is in. Errors: StagedNotFound, StreamFenced,
+        Conflict, Invalid.
+        """
+        staging = self._fold.staging
+        if attach.epoch <= staging.last_epoch(attach.writer_id):
+            return [], crc
+        if len(set(attach.object_ids)) != len(attach.object_ids):
+            raise Invalid("a commit names a staged object twice")
+        streams: set[int] = set()
+        for object_id in attach.object_ids:
+            stage = staging.staged.get(object_id)
+            if stage is None or stage.writer_id != attach.writer_id:
+                raise StagedNotFound(
+                    f"writer {attach.writer_id} has no staged object {object_id}: it expired, was "
+                    "dropped, or is committed already; nothing of this commit was applied. Stage "
+                    "everything again under new attempts, and commit that",
+                    writer_id=attach.writer_id,
+                    object_id=object_id,
+                )
+            flat: list[int] = []
+            for stream_id, count in zip(stage.streams, stage.counts, strict=True):
+                epoch = self._attachable(stream_id, attach)
+                start = self._end(stream_id)
+                end = self.ends[stream_id] = start + count
+                flat += (stream_id, epoch, start, end)
+            streams.update(stage.streams)
+            crc = crc32c(to_le(array("Q", flat)), crc)
+            yield
+        ordered = array("Q", sorted(streams))
+        leaders = attach.leader_epochs
+        made = Attach(
+            attach.writer_id,
+            attach.epoch,
+            attach.at_ms,
+            array("Q", attach.object_ids),
+            ordered,
+            array("I", [stored_epoch(leaders.get(s, NO_LEADER_EPOCH)) for s in ordered]),
+        )
+        return [made], crc
+
+    def _attachable(self, stream_id: int, attach: AttachEntry) -> int:
+        """Its epoch."""
+        info = self._known(stream_id)
+        if info is None or info is GONE or not info.is_open:
+            raise Conflict(
+                f"stream {stream_id}, for which writer {attach.writer_id} staged data, is gone or "
+                "closed; nothing of this commit was applied",
+                stream_id=stream_id,
+            )
+        if not self._is_mine(info, attach.stream_epochs.get(stream_id, -1)):
+            raise StreamFenced(
+                f"stream {stream_id} is held by {info.holder} under epoch {info.epoch}; nothing of "
+                f"the commit of writer {attach.writer_id} was applied, ask that node",
+                stream_id=stream_id,
+                epoch=info.epoch,
+            )
+        return info.epoch
+
     def holds(self, stream_id: int, epoch: int) -> bool:
         """Whether the tenure has the stream under that epoch; else it is noted as stripped."""
         info = self._known(stream_id)
@@ -263,4 +399,12 @@ def size_bound_bytes(entries: Iterable[CommitEntry]) -> int:
         )
         size += sum(24 + len(t.token) for t in e.tokens)
         size += 24 * (len(e.trims) + len(e.closes) + len(e.destroys))
+        for stage in e.stages:
+            size += 64 + 12 * len(stage.streams) + 4 * len(stage.writer_id + stage.attempt)
+        for attach in e.attaches:
+            size += 64 + 8 * len(attach.object_ids) + 12 * len(attach.stream_epochs)
+            size += 4 * len(attach.writer_id)
+        for unstage in e.unstages:
+            size += 64 + 8 * len(unstage.object_ids)
+            size += sum(16 + 4 * len(writer_id) for writer_id, _ in unstage.forgotten)
     return size

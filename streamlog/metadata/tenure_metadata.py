@@ -52,6 +52,7 @@ from streamlog.metadata.object_ids import ObjectIds
 from streamlog.metadata.overlay import FoundRange
 from streamlog.metadata.own_seal import seal_own
 from streamlog.metadata.registration import compactor_of
+from streamlog.metadata.staging import Staging
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 
@@ -161,6 +162,11 @@ class TenureMetadata:
     def has_history(self) -> bool:
         state = self._follower.state
         return bool(state.fold.ids) or state.checkpoint is not None
+
+    @property
+    def staging(self) -> Staging:
+        """What is staged and attached, as folded now; to look at."""
+        return self._follower.state.fold.staging
 
     def stream(self, stream_id: int) -> StreamRow | None:
         return self._follower.state.fold.row(stream_id)

@@ -1,0 +1,74 @@
+"""Staged writes in the fold: what is stored and in no stream, what writers attached last, and where
+objects lie that were staged once.
+
+1. A stage makes an object known, so that no sweep takes it. It is in no stream.
+2. An attach gives all rows of a list of staged objects their offsets, at the ends of their streams,
+   in one record, or it is refused. A writer's epochs rise.
+3. An unstage drops what is staged still; of an attached object it is void. It raises `x`, which an
+   attach compares: so none is decided by a fold that has not seen it.
+4. Where an object was attached is kept until the object is dead: its bytes do not say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamlog.format.checkpoint_state import StagingRows
+from streamlog.format.rows import ObjectRow as ObjectRow
+from streamlog.format.rows import Placement as Placement
+from streamlog.format.staged_entries import Attach as Attach
+from streamlog.format.staged_entries import Stage as Stage
+from streamlog.format.staged_entries import Unstage as Unstage
+from streamlog.format.staged_entries import WriterRow as WriterRow
+
+
+class Staging:
+    """`staged` and `attached` by object id, `writers` by writer id."""
+
+    __slots__ = ("_attempts", "attached", "staged", "writers")
+
+    def __init__(self, rows: StagingRows | None = None) -> None:
+        self.staged: dict[int, Stage] = {}
+        self.writers: dict[str, WriterRow] = {}
+        self.attached: dict[int, tuple[Placement, ...]] = {}
+        self._attempts: dict[tuple[str, str], int] = {}
+        if rows is not None:
+            for stage in rows.stages:
+                self.add(stage)
+            self.writers = {row.writer_id: row for row in rows.writers}
+            self.attached = dict(rows.attached)
+
+    def rows(self, without: Iterable[int] = ()) -> StagingRows:
+        """As a checkpoint keeps it; `without`: objects that are dead."""
+        gone = frozenset(without)
+        return StagingRows(
+            list(self.staged.values()),
+            list(self.writers.values()),
+            [one for one in self.attached.items() if one[0] not in gone],
+        )
+
+    def add(self, stage: Stage) -> None:
+        self.staged[stage.row.object_id] = stage
+        self._attempts[stage.writer_id, stage.attempt] = stage.row.object_id
+
+    def take(self, object_id: int) -> Stage | None:
+        """It is staged no more."""
+        stage = self.staged.pop(object_id, None)
+        if stage is not None:
+            key = stage.writer_id, stage.attempt
+            if self._attempts.get(key) == object_id:
+                del self._attempts[key]
+        return stage
+
+    def of_attempt(self, writer_id: str, attempt: str) -> Stage | None:
+        object_id = self._attempts.get((writer_id, attempt))
+        return None if object_id is None else self.staged[object_id]
+
+    def last_epoch(self, writer_id: str) -> int:
+        """-1 where nothing is known of the writer."""
+        known = self.writers.get(writer_id)
+        return -1 if known is None else known.epoch
+
+    def forget_dead(self, object_ids: Iterable[int]) -> None:
+        for object_id in object_ids:
+            self.attached.pop(object_id, None)
