@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.codec.crc import crc32c
-from streamlog.compaction.spool import Spool
+from streamlog.compaction.output import Output
 from streamlog.format.corrupt import corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BlockRow, Compression, decode_block, encode_block
@@ -27,12 +27,12 @@ class OutputBuilder:
     """Burns CPU; used from one thread at a time."""
 
     def __init__(
-        self, identity: ObjectIdentity, rows: Sequence[RangeRow], target_bytes: int, spool: Spool
+        self, identity: ObjectIdentity, rows: Sequence[RangeRow], target_bytes: int, output: Output
     ) -> None:
         self._identity = identity
         self._rows = rows
         self._target_bytes = target_bytes
-        self._spool = spool
+        self._output = output
         self._position = HEADER_BYTES
         self._index: list[bytes] = []
         self._runs: list[bytes] = []
@@ -40,13 +40,16 @@ class OutputBuilder:
         self._pending: list[StreamEntry] = []
         self._pending_sizes: list[int] = []
         self._pending_bytes = 0
+        self._alone: tuple[BlockRow, Buffer, Sequence[StoredBatch], int] | None = None
+        """A small block that is copied too if nothing joins it (with its epoch); then nothing is
+        pending."""
         self._is_packing = False
         self._stream_id = -1
         self._end = -1
         """Up to where the stream is covered."""
         self._is_new = True
         """Nothing of the present row is there yet: a trim may have cut into its first batch."""
-        spool.write([encode_header()])
+        output.write([encode_header()])
 
     def begin(self, stream_id: int, start: int) -> None:
         """What follows covers the stream from `start`, or from where it is."""
@@ -68,10 +71,14 @@ class OutputBuilder:
         is_whole = block.start == self._end and block.end <= end and block.place is None
         if is_whole and 2 * block.length >= self._target_bytes:
             self.flush()
-            self._emit(batches, [data], block.length, block.crc32c, block.compression)
+            self._copy(block, data, batches)
+            return
+        if is_whole and not self._pending and self._alone is None:
+            self._alone = block, data, batches, epoch
             self._end = block.end
             self._is_new = False
             return
+        self._join()
         is_packed = block.compression != Compression.NONE
         for batch in batches:
             if batch.end_offset <= self._end or batch.base_offset >= end:
@@ -95,6 +102,10 @@ class OutputBuilder:
 
     def flush(self) -> None:
         """Writes what waits for neighbours."""
+        if self._alone is not None:
+            alone, data, batches, _ = self._alone
+            self._alone = None
+            self._copy(alone, data, batches)
         if not self._pending:
             return
         wanted = Compression.ZSTD if self._is_packing else Compression.NONE
@@ -103,7 +114,7 @@ class OutputBuilder:
         self._pending, self._pending_sizes, self._pending_bytes = [], [], 0
 
     def finish(self) -> ObjectRow:
-        """The object is whole in the spool."""
+        """All of the object was written."""
         self.flush()
         region = encode_region(self._index, self._runs)
         region_crc = crc32c(region)
@@ -114,7 +125,7 @@ class OutputBuilder:
             index_length=len(region),
             index_crc32c=region_crc,
         )
-        self._spool.write([region, tail])
+        self._output.write([region, tail])
         return ObjectRow(
             self._identity.object_id,
             self._position + len(region) + len(tail),
@@ -122,6 +133,19 @@ class OutputBuilder:
             len(region),
             region_crc,
         )
+
+    def _copy(self, block: BlockRow, data: Buffer, batches: Sequence[StoredBatch]) -> None:
+        self._emit(batches, [data], block.length, block.crc32c, block.compression)
+        self._end = block.end
+        self._is_new = False
+
+    def _join(self) -> None:
+        """What stood alone is merged with what follows."""
+        if self._alone is not None:
+            block, _, batches, epoch = self._alone
+            self._alone = None
+            for batch in batches:
+                self._merge(batch, epoch, block.compression != Compression.NONE)
 
     def _merge(self, batch: StoredBatch, epoch: int, is_packed: bool) -> None:
         payload = batch.parts[0]
@@ -172,5 +196,5 @@ class OutputBuilder:
         )
         self._runs.append(run)
         self._runs_bytes += len(run)
-        self._spool.write(parts)
+        self._output.write(parts)
         self._position += size_bytes

@@ -1,16 +1,18 @@
 """Carries out one spec: reads the inputs' live ranges, writes the outputs, checks every CRC.
 
 1. The inputs' index regions are read.
-2. Slice by slice (`slices`), the next one being read while one is copied (`builder`).
-3. An output is put into the store when it is whole. All of them are there on return.
-Memory: two slices within `memory_bytes`, 49 bytes for each block of the inputs, and the index of
-the output under way. Which ids are used and whether they are committed is the caller's business.
+2. Slice by slice (`slices`) the blocks are read and copied (`builder`), and what is written goes
+   into the store (`output`). The next slice is read meanwhile, where that makes no GET too small:
+   with many inputs, of each of which a slice has a little, larger slices are worth more.
+3. All outputs are in the store on return.
+Memory: slices and what is being written within `memory_bytes`, 49 bytes for each block of the
+inputs, and the index of the output under way. Which ids are used and whether they are committed is
+the caller's business.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +20,13 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from streamlog.compaction.builder import OutputBuilder
+from streamlog.compaction.output import Output, begin_output
 from streamlog.compaction.planner import Plan
 from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.rate import RateLimit
-from streamlog.compaction.slices import Get, Part, Slice, slices
+from streamlog.compaction.slices import Get, Slice, slices
 from streamlog.compaction.spec import Job, Outcome
 from streamlog.compaction.spool import Spool
-from streamlog.errors import OutcomeUnknown, StoreUnavailable
 from streamlog.format.corrupt import corrupt
 from streamlog.format.object_block import BlockRow
 from streamlog.format.object_footer import ObjectIdentity
@@ -35,12 +37,12 @@ from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
+S = TypeVar("S")
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
 GETS_IN_FLIGHT_MAX = 4
-PUT_TRIES = 3
+GET_BYTES_WANTED = 4 << 20
+"""A request costs as much CPU as so many bytes."""
 
 
 class Executor(Protocol):
@@ -90,8 +92,9 @@ class InlineExecutor:
         self._offload = offload
         self._limit = limit
         self._spool = spool
-        # One slice is read while one is copied, which takes the output's blocks beside it.
-        self._slice_bytes = max(memory_bytes // 3, 1)
+        # The rest is for blocks that are packed anew, and the part that has yet to fill.
+        self._slices_bytes = max(memory_bytes * 5 // 8, 1)
+        self._step_bytes = max(memory_bytes // 4, 1)
 
     async def plan(self, asked: PlanRequest) -> Plan:
         return await self._offload.run(Lane.CPU, asked.planned)
@@ -99,30 +102,22 @@ class InlineExecutor:
     async def run(self, job: Job) -> Outcome:
         counts = _Counts()
         indexes = await self._indexes([one.row for one in job.spec.inputs], counts)
-        objects: list[ObjectRow] = []
-        cut = slices(job.spec, indexes, self._slice_bytes)
-        ahead = await self._fetched(job, cut, counts)
-        output: _Output | None = None
+        reads_ahead = self._slices_bytes // 2 >= GET_BYTES_WANTED * len(indexes)
+        cut = slices(job.spec, indexes, self._slices_bytes // (2 if reads_ahead else 1))
+        writer = _Writer(self, job, counts)
         try:
+            ahead = await self._fetched(job, cut, counts)
             while ahead is not None:
-                if output is None:
-                    output = await self._offload.run(Lane.CPU, self._begin, job, len(objects))
-                present = ahead
-                async with asyncio.TaskGroup() as group:
-                    reading = group.create_task(self._fetched(job, cut, counts))
-                    group.create_task(
-                        self._offload.run(Lane.CPU, _copy, job, output.builder, present)
-                    )
-                ahead = reading.result()
-                if present.slice.is_last:
-                    objects.append(await self._put(output, counts))
-                    output = None
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+                present, ahead = ahead, None
+                if reads_ahead:
+                    ahead, _ = await _both(self._fetched(job, cut, counts), writer.write(present))
+                else:
+                    await writer.write(present)
+                    del present
+                    ahead = await self._fetched(job, cut, counts)
         finally:
-            if output is not None:
-                output.spool.close()
-        return Outcome(objects, counts.bytes_read, counts.bytes_written, counts.gets)
+            writer.close()
+        return Outcome(writer.objects, counts.bytes_read, counts.bytes_written, counts.gets)
 
     def set_busy(self, is_busy: bool) -> None:
         self._limit.is_busy = is_busy
@@ -165,42 +160,67 @@ class InlineExecutor:
             raise corrupt(f"{len(data)} bytes instead of {length}", key, start, start + length)
         return data
 
-    def _begin(self, job: Job, number: int) -> _Output:
-        spool = self._spool()
+    async def begin(self, job: Job, number: int) -> tuple[Output, OutputBuilder]:
+        """Output `number` and what writes it. Errors: DiskFull, StoreUnavailable."""
         identity = ObjectIdentity(
             job.cluster_id, job.tenure.node_id, job.tenure.node_epoch, job.object_ids[number]
         )
-        rows = list(job.spec.outputs[number].rows)
-        builder = OutputBuilder(identity, rows, job.spec.block_target_bytes, spool)
-        return _Output(builder, spool, data_key(identity.object_id))
+        wanted = job.spec.outputs[number]
+        output = await begin_output(
+            self._store,
+            data_key(identity.object_id),
+            wanted.size_bytes,
+            self._spool,
+            self._offload,
+        )
+        target_bytes = job.spec.block_target_bytes
+        return output, OutputBuilder(identity, list(wanted.rows), target_bytes, output)
 
-    async def _put(self, output: _Output, counts: _Counts) -> ObjectRow:
-        row = await self._offload.run(Lane.CPU, output.builder.finish)
-        try:
-            content = await self._offload.run(Lane.CPU, output.spool.content)
-            await self._stored(output.key, content)
-        finally:
-            output.spool.close()
-        counts.bytes_written += row.size_bytes
+    async def copy(self, output: Output, steps: Iterator[None]) -> None:
+        """Burns CPU for so much output at a time as there is memory for. Errors: Corrupt."""
+
+        def step() -> bool:
+            return any(output.written_bytes >= self._step_bytes for _ in steps)
+
+        while await self._offload.run(Lane.CPU, step):
+            await output.drain()
+        await output.drain()
+
+    async def finish(self, output: Output, builder: OutputBuilder) -> ObjectRow:
+        """The output is in the store."""
+        row = await self._offload.run(Lane.CPU, builder.finish)
+        await output.finish()
         return row
 
-    async def _stored(self, key: str, content: Sequence[Buffer]) -> None:
-        """Same key, same bytes. Errors: StoreUnavailable."""
-        for _ in range(PUT_TRIES):
-            try:
-                await self._store.put(key, content)
-            except OutcomeUnknown as error:
-                log.warning("an output's PUT gave no answer", extra={"reason": str(error)})
-            else:
-                return
-        raise StoreUnavailable(f"storing {key} gave no answer {PUT_TRIES} times", operation="put")
 
+class _Writer:
+    """Writes a job's slices in order; `objects` are those that are in the store."""
 
-@dataclass(slots=True)
-class _Output:
-    builder: OutputBuilder
-    spool: Spool
-    key: str
+    def __init__(self, executor: InlineExecutor, job: Job, counts: _Counts) -> None:
+        self._executor = executor
+        self._job = job
+        self._counts = counts
+        self._output: Output | None = None
+        self._builder: OutputBuilder | None = None
+        self.objects: list[ObjectRow] = []
+
+    async def write(self, fetched: _Fetched) -> None:
+        """On return its bytes may go. Errors: Corrupt, StoreUnavailable, DiskFull."""
+        if self._output is None or self._builder is None:
+            self._output, self._builder = await self._executor.begin(self._job, len(self.objects))
+        steps = _copy(self._job, self._builder, fetched)
+        await self._executor.copy(self._output, steps)
+        if fetched.slice.is_last:
+            row = await self._executor.finish(self._output, self._builder)
+            self._counts.bytes_written += row.size_bytes
+            self.objects.append(row)
+            self.close()
+
+    def close(self) -> None:
+        """Gives up the output under way."""
+        if self._output is not None:
+            self._output.close()
+        self._output = self._builder = None
 
 
 class _Fetched:
@@ -220,20 +240,18 @@ class _Fetched:
         return pieces[at][1][start : start + block.length]
 
 
-def _copy(job: Job, builder: OutputBuilder, fetched: _Fetched) -> None:
-    """Errors: Corrupt."""
+def _copy(job: Job, builder: OutputBuilder, fetched: _Fetched) -> Iterator[None]:
+    """Block by block. Errors: Corrupt."""
+    keys = [data_key(one.row.object_id) for one in job.spec.inputs]
     for part in fetched.slice.parts:
-        key = data_key(job.spec.inputs[part.input].row.object_id)
-        _copy_part(builder, part, fetched, key)
+        key = keys[part.input]
+        builder.begin(part.stream_id, part.start)
+        for block in part.blocks:
+            builder.add(block, fetched.block(part.input, block), part.end, part.epoch, key)
+            yield
+        builder.finish_part(part.end, key)
     # Slices of the GETs' buffers must not outlive them in memory.
     builder.flush()
-
-
-def _copy_part(builder: OutputBuilder, part: Part, fetched: _Fetched, key: str) -> None:
-    builder.begin(part.stream_id, part.start)
-    for block in part.blocks:
-        builder.add(block, fetched.block(part.input, block), part.end, part.epoch, key)
-    builder.finish_part(part.end, key)
 
 
 def _next(cut: Iterator[Slice]) -> Slice | None:
@@ -252,6 +270,16 @@ async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
     return [task.result() for task in tasks]
+
+
+async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, S]) -> tuple[T, S]:
+    """Both results; the first failure ends the other."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            one, other = group.create_task(first), group.create_task(second)
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    return one.result(), other.result()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -143,6 +143,8 @@ class _Cursor:
         self._index = index
         self._at = 0
         self._place = (-1, -1)
+        self._seen: tuple[int, BlockRow] | None = None
+        """The last block that was looked at, and its number: mostly the next one wanted."""
 
     def take(self, stream_id: int, start: int, end: int) -> list[BlockRow]:
         """The stream's blocks that overlap [start, end), in order."""
@@ -152,7 +154,7 @@ class _Cursor:
         self._place = (stream_id, end)
         found: list[BlockRow] = []
         while self._at < len(index):
-            block = index.block(self._at)
+            block = self._block(self._at)
             if (block.stream_id, block.end) > (stream_id, start):
                 if block.stream_id != stream_id or block.start >= end:
                     break
@@ -164,8 +166,14 @@ class _Cursor:
 
     def _is_near(self, stream_id: int, start: int) -> bool:
         """The block is one of the next few."""
-        ahead = self._at + 4
-        if ahead >= len(self._index):
+        if self._at + 4 >= len(self._index):
             return True
-        block = self._index.block(ahead)
+        block = self._block(self._at)
+        if (block.stream_id, block.end) <= (stream_id, start):
+            block = self._index.block(self._at + 4)
         return (block.stream_id, block.end) > (stream_id, start)
+
+    def _block(self, number: int) -> BlockRow:
+        if self._seen is None or self._seen[0] != number:
+            self._seen = number, self._index.block(number)
+        return self._seen[1]

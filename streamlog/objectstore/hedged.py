@@ -7,7 +7,13 @@ from functools import partial
 
 from streamlog.errors import Closed
 from streamlog.objectstore.hedging import hedged
-from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore
+from streamlog.objectstore.interface import (
+    ListPage,
+    ObjectInfo,
+    ObjectStore,
+    ObjectUpload,
+    upload_to,
+)
 from streamlog.objectstore.latency import LatenciesBySize
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
@@ -43,6 +49,9 @@ class HedgedStore:
         self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
     ) -> ObjectInfo:
         return await self._store.put(key, parts, if_absent=if_absent)
+
+    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
+        return upload_to(self._store, key, about_bytes)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
         return await self._store.put_if_match(key, parts, etag)

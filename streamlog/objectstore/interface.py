@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from streamlog.runtime.buffers import Buffer
 
@@ -26,6 +26,25 @@ class ListPage:
 
     objects: tuple[ObjectInfo, ...]
     next_token: str | None
+
+
+class ObjectUpload(Protocol):
+    """An object that is written from its start to its end; nothing is visible before `finish`.
+
+    Errors of each: as ObjectStore.put. After one, and instead of `finish`, `give_up`.
+    """
+
+    async def write(self, parts: Sequence[Buffer]) -> None:
+        """Adds bytes; on return their memory may go."""
+        ...
+
+    async def finish(self) -> ObjectInfo:
+        """The object is there."""
+        ...
+
+    def give_up(self) -> None:
+        """What was written goes, soon; harmless after `finish`."""
+        ...
 
 
 class ObjectStore(Protocol):
@@ -72,3 +91,17 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class UploadingStore(Protocol):
+    """A store that may take objects piece by piece."""
+
+    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
+        """`about_bytes`: its size, nearly. None: whole objects alone (`put`)."""
+        ...
+
+
+def upload_to(store: ObjectStore, key: str, about_bytes: int) -> ObjectUpload | None:
+    """As UploadingStore.upload; None of any other store."""
+    return store.upload(key, about_bytes) if isinstance(store, UploadingStore) else None

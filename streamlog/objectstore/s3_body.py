@@ -25,6 +25,22 @@ def sliced(parts: Sequence[Buffer], start: int, end: int) -> list[memoryview]:
     return found
 
 
+def split(parts: Sequence[Buffer], size_bytes: int) -> list[list[memoryview]]:
+    """The parts in order, as views, in runs of `size_bytes`; the last one may be shorter."""
+    runs: list[list[memoryview]] = []
+    left = 0
+    for part in parts:
+        view = memoryview(part)
+        while len(view):
+            if not left:
+                runs.append([])
+                left = size_bytes
+            runs[-1].append(view[:left])
+            taken = min(left, len(view))
+            view, left = view[taken:], left - taken
+    return runs
+
+
 class S3Body:
     """What an HTTP client needs of a file: `read`, `seek`, `tell` and a length.
 

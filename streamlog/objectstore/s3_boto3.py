@@ -109,17 +109,15 @@ class Boto3Requests:
         condition: Condition,
         tries: Callable[[str], Tries],
     ) -> ObjectInfo:
-        upload = MultipartUpload(
-            self,
-            key,
-            parts,
-            size_bytes,
-            self._config,
-            tries,
-            self._background,
-            self._spawn_abort,
+        upload = self.multipart(key, size_bytes, tries)
+        return await upload.run(parts, size_bytes, condition)
+
+    def multipart(
+        self, key: str, about_bytes: int, tries: Callable[[str], Tries]
+    ) -> MultipartUpload:
+        return MultipartUpload(
+            self, key, about_bytes, self._config, tries, self._background, self._spawn_abort
         )
-        return await upload.run(condition)
 
     async def get(self, key: str, start: int, end: int | None) -> Buffer:
         data = await self._run(Lane.GET, "get", key, self._get, key, start, end)

@@ -1,4 +1,4 @@
-"""One object sent in parts.
+"""One object sent in parts: whole (`run`), or as it comes (`begin`, `send` …, `complete`).
 
 1. The upload is created; nothing is visible yet.
 2. Parts go up several at a time, each repeated by itself.
@@ -23,12 +23,12 @@ from streamlog.errors import (
     ValueConflict,
 )
 from streamlog.objectstore.interface import ObjectInfo
-from streamlog.objectstore.s3_body import sliced
+from streamlog.objectstore.s3_body import split
 from streamlog.objectstore.s3_requests import Condition
 from streamlog.objectstore.s3_retry import Tries
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.background import Background
-from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.buffers import Buffer, parts_size
 
 T = TypeVar("T")
 
@@ -65,19 +65,17 @@ class MultipartUpload:
         self,
         requests: MultipartRequests,
         key: str,
-        parts: Sequence[Buffer],
-        size_bytes: int,
+        about_bytes: int,
         config: StoreConfig,
         tries: Callable[[str], Tries],
         background: Background,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`spawn` starts the abort, which outlives the call."""
+        """`about_bytes`: the object's size, nearly. `spawn` starts the abort, which outlives the
+        call."""
         self._requests = requests
         self._key = key
-        self._parts = parts
-        self._size_bytes = size_bytes
-        self._part_bytes = max(config.part_bytes, -(-size_bytes // PARTS_MAX))
+        self.part_bytes = max(config.part_bytes, -(-about_bytes // PARTS_MAX))
         self._slots = asyncio.Semaphore(config.parts_in_flight_max)
         self._tries = tries
         self._background = background
@@ -87,21 +85,29 @@ class MultipartUpload:
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    async def run(self, condition: Condition) -> ObjectInfo:
+    async def run(
+        self, parts: Sequence[Buffer], size_bytes: int, condition: Condition
+    ) -> ObjectInfo:
         """Errors: as S3Requests.put; OutcomeUnknown only where the object may have become visible.
 
         On failure and cancellation the abort goes on behind it.
         """
         try:
-            await self._create(condition.put_id)
-            done = await self._send_parts()
-            return await self._complete(done, condition)
+            await self.begin(condition.put_id)
+            done = await self.send(parts, 1)
+            return await self.complete(done, size_bytes, condition)
         except BaseException as error:
             if not isinstance(error, OutcomeUnknown):
-                self._spawn(self._abort())
+                self.give_up()
             raise
 
-    async def _create(self, put_id: str | None) -> None:
+    def give_up(self) -> None:
+        """The abort goes on behind it."""
+        self._spawn(self._abort())
+
+    async def begin(self, put_id: str | None) -> None:
+        """Errors: as those of `send`."""
+
         async def create() -> None:
             self._upload_id = await self._requests.create(self._key, put_id)
 
@@ -110,31 +116,30 @@ class MultipartUpload:
         except OutcomeUnknown as error:
             raise StoreUnavailable(error.message, **error.fields) from error
 
-    async def _send_parts(self) -> list[dict[str, Any]]:
-        starts = range(0, self._size_bytes, self._part_bytes)
+    async def send(self, parts: Sequence[Buffer], first: int) -> list[dict[str, Any]]:
+        """Parts of `part_bytes` and a rest, numbered from `first`; what `complete` wants of them.
+
+        Errors: as S3Requests.put but OutcomeUnknown: a part alone is never visible.
+        """
         sent: list[asyncio.Task[dict[str, Any]]] = []
         try:
             async with asyncio.TaskGroup() as group:
-                for number, start in enumerate(starts, 1):
-                    sent.append(group.create_task(self._send(number, start)))
+                for number, pieces in enumerate(split(parts, self.part_bytes), first):
+                    sent.append(group.create_task(self._send(number, pieces)))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return [task.result() for task in sent]
 
-    async def _send(self, number: int, start: int) -> dict[str, Any]:
-        end = min(start + self._part_bytes, self._size_bytes)
-        pieces = sliced(self._parts, start, end)
+    async def _send(self, number: int, pieces: Sequence[Buffer]) -> dict[str, Any]:
+        size_bytes = parts_size(pieces)
 
         async def send() -> dict[str, Any]:
-            return await self._requests.part(
-                self._key, self._upload_id, number, pieces, end - start
-            )
+            return await self._requests.part(self._key, self._upload_id, number, pieces, size_bytes)
 
         async with self._slots:
             try:
                 return await self._tries("part").run(lambda: self._to_its_end(send))
             except OutcomeUnknown as error:
-                # A part alone is never visible: the object certainly is not there.
                 raise StoreUnavailable(error.message, **error.fields) from error
 
     async def _to_its_end(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -152,14 +157,15 @@ class MultipartUpload:
 
         return await self._background.unbroken(counted, name="multipart")
 
-    async def _complete(
-        self, done: Sequence[Mapping[str, Any]], condition: Condition
+    async def complete(
+        self, done: Sequence[Mapping[str, Any]], size_bytes: int, condition: Condition
     ) -> ObjectInfo:
+        """Errors: as `run`'s."""
         tries = self._tries("complete")
         try:
             return await tries.run(
                 lambda: self._requests.complete(
-                    self._key, self._upload_id, done, self._size_bytes, condition
+                    self._key, self._upload_id, done, size_bytes, condition
                 )
             )
         except (ObjectNotFound, ValueConflict) as error:

@@ -110,6 +110,10 @@ class ObstoreRequests:
             # An earlier try, whose answer was lost, may be what stands against it.
             raise OutcomeUnknown(f"a put of {key} gave no answer", operation="put") from error
 
+    def multipart(self, key: str, about_bytes: int, tries: Callable[[str], Tries]) -> None:
+        """The client sends whole objects alone."""
+        return None
+
     async def _put(
         self,
         key: str,

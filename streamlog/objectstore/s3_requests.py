@@ -8,9 +8,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from streamlog.errors import Invalid
 from streamlog.objectstore.interface import ObjectInfo
@@ -48,6 +48,30 @@ class RangeNotSatisfiable(Invalid):
     """A range starts at or past the object's end."""
 
 
+class PartsUpload(Protocol):
+    """An object in parts of `part_bytes` each, but for the last. Errors: as those of `put`."""
+
+    part_bytes: int
+
+    async def begin(self, put_id: str | None) -> None:
+        """Nothing is visible yet."""
+        ...
+
+    async def send(self, parts: Sequence[Buffer], first: int) -> list[dict[str, Any]]:
+        """Numbered from `first`; what `complete` wants of them. Never OutcomeUnknown."""
+        ...
+
+    async def complete(
+        self, done: Sequence[Mapping[str, Any]], size_bytes: int, condition: Condition
+    ) -> ObjectInfo:
+        """The object is visible, with all parts in `done`."""
+        ...
+
+    def give_up(self) -> None:
+        """Parts that were sent go, soon."""
+        ...
+
+
 class S3Requests(Protocol):
     """Keys come with the store's prefix."""
 
@@ -66,6 +90,12 @@ class S3Requests(Protocol):
         tries: Callable[[str], Tries],
     ) -> ObjectInfo:
         """In parts, each repeated by a series of `tries(operation)`; cleaned up on failure."""
+        ...
+
+    def multipart(
+        self, key: str, about_bytes: int, tries: Callable[[str], Tries]
+    ) -> PartsUpload | None:
+        """Of an object that comes piece by piece; None where the client has no such thing."""
         ...
 
     async def get(self, key: str, start: int, end: int | None) -> Buffer:

@@ -29,7 +29,7 @@ from streamlog.objectstore.errors import (
     check_range,
     not_found,
 )
-from streamlog.objectstore.interface import ListPage, ObjectInfo
+from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectUpload
 from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.s3_requests import (
     ALWAYS,
@@ -39,6 +39,7 @@ from streamlog.objectstore.s3_requests import (
     S3Requests,
 )
 from streamlog.objectstore.s3_retry import Tries
+from streamlog.objectstore.s3_upload import S3Upload
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import S3Url
@@ -103,6 +104,20 @@ class S3ObjectStore:
             return self._named(key, await self._put(key, parts, ALWAYS, self._tries("put")))
         condition = Condition(is_absent=True, put_id=self._random.uuid().hex)
         return await self._put_if(key, parts, condition)
+
+    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
+        self._check_open()
+        check_key(key)
+        parts = self._requests.multipart(self._root + key, about_bytes, self._tries)
+        if parts is None:
+            return None
+        return S3Upload(
+            parts,
+            partial(self.put, key),
+            partial(self._completed, key),
+            self._config.multipart_bytes_min,
+            self._random.uuid().hex,
+        )
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> ObjectInfo:
         self._check_open()
@@ -183,10 +198,10 @@ class S3ObjectStore:
             return await self._requests.put_large(path, parts, size_bytes, condition, self._tries)
         except OutcomeUnknown:
             tries.is_unknown = True
-            found = await self._found(key)
-            if found is None or found.put_id != condition.put_id:
+            info = await self._completed(key, condition.put_id)
+            if info is None:
                 raise
-            return found.info
+            return info
 
     async def _put_if(self, key: str, parts: Sequence[Buffer], condition: Condition) -> ObjectInfo:
         tries = self._tries("put")
@@ -214,6 +229,11 @@ class S3ObjectStore:
             f"it is not known whether this call wrote {key}: {error.message}; read it again",
             operation="put",
         ) from error
+
+    async def _completed(self, key: str, put_id: str | None) -> ObjectInfo | None:
+        """The object, if it is that upload's."""
+        found = await self._found(key)
+        return found.info if found is not None and found.put_id == put_id else None
 
     async def _found(self, key: str) -> Head | None:
         """None: absent, or nobody answers."""
