@@ -63,7 +63,7 @@ async def fsck(
     StoreUnavailable, MetadataUnavailable, Conflict (nodes are running).
     """
     options, report = options or FsckOptions(), Report()
-    report.cluster_id = await _cluster_of(kv, store)
+    report.cluster_id = await cluster_of(kv, store)
     bucket = await list_bucket(store, progress)
     try:
         view = await load_view(
@@ -83,7 +83,8 @@ async def fsck(
     return report
 
 
-async def _cluster_of(kv: KVStore, store: ObjectStore) -> str:
+async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
+    """The cluster that both are of. Errors: Invalid (there is none), ForeignCluster, Corrupt."""
     found, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
     if found is None:
         if claimed is None:

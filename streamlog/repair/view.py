@@ -56,7 +56,7 @@ class MetadataView:
         self.cluster_id = cluster_id
         self.prefix = prefix
         self.state = state
-        self._lookup = lookup
+        self.lookup = lookup
 
     @property
     def revision(self) -> int:
@@ -85,7 +85,7 @@ class MetadataView:
         """
         at = row.start
         while at < row.end:
-            page = await self._lookup.locate(row.stream_id, at, row.end, RANGES_PAGE)
+            page = await self.lookup.locate(row.stream_id, at, row.end, RANGES_PAGE)
             if not page:
                 return
             yield page
@@ -95,14 +95,14 @@ class MetadataView:
         """By id, in pages."""
         after = 0
         while True:
-            page = await self._lookup.live_objects(after, PAGE)
+            page = await self.lookup.live_objects(after, PAGE)
             if not page:
                 return
             yield page
             after = page[-1].row.object_id
 
     async def object(self, object_id: int) -> ObjectRow | None:
-        return await self._lookup.object(object_id)
+        return await self.lookup.object(object_id)
 
     async def keys(self, start: bytes, end: bytes | None = None) -> AsyncIterator[KeyValue]:
         """Keys that begin with `start`, or those in [start, end), at the view's revision."""

@@ -1,0 +1,348 @@
+"""Options of `spark.read.format("streamlog")` and `readStream`: those of Spark's Kafka source, and
+ours. Spark hands them over in lower case.
+
+What begins with `kafka.` is refused but for `kafka.bootstrap.servers`, which means `server`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn, TypeVar
+
+from streamlog.errors import InvalidConfig, StreamlogError
+from streamlog.objectstore.url import parse_meta_url, parse_store_url
+
+T = TypeVar("T")
+
+TopicPartition = tuple[str, int]
+
+EARLIEST, LATEST = -2, -1
+MAX_BYTES_DEFAULT = 128 << 20
+PIN_TTL_MS_DEFAULT = 600_000
+
+READ_OPTIONS = {
+    "server": "host:port of a node",
+    "store": "store URL that executors read objects from",
+    "meta": "metadata URL of a store that no node runs on",
+    "subscribe": "topics, separated by commas",
+    "subscribePattern": "Java-like regular expression that whole topic names match",
+    "assign": 'JSON such as {"topic": [0, 1]}',
+    "startingOffsets": 'earliest, latest or JSON such as {"topic": {"0": 23, "1": -2}}',
+    "endingOffsets": 'latest or JSON such as {"topic": {"0": 50, "1": -1}}',
+    "startingTimestamp": "ms since 1970, for all partitions",
+    "endingTimestamp": "ms since 1970, for all partitions",
+    "startingOffsetsByTimestamp": 'JSON such as {"topic": {"0": 1000}}',
+    "endingOffsetsByTimestamp": 'JSON such as {"topic": {"0": 1000}}',
+    "startingOffsetsByTimestampStrategy": "error or latest, where no record is as late",
+    "minPartitions": "Spark partitions at least",
+    "maxOffsetsPerTrigger": "records of a micro-batch at most",
+    "failOnDataLoss": "true or false",
+    "includeHeaders": "true or false",
+    "readMode": "auto, store or service",
+    "isolation": "read_committed or read_uncommitted",
+    "maxBytesPerPartition": "bytes of a Spark partition, about",
+    "verifyCrc": "true or false",
+    "pinTtlMs": "how long planned objects are kept unless the pin is renewed",
+}
+"""Names as people write them, with what they take."""
+_SPELLED = {name.lower(): name for name in READ_OPTIONS}
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_BATCH_ONLY = _ENDS
+_STREAM_ONLY = ("maxOffsetsPerTrigger",)
+_SPARK_OWN = ("path", "checkpointlocation", "queryname")
+"""Spark adds these by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which partitions are read; exactly one is given."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] | None = None
+
+    def of(self, topics: Mapping[str, int]) -> list[TopicPartition]:
+        """Among the partition counts of topics, sorted; what is missing is left out."""
+        if self.partitions is not None:
+            return [(t, p) for t, p in self.partitions if p < topics.get(t, 0)]
+        if self.topics is not None:
+            names = [name for name in sorted(set(self.topics)) if name in topics]
+        else:
+            matches = re.compile(self.pattern or "").fullmatch
+            names = [name for name in sorted(topics) if matches(name)]
+        return [(name, partition) for name in names for partition in range(topics[name])]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends: one of `everywhere` (-2, -1), offsets, a timestamp for all
+    partitions, or timestamps; of the last ones `everywhere` is what partitions not named get.
+    """
+
+    everywhere: int
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Checked options of a batch or streaming read; holds no secrets."""
+
+    chosen: Chosen
+    start: Bound
+    end: Bound
+    server: str | None = None
+    store: str | None = None
+    meta: str | None = None
+    read_mode: str = "auto"
+    isolation: str = "read_committed"
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    verify_crc: bool = True
+    is_late_an_error: bool = True
+    """A start timestamp that no record reaches, else: the end."""
+    min_partitions: int | None = None
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_partition: int = MAX_BYTES_DEFAULT
+    pin_ttl_ms: int = PIN_TTL_MS_DEFAULT
+
+
+def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Errors: InvalidConfig, which names the option."""
+    options = _Options(given)
+    options.check_known()
+    unfit = _BATCH_ONLY if streaming else _STREAM_ONLY
+    for name in unfit:
+        if options.has(name):
+            kind = "batch" if streaming else "streaming"
+            options.refuse(name, f"is for {kind} queries alone")
+    chosen = _chosen(options)
+    start = _bound(options, _STARTS, LATEST if streaming else EARLIEST, chosen, ends=False)
+    if not streaming and (start.everywhere == LATEST or LATEST in (start.offsets or {}).values()):
+        options.refuse("startingOffsets", "cannot be latest (-1) for a batch query")
+    end = _bound(options, _ENDS, LATEST, chosen, ends=True)
+    places = _places(options)
+    strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    return ReadOptions(
+        chosen=chosen,
+        start=start,
+        end=end,
+        server=places.server,
+        store=places.store,
+        meta=places.meta,
+        read_mode=places.read_mode,
+        isolation=options.choice(
+            "isolation", ("read_committed", "read_uncommitted"), "read_committed"
+        ),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        include_headers=options.flag("includeHeaders", False),
+        verify_crc=options.flag("verifyCrc", True),
+        is_late_an_error=strategy == "error",
+        min_partitions=options.number("minPartitions", 1),
+        max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
+        max_bytes_per_partition=options.number("maxBytesPerPartition", 1) or MAX_BYTES_DEFAULT,
+        pin_ttl_ms=options.number("pinTtlMs", 1000, 3_600_000) or PIN_TTL_MS_DEFAULT,
+    )
+
+
+class _Options:
+    """Values by lower-cased name, and errors that name an option as it is written in the docs."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): str(value) for name, value in given.items()}
+        alias = self._given.pop("kafka.bootstrap.servers", None)
+        if alias is not None:
+            self._given.setdefault("server", alias)
+
+    def refuse(self, name: str, why: str) -> NoReturn:
+        raise InvalidConfig(f"option {name} {why}", name=name)
+
+    def check_known(self) -> None:
+        for name in self._given:
+            if name in _SPELLED or name in _SPARK_OWN or name.startswith("__"):
+                continue
+            if name.startswith("kafka."):
+                self.refuse(
+                    name, "is a setting of Kafka's client; leave it out, or see docs/spark.md"
+                )
+            if name in ("groupid", "groupidprefix", "kafkaconsumer.polltimeoutms"):
+                self.refuse(name, "has no meaning here: no consumer group is used; leave it out")
+            near = difflib.get_close_matches(name, _SPELLED, n=1)
+            hint = f"; did you mean {_SPELLED[near[0]]}?" if near else ""
+            self.refuse(name, f"is not known{hint}")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        if value is not None and not value.strip():
+            self.refuse(name, "is empty")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = (self.text(name) or default).lower()
+        if value not in choices:
+            self.refuse(name, f"is {value!r}; choose one of {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def number(self, name: str, least: int, most: int = (1 << 63) - 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            self.refuse(name, f"is {value!r}, not a number")
+        if not least <= number <= most:
+            self.refuse(name, f"is {number}; {least} to {most} is allowed")
+        return number
+
+    def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except StreamlogError as error:
+            self.refuse(name, f"cannot be used: {error.message}")
+
+
+def _chosen(options: _Options) -> Chosen:
+    given = [name for name in _STRATEGIES if options.has(name)]
+    if len(given) != 1:
+        said = f"not {' and '.join(given)}" if given else "none is given"
+        options.refuse(
+            given[1] if given else "subscribe", f"and its like: give one of {_STRATEGIES}, {said}"
+        )
+    if given == ["assign"]:
+        return Chosen(partitions=_assigned(options))
+    text = options.text(given[0]) or ""
+    if given == ["subscribe"]:
+        topics = tuple(name.strip() for name in text.split(",") if name.strip())
+        if not topics:
+            options.refuse("subscribe", "names no topic")
+        return Chosen(topics=topics)
+    try:
+        re.compile(text)
+    except re.error as error:
+        options.refuse("subscribePattern", f"is no regular expression: {error}")
+    return Chosen(pattern=text)
+
+
+def _assigned(options: _Options) -> tuple[TopicPartition, ...]:
+    found = _json(options, "assign")
+    partitions: set[TopicPartition] = set()
+    for topic, numbers in found.items():
+        if not isinstance(numbers, list) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+        ):
+            options.refuse("assign", f"needs a list of partitions for {topic!r}")
+        partitions.update((topic, number) for number in numbers)
+    if not partitions:
+        options.refuse("assign", "names no partition")
+    return tuple(sorted(partitions))
+
+
+def _json(options: _Options, name: str) -> dict[str, object]:
+    text = options.text(name) or ""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        options.refuse(name, f"is no JSON ({error}): {READ_OPTIONS[name]}")
+    if not isinstance(found, dict):
+        options.refuse(name, f"is no JSON object: {READ_OPTIONS[name]}")
+    return found
+
+
+def _by_partition(options: _Options, name: str, least: int) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in _json(options, name).items():
+        if not isinstance(partitions, dict):
+            options.refuse(name, f"needs partitions for {topic!r}: {READ_OPTIONS[name]}")
+        for partition, value in partitions.items():
+            if (
+                not str(partition).isdigit()
+                or not isinstance(value, int)
+                or isinstance(value, bool)
+                or value < least
+            ):
+                options.refuse(
+                    name, f"has {partition!r}: {value!r} for {topic!r}: {READ_OPTIONS[name]}"
+                )
+            found[topic, int(partition)] = value
+    return found
+
+
+def _bound(
+    options: _Options, names: tuple[str, str, str], default: int, chosen: Chosen, *, ends: bool
+) -> Bound:
+    """The first of `names` that is given wins, as in Spark's Kafka source."""
+    timestamp, timestamps, offsets = names
+    if options.has(timestamp):
+        return Bound(default, timestamp_ms=options.number(timestamp, 0))
+    if options.has(timestamps):
+        by_time = _by_partition(options, timestamps, 0)
+        _check_chosen(options, timestamps, by_time, chosen)
+        return Bound(default, timestamps_ms=by_time)
+    text = options.text(offsets)
+    if text is None:
+        return Bound(default)
+    word = text.strip().lower()
+    if word == "latest":
+        return Bound(LATEST)
+    if word == "earliest":
+        if ends:
+            options.refuse(offsets, "can be latest or offsets, not earliest")
+        return Bound(EARLIEST)
+    named = _by_partition(options, offsets, EARLIEST)
+    if ends and EARLIEST in named.values():
+        options.refuse(offsets, "has -2 (earliest), which is no end")
+    _check_chosen(options, offsets, named, chosen)
+    return Bound(default, offsets=named)
+
+
+def _check_chosen(
+    options: _Options, name: str, named: Mapping[TopicPartition, int], chosen: Chosen
+) -> None:
+    """What is known before any topic is looked at."""
+    if chosen.partitions is not None and set(named) != set(chosen.partitions):
+        options.refuse(name, "must name exactly the partitions of assign")
+    if chosen.topics is not None:
+        others = sorted({topic for topic, _ in named} - set(chosen.topics))
+        if others:
+            options.refuse(name, f"names {', '.join(others)}, which subscribe does not")
+
+
+class _Places(NamedTuple):
+    server: str | None
+    store: str | None
+    meta: str | None
+    read_mode: str
+
+
+def _places(options: _Options) -> _Places:
+    """What fits together."""
+    server, store, meta = (options.text(name) for name in ("server", "store", "meta"))
+    options.parsed("store", parse_store_url)
+    options.parsed("meta", parse_meta_url)
+    mode = options.choice("readMode", ("auto", "store", "service"), "auto")
+    if server is None and store is None:
+        options.refuse("server", "is missing: give it, or store and meta")
+    if server is not None and meta is not None:
+        options.refuse("meta", "goes with store where no node runs; leave out server or meta")
+    if server is not None and not re.fullmatch(r"[^\s/]+:\d+", server):
+        options.refuse("server", f"is {server!r}, not host:port such as 127.0.0.1:9644")
+    if server is None and mode == "service":
+        options.refuse("readMode", "is service, which needs server")
+    return _Places(server, store, meta, mode)

@@ -1,0 +1,74 @@
+"""What a Spark task is told: plain columns that pickle small, no pyspark."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamlog.model.located import ObjectTable
+
+
+@dataclass(frozen=True, slots=True)
+class StorePiece:
+    """Offsets start to ends[-1] (exclusive) of a partition; range i of it lies in objects[i].
+
+    Offset o of the partition is offset o + shift of the stream.
+    """
+
+    topic: str
+    partition: int
+    stream_id: int
+    shift: int
+    start: int
+    ends: array[int]
+    objects: array[int]
+    cost_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePiece:
+    """Offsets start to end (exclusive) of a partition, to be fetched from a node."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    cost_bytes: int
+
+
+Piece = StorePiece | ServicePiece
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """Pieces of one partition are in offset order. `objects`: those that the pieces name."""
+
+    pieces: Sequence[Piece]
+    objects: ObjectTable
+
+    @property
+    def cost_bytes(self) -> int:
+        return sum(piece.cost_bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlace:
+    """How a task gets at records. `store_url` None: through the node alone.
+
+    `is_store_needed`: what lies in objects is read from them or not at all.
+    """
+
+    server: str | None
+    store_url: str | None
+    cluster_id: str
+    is_store_needed: bool
+    isolation: str
+    fail_on_data_loss: bool
+    verify_crc: bool
+    pin_id: int | None = None
+    pin_ttl_ms: int = 0

@@ -1,0 +1,35 @@
+"""`format("streamlog")`: what Spark finds by name. Light: Spark imports it to learn the name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class StreamlogDataSource(DataSource):
+    """Topics as tables, with the columns of Spark's Kafka source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "streamlog"
+
+    def schema(self) -> str:
+        from streamlog.spark.arrow import schema_ddl
+
+        flag = str(self.options.get("includeheaders", "false"))
+        return schema_ddl(headers=flag.lower() == "true")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from streamlog.spark.readers import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from streamlog.spark.readers import stream_reader
+
+        return stream_reader(self.options, schema)

@@ -1,0 +1,135 @@
+"""One Spark task: its plan in, Arrow record batches out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from streamlog.codec.columns import decode_columns
+from streamlog.errors import (
+    Corrupt,
+    CorruptMessage,
+    ForeignCluster,
+    Invalid,
+    InvalidRecord,
+    StreamlogError,
+    Unauthorized,
+    Unavailable,
+)
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.spark.arrow import BatchMaker, wanted_of
+from streamlog.spark.errors import DataLost
+from streamlog.spark.object_read import Chunk, ObjectReader
+from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece, TaskPlan
+from streamlog.spark.service_read import ServiceReader
+from streamlog.spark.worker import Worker, worker
+
+log = logging.getLogger(__name__)
+
+ROWS_MAX = 1 << 16
+BYTES_MAX = 16 << 20
+"""Of one Arrow record batch."""
+
+
+def read_task(plan: TaskPlan, place: ReadPlace, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Record batches of `schema`; a partition's records in offset order.
+
+    Errors: DataLost, Unavailable, Unauthorized, ForeignCluster, Corrupt.
+    """
+    maker, wanted = BatchMaker(schema), wanted_of(schema)
+
+    def made() -> Iterator[pa.RecordBatch]:
+        for chunk in _chunks(plan, place, worker()):
+            try:
+                for columns in decode_columns(
+                    chunk.data,
+                    start=chunk.start,
+                    end=chunk.end,
+                    wanted=wanted,
+                    verify_crc=place.verify_crc,
+                    rows_max=ROWS_MAX,
+                    bytes_max=BYTES_MAX,
+                ):
+                    yield maker.make(chunk.topic, chunk.partition, columns)
+            except (CorruptMessage, InvalidRecord) as error:
+                raise Corrupt(
+                    f"{chunk.topic}-{chunk.partition}, offsets {chunk.start} to {chunk.end}: "
+                    f"{error.message}; run streamlog fsck --deep",
+                    object_key="",
+                ) from error
+
+    yield from maker.together(made())
+
+
+def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[Chunk]:
+    service = _Service(place)
+    try:
+        store = _store(plan, place, at)
+        if store is None:
+            for piece in plan.pieces:
+                yield from service.chunks(_as_service(piece))
+            return
+        for item in ObjectReader(at, store, plan).chunks():
+            if isinstance(item, Chunk):
+                yield item
+            else:
+                yield from _instead(item, place, service)
+        for piece in plan.pieces:
+            if isinstance(piece, ServicePiece):
+                yield from service.chunks(piece)
+    finally:
+        service.close()
+
+
+def _store(plan: TaskPlan, place: ReadPlace, at: Worker) -> ObjectStore | None:
+    """None: the plan is for the service, or this machine cannot open the store and need not."""
+    if place.store_url is None or not any(isinstance(one, StorePiece) for one in plan.pieces):
+        return None
+    try:
+        return at.store(place.store_url, place.cluster_id)
+    except (Unavailable, Unauthorized, ForeignCluster, Invalid) as error:
+        if place.is_store_needed or place.server is None:
+            raise
+        log.warning("read through the node, for the store cannot be opened here: %s", error)
+        return None
+
+
+def _instead(lost: ServicePiece, place: ReadPlace, service: _Service) -> Iterator[Chunk]:
+    """For a part of a plan whose object is gone: its records may be in another one by now."""
+    if place.is_store_needed or place.server is None:
+        raise DataLost(
+            f"an object with offsets {lost.start} to {lost.end} of {lost.topic}-{lost.partition} "
+            "is gone: the pin of this read ended before the task ran, or the records were deleted; "
+            "run the query again, with a larger pinTtlMs if tasks wait for long"
+        )
+    yield from service.chunks(lost)
+
+
+def _as_service(piece: StorePiece | ServicePiece) -> ServicePiece:
+    if isinstance(piece, ServicePiece):
+        return piece
+    return ServicePiece(piece.topic, piece.partition, piece.start, piece.end, piece.cost_bytes)
+
+
+class _Service:
+    """A channel, opened when it is needed."""
+
+    def __init__(self, place: ReadPlace) -> None:
+        self._place = place
+        self._reader: ServiceReader | None = None
+
+    def chunks(self, piece: ServicePiece) -> Iterator[Chunk]:
+        if self._reader is None:
+            if self._place.server is None:
+                raise Unavailable("the plan needs a node and none is named: set the option server")
+            self._reader = ServiceReader(self._place.server, self._place)
+        return self._reader.chunks(piece)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+__all__ = ["StreamlogError", "read_task"]

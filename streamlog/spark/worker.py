@@ -1,0 +1,101 @@
+"""What a Python worker keeps between tasks: an event loop in a thread, and open stores.
+
+Made inside a task, never pickled. Spark forks workers before any task runs in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import ForeignCluster, StoreUnavailable
+from streamlog.objectstore.cluster_guard import read_cluster
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.url import LocalUrl, MemoryUrl, parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.runtime.rand import SystemRandom
+from streamlog.wiring import open_object_store
+
+T = TypeVar("T")
+GETS_IN_FLIGHT_MAX = 8
+
+_lock = threading.Lock()
+_worker: Worker | None = None
+
+
+class Worker:
+    """One for each process; use `worker()`."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self.offload = ThreadOffload({Lane.GET: GETS_IN_FLIGHT_MAX, Lane.STORE: GETS_IN_FLIGHT_MAX})
+        self._stores: dict[str, tuple[ObjectStore, str]] = {}
+        thread = threading.Thread(target=self._loop.run_forever, name="streamlog-io", daemon=True)
+        thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work` on the loop's thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def call(self, function: Any, *args: Any) -> None:
+        """On the loop's thread, soon."""
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def store(self, url: str, cluster_id: str) -> ObjectStore:
+        """Open, and of that cluster. Errors: StoreUnavailable, Unauthorized, ForeignCluster."""
+        known = self._stores.get(url)
+        if known is None:
+            known = self._stores[url] = self.run(self._open(url))
+        store, found = known
+        if found != cluster_id:
+            raise ForeignCluster(
+                f"{store.url} holds cluster {found or '(none)'}, the topics are of {cluster_id}; "
+                "set the option store to where this machine finds the node's store",
+                store_cluster=found,
+                meta_cluster=cluster_id,
+            )
+        return store
+
+    async def _open(self, url: str) -> tuple[ObjectStore, str]:
+        parsed = parse_store_url(url)
+        if isinstance(parsed, MemoryUrl):
+            raise StoreUnavailable("a store in a node's memory can be read through the node alone")
+        if isinstance(parsed, LocalUrl) and not await asyncio.get_running_loop().run_in_executor(
+            None, Path(parsed.path).is_dir
+        ):
+            raise StoreUnavailable(f"{url} is no folder on this machine")
+        store = await open_object_store(
+            url,
+            StreamEngineConfig(),
+            SystemClock(),
+            SystemRandom(),
+            self.offload,
+            CollectorRegistry(),
+        )
+        claimed = await read_cluster(store)
+        return store, "" if claimed is None else claimed.cluster_id
+
+
+def worker() -> Worker:
+    """This process's.
+
+    What is imported by now is taken out of garbage collection: Spark collects after every task, and
+    without this each collection would go through all modules (60 to 80 ms).
+    """
+    global _worker
+    with _lock:
+        if _worker is None or _worker.pid != os.getpid():
+            gc.collect()
+            gc.freeze()
+            _worker = Worker()
+        return _worker
