@@ -60,7 +60,7 @@ def decode_columns(
     Control batches are passed over. `base_offsets` replaces each batch's own, control batches
     included. One RecordColumns holds at most `rows_max` records and `bytes_max` bytes of wanted
     data (8 for each header besides), or a single record that is larger; none is empty. Of a batch
-    outside of the window nothing but the header is looked at.
+    outside of the window CRC and header are looked at, and not the records.
 
     Errors: CorruptMessage (cut short, impossible length, wrong CRC, not decompressible),
     InvalidRecord (another magic, records that cannot be parsed, a batch that expands to more than

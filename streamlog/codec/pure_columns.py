@@ -52,11 +52,11 @@ def decode(
     rows = _Rows(wanted)
     for position, batch, base in _batches(data, base_offsets):
         header = batch.header
+        if verify_crc:
+            check_crc(batch, position)
         check_span(header, base)
         if header.is_control or base >= end or base + header.last_offset_delta < start:
             continue
-        if verify_crc:
-            check_crc(batch, position)
         records = decompress(header.codec, batch.view[HEADER_BYTES:])
         for record in parse(header, records, base, with_headers=wanted.headers):
             if not start <= record[0] < end:

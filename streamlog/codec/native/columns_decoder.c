@@ -300,13 +300,13 @@ static int open_batch(Decoder *self, Fault *found) {
                 (long long)(self->bases.len / 8));
         memcpy(&batch->base_offset, (const uint8_t *)self->bases.buf + 8 * self->index, 8);
     }
+    if (self->verify_crc && batch_check_crc(data, self->position, size, found) < 0)
+        return FAILED;
     if (batch_check_span(batch, found) < 0)
         return FAILED;
     int is_outside = (at[22] & CONTROL) || batch->base_offset >= self->end ||
                      batch->base_offset + batch->last_offset_delta < self->start;
     if (!is_outside) {
-        if (self->verify_crc && batch_check_crc(data, self->position, size, found) < 0)
-            return FAILED;
         if (at[22] & CODEC_MASK) {
             self->compressed_bytes = size;
             return COMPRESSED;
