@@ -38,6 +38,7 @@ from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
+from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.wiring import OpenEngine
 
@@ -87,7 +88,7 @@ async def _read(
         before = requests_of(engine).get("get", 0.0)
         received = sample(engine, "streamlog_store_received_bytes_total")
         began = time.perf_counter()
-        seen = await read_all(engine, stream_ids, READERS)
+        seen = await read_all(await open_all(engine, stream_ids), READERS)
         mb_s = seen / (time.perf_counter() - began) / 1e6
         gets = requests_of(engine)["get"] - before
         received = sample(engine, "streamlog_store_received_bytes_total") - received
@@ -126,11 +127,15 @@ async def _ranges(store: ObjectStore, mean: int, total: int) -> list[tuple[str, 
     return found
 
 
-async def read_all(engine: OpenEngine, stream_ids: list[int], readers: int) -> int:
+async def open_all(engine: OpenEngine, stream_ids: list[int]) -> list[Stream]:
+    """Streams that an earlier process held: the engine has taken them over, so no call goes out."""
+    return [await engine.streams.open_stream(one, OpenStreamOptions()) for one in stream_ids]
+
+
+async def read_all(streams: list[Stream], readers: int) -> int:
     """Bytes of all streams, each read from start to end, `readers` streams at a time."""
 
-    async def one(stream_id: int) -> int:
-        stream = await engine.streams.open_stream(stream_id, OpenStreamOptions())
+    async def one(stream: Stream) -> int:
         position, end, seen = stream.start_offset, stream.confirm_offset, 0
         while position < end:
             result = await stream.fetch(position, end, FETCH_BYTES)
@@ -138,7 +143,7 @@ async def read_all(engine: OpenEngine, stream_ids: list[int], readers: int) -> i
             position = result.batches[-1].end_offset
         return seen
 
-    calls = (lambda stream_id=stream_id: one(stream_id) for stream_id in stream_ids)
+    calls = (lambda stream=stream: one(stream) for stream in streams)
     sizes, _ = await in_flight(calls, readers)
     return sum(sizes)
 
