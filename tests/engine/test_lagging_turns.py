@@ -1,0 +1,305 @@
+"""Readers far behind beside appends and tail reads, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from streamlog.engine.config import MIB, ReadConfig, StreamEngineConfig
+from streamlog.engine.engine import Engine
+from streamlog.errors import Corrupt, OffsetOutOfRange
+from streamlog.model.batch import FetchContext, FetchResult, Turn
+from streamlog.model.stream import Stream
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.buffers import parts_size
+from streamlog.testing.slow_store import Moods
+from tests.engine.harness import batch, error_of
+from tests.engine.remote import LoopClock, RemoteWorld, virtually
+
+READ = ReadConfig(tail_cache_bytes=0, lagging_bytes_per_s_min=16 * MIB, lagging_piece_bytes=MIB)
+CONFIG = StreamEngineConfig(read=READ)
+WAIT = FetchContext(turn=Turn.WAIT)
+LEAVE = FetchContext(turn=Turn.LEAVE)
+OLD_BATCHES = 64
+BATCH_BYTES = 256 * 1024
+
+
+class BusyClock(LoopClock):
+    """While `slowness` is above 1 every timer of the loop runs late by that factor."""
+
+    def __init__(self) -> None:
+        self.slowness = 1.0
+        self._at = self._shown = 0.0
+
+    def monotonic(self) -> float:
+        now = super().monotonic()
+        self._shown += (now - self._at) * self.slowness
+        self._at = now
+        return self._shown
+
+
+class OldStream:
+    """A stream that lies in objects, and another one that takes appends."""
+
+    def __init__(self, world: RemoteWorld, engine: Engine, old: Stream, new: Stream) -> None:
+        self.world, self.engine, self.old, self.new = world, engine, old, new
+
+    @property
+    def metric(self) -> dict[str, float]:
+        metrics = self.engine.metrics
+        return {
+            sample.name.removeprefix("streamlog_engine_"): sample.value
+            for one in (metrics.lagging_waiting, metrics.lagging_rate, metrics.lagging_bytes)
+            for family in one.collect()
+            for sample in family.samples
+        }
+
+    async def fetch(self, start: int = 0, context: FetchContext = WAIT) -> FetchResult:
+        return await self.old.fetch(start, self.old.confirm_offset, 8 * MIB, context)
+
+    async def read(self, size_bytes: int, context: FetchContext = WAIT) -> float:
+        """Seconds that reading so much from the start on takes, again and again."""
+        began = asyncio.get_running_loop().time()
+        position = read = 0
+        while read < size_bytes:
+            found = await self.fetch(position, context)
+            read += size_of(found)
+            position = found.batches[-1].end_offset % self.old.confirm_offset
+        return asyncio.get_running_loop().time() - began
+
+    @asynccontextmanager
+    async def appends(self, every_s: float = 0.01) -> AsyncIterator[None]:
+        """Others who append meanwhile."""
+
+        async def append() -> None:
+            while True:
+                ack = self.new.append(batch(b"x"))
+                await asyncio.sleep(every_s)
+                await ack
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(append())
+            await asyncio.sleep(every_s / 2)
+            try:
+                yield
+            finally:
+                task.cancel()
+
+
+def size_of(found: FetchResult) -> int:
+    return sum(parts_size(one.parts) for one in found.batches)
+
+
+@asynccontextmanager
+async def old_stream(config: StreamEngineConfig = CONFIG) -> AsyncIterator[OldStream]:
+    world = RemoteWorld("object", Moods(), config)
+    world.clock = BusyClock()
+    async with world.engine() as (streams, engine):
+        old, new = [await streams.create_and_open_stream() for _ in range(2)]
+        await asyncio.gather(*[old.append(batch(bytes(BATCH_BYTES))) for _ in range(OLD_BATCHES)])
+        await engine.drain()
+        await asyncio.sleep(1.0)
+        yield OldStream(world, engine, old, new)
+
+
+def test_on_an_idle_node_a_reader_gets_all_it_asks_for_at_once() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data:
+            assert size_of(await data.fetch()) == 8 * MIB
+            assert not (await data.fetch()).is_paced
+            assert await data.read(1 << 30) == 0
+            assert data.metric["lagging_bytes_per_second"] == math.inf
+            assert data.metric["lagging_bytes_total"] == 0
+
+    virtually(scenario)
+
+
+def test_beside_appends_a_reader_gets_pieces_and_ever_more_while_the_loop_is_on_time() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data, data.appends():
+            found = await data.fetch()
+            assert found.is_paced
+            assert size_of(found) == MIB
+            seconds = await data.read(64 * MIB)
+            # At the least rate all the time it would be 4.
+            assert 1.0 < seconds < 2.5
+            assert data.metric["lagging_bytes_per_second"] > 32 * MIB
+            faster = await data.read(64 * MIB)
+            assert faster < seconds
+            assert data.metric["lagging_bytes_total"] == 129 * MIB
+
+    virtually(scenario)
+
+
+def test_a_late_loop_takes_the_reader_back_to_the_least_share_and_never_below() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data, data.appends():
+            await data.read(64 * MIB)
+            rate = data.metric["lagging_bytes_per_second"]
+            assert isinstance(data.world.clock, BusyClock)
+            data.world.clock.slowness = 2.0
+            await data.read(16 * MIB)
+            assert data.metric["lagging_bytes_per_second"] == 16 * MIB < rate / 2
+            began = data.world.clock.monotonic()
+            await data.read(64 * MIB)
+            assert 3.9 < data.world.clock.monotonic() - began < 4.2
+            data.world.clock.slowness = 1.0
+            assert await data.read(64 * MIB) < 2.5
+
+    virtually(scenario)
+
+
+def test_when_the_others_end_everybody_who_waits_goes_on() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data:
+            async with data.appends():
+                readers = [asyncio.ensure_future(data.fetch()) for _ in range(100)]
+                await asyncio.sleep(0.05)
+                assert data.metric["lagging_waiting"] > 80
+            began = asyncio.get_running_loop().time()
+            found = await asyncio.gather(*readers)
+            assert asyncio.get_running_loop().time() - began < 0.3
+            assert sum(not one.is_paced for one in found) > 80
+            assert data.metric["lagging_waiting"] == 0
+
+    virtually(scenario)
+
+
+def test_many_readers_come_in_turn_and_none_waits_longer_than_allowed() -> None:
+    async def scenario() -> None:
+        read = dataclasses.replace(
+            READ, lagging_bytes_per_s_min=MIB, lagging_wait_ms_max=2000, lagging_loop_lag_ms=0.5
+        )
+        async with old_stream(StreamEngineConfig(read=read)) as data, data.appends():
+            assert isinstance(data.world.clock, BusyClock)
+            data.world.clock.slowness = 1.1
+            ended: list[tuple[float, int]] = []
+            began = data.world.clock.monotonic()
+
+            async def one(number: int) -> None:
+                assert size_of(await data.fetch()) == MIB
+                ended.append((data.world.clock.monotonic() - began, number))
+
+            await asyncio.gather(*[one(number) for number in range(40)])
+            assert [number for _, number in ended] == list(range(40))
+            # At one MiB/s the last one would have waited 40 s.
+            assert 1.9 < ended[-1][0] < 2.2
+            assert sum(seconds < 1.9 for seconds, _ in ended) <= 3
+
+    virtually(scenario)
+
+
+def test_reads_from_memory_and_those_that_somebody_inside_waits_for_never_wait() -> None:
+    async def scenario() -> None:
+        read = dataclasses.replace(READ, tail_cache_bytes=MIB)
+        async with old_stream(StreamEngineConfig(read=read)) as data, data.appends():
+            readers = [asyncio.ensure_future(data.fetch()) for _ in range(100)]
+            await asyncio.sleep(0.05)
+            began = asyncio.get_running_loop().time()
+            end = data.new.confirm_offset
+            tail = await data.new.fetch(end - 1, end, MIB, WAIT)
+            assert tail.from_cache
+            assert not tail.is_paced
+            inside = await data.fetch(context=FetchContext())
+            assert size_of(inside) == 8 * MIB
+            assert not inside.is_paced
+            assert asyncio.get_running_loop().time() == began
+            await asyncio.gather(*readers)
+
+    virtually(scenario)
+
+
+def test_tail_reads_alone_are_others_too() -> None:
+    async def scenario() -> None:
+        read = dataclasses.replace(READ, tail_cache_bytes=MIB)
+        async with old_stream(StreamEngineConfig(read=read)) as data:
+            await data.new.append(batch(b"x"))
+            await asyncio.sleep(1.0)
+            assert not (await data.fetch()).is_paced
+            await data.new.fetch(0, 1, MIB)
+            assert (await data.fetch()).is_paced
+
+    virtually(scenario)
+
+
+def test_who_does_not_wait_leaves_with_nothing() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data, data.appends():
+            assert size_of(await data.fetch(context=LEAVE)) == MIB
+            found = await data.fetch(context=LEAVE)
+            assert found.is_paced
+            assert not found.batches
+            assert size_of(await data.fetch()) == MIB
+
+    virtually(scenario)
+
+
+def test_who_goes_away_leaves_its_turn_to_the_next() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data, data.appends():
+            readers = [asyncio.ensure_future(data.fetch()) for _ in range(100)]
+            await asyncio.sleep(0.05)
+            for reader in readers:
+                reader.cancel()
+            began = asyncio.get_running_loop().time()
+            assert size_of(await data.fetch()) == MIB
+            assert asyncio.get_running_loop().time() - began < 0.2
+            assert data.metric["lagging_waiting"] == 0
+
+    virtually(scenario)
+
+
+def test_a_read_that_fails_costs_the_others_nothing() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data, data.appends():
+            assert isinstance(await error_of(data.fetch(1 << 40)), OffsetOutOfRange)
+            ranges = await data.world.metadata.locate(data.old.stream_id, 0, 1)
+            row = ranges[0].object
+            key = data_key(row.object_id)
+            whole = bytearray(await data.world.objects.get(key))
+            whole[row.index_position // 2] ^= 1
+            await data.world.objects.put(key, [bytes(whole)])
+            began = asyncio.get_running_loop().time()
+            failed = 0
+            for position in range(OLD_BATCHES):
+                error = await error_of(data.old.fetch(position, position + 1, 1, WAIT))
+                failed += isinstance(error, Corrupt)
+            assert failed
+            await data.world.objects.delete([key])
+            data.engine.blocks.forget(row.object_id)
+            assert isinstance(await error_of(data.fetch()), Corrupt)
+            assert asyncio.get_running_loop().time() - began < 2.0
+
+    virtually(scenario)
+
+
+def test_a_trim_is_seen_by_who_waited() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data, data.appends():
+            readers = [asyncio.ensure_future(data.fetch()) for _ in range(20)]
+            await asyncio.sleep(0.05)
+            await data.old.trim(10)
+            errors = [await error_of(reader) for reader in readers]
+            assert errors[0] is None
+            assert isinstance(errors[-1], OffsetOutOfRange)
+            assert size_of(await data.fetch(10)) == MIB
+
+    virtually(scenario)
+
+
+def test_an_engine_that_ends_lets_them_go() -> None:
+    async def scenario() -> None:
+        async with old_stream() as data:
+            async with data.appends():
+                readers = [asyncio.ensure_future(error_of(data.fetch())) for _ in range(100)]
+                await asyncio.sleep(0.05)
+            began = asyncio.get_running_loop().time()
+            await data.engine.kill()
+            await asyncio.gather(*readers)
+            assert asyncio.get_running_loop().time() == began
+            assert data.metric["lagging_waiting"] == 0
+
+    virtually(scenario)
