@@ -27,6 +27,7 @@ from streamlog.engine.cluster import settle_cluster_id
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.kv_client import EngineKVClient
+from streamlog.engine.staging import EngineStaging
 from streamlog.errors import Invalid, StoreUnavailable, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.kvstore.memory import MemoryKVStore
@@ -130,6 +131,7 @@ class OpenEngine:
         logs: LogManager,
         compactor: Compactor | None,
         collector: Collector,
+        staging: EngineStaging,
         started_ms: int,
     ) -> None:
         self._plan = plan
@@ -140,6 +142,7 @@ class OpenEngine:
         self.kv_store = kv_store
         self.logs = logs
         self.compactor = compactor
+        self.staging = staging
         self.metadata = metadata
         self.store: ObjectStore = engine.parts.store
         self.registry = engine.parts.registry
@@ -337,6 +340,8 @@ async def _open(
         )
         await engine.start()
         streams = EngineStreamClient(engine)
+        staging = EngineStaging(engine, streams, metadata, config.staging)
+        staging.start()
         kv = EngineKVClient(kv_store, prefix_of(cluster_id))
         collector = Collector(metadata, store, clock, config.collector, registry)
         engine.background.every(
@@ -383,7 +388,17 @@ async def _open(
         },
     )
     return OpenEngine(
-        plan, engine, metadata, streams, kv, kv_store, logs, compactor, collector, started_ms
+        plan,
+        engine,
+        metadata,
+        streams,
+        kv,
+        kv_store,
+        logs,
+        compactor,
+        collector,
+        staging,
+        started_ms,
     )
 
 

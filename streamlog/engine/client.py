@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.engine import Engine, fenced
@@ -147,6 +147,10 @@ class EngineStreamClient:
 
     async def list_streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamDescription]:
         return [self._describe(row) for row in self._metadata.streams(after=after, limit=limit)]
+
+    def alone(self, stream_id: int) -> AbstractAsyncContextManager[None]:
+        """While it is held, the stream is not opened, closed or destroyed."""
+        return self._alone(stream_id)
 
     async def trim(self, core: StreamCore, new_start_offset: int) -> None:
         """As Stream.trim. Waits until what lies below is in the store: the fold trims only that."""

@@ -109,6 +109,7 @@ class ColdReader:
                         min(end, live.end),
                         object_key=data_key(live.object.object_id),
                         index_position=live.object.index_position,
+                        placements=live.object.placements,
                     )
             except ObjectNotFound as error:
                 missing = error

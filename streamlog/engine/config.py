@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import CompactionConfig
+from streamlog.engine.staging_config import StagingConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.config import setting
@@ -221,3 +222,4 @@ class StreamEngineConfig:
     wal: WalConfig = field(default_factory=WalConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
+    staging: StagingConfig = field(default_factory=StagingConfig)

@@ -45,8 +45,10 @@ class ObjectWriter:
         entries = [item.entry for item in group.items if item.core.stop is None]
         return await self.write_entries(entries) if entries else None
 
-    async def write_entries(self, entries: list[StreamEntry]) -> WrittenObject:
-        """`entries` hold each stream's batches in order."""
+    async def write_entries(
+        self, entries: list[StreamEntry], *, is_staged: bool = False
+    ) -> WrittenObject:
+        """`entries` hold each stream's batches in order; `is_staged`: from offset 0 on."""
         # Stable: within a stream the order of appends, which is offset order, stays.
         entries.sort(key=attrgetter("stream_id"))
         object_id = await self._metadata.allocate_object_id()
@@ -55,19 +57,22 @@ class ObjectWriter:
             self._metadata.cluster_id, tenure.node_id, tenure.node_epoch, object_id
         )
         if _is_small(entries):
-            built = self._build(identity, entries)
+            built = self._build(identity, entries, is_staged)
         else:
-            built = await self._offload.run(Lane.CPU, self._build, identity, entries)
+            built = await self._offload.run(Lane.CPU, self._build, identity, entries, is_staged)
         return WrittenObject(
             object_id, built.parts, built.size_bytes, NewObject(built.row, built.ranges)
         )
 
-    def _build(self, identity: ObjectIdentity, entries: Sequence[StreamEntry]) -> BuiltObject:
+    def _build(
+        self, identity: ObjectIdentity, entries: Sequence[StreamEntry], is_staged: bool
+    ) -> BuiltObject:
         return build_object(
             identity,
             entries,
             compression=self._config.compression,
             block_target_bytes=self._config.block_target_bytes,
+            is_staged=is_staged,
         )
 
 

@@ -27,6 +27,7 @@ from streamlog.errors import (
     MessageTooLarge,
     OffsetConflict,
     OutcomeUnknown,
+    Overloaded,
     StreamlogError,
     TokenMismatch,
 )
@@ -131,6 +132,17 @@ class Sequencer:
             raise
         return reservation
 
+    def close_gate(self, core: StreamCore) -> None:
+        """Nothing is sequenced in the stream until `open_gate`; appends wait in order."""
+        core.gate = []
+
+    def open_gate(self, core: StreamCore) -> None:
+        """Sequences what waited."""
+        held, core.gate = core.gate or (), None
+        for sequence in held:
+            sequence()
+        core.progressed()
+
     def sweep(self) -> None:
         """Tells the appends of streams that were lost why they will never be confirmed."""
         for group in self._sink.unconfirmed():
@@ -216,6 +228,9 @@ class Sequencer:
         charge: int,
         size_bytes: int,
     ) -> None:
+        if core.gate is not None:
+            self._hold(core, batch, context, future, charge, size_bytes)
+            return
         self._on_append()
         base = core.next
         expected = context.expected_next_offset
@@ -251,6 +266,45 @@ class Sequencer:
         self._sink.add(Pending(core, entry, size_bytes, charge, future, deadline))
         if deadline is not None and deadline < self._timer_deadline:
             self._arm(deadline)
+
+    def _hold(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+    ) -> None:
+        timer: asyncio.TimerHandle | None = None
+
+        def go_on() -> None:
+            core.queued -= 1
+            if timer is not None:
+                timer.cancel()
+            stop = self.stop or core.stop
+            if stop is None and not future.done():
+                self._sequence(core, batch, context, future, charge, size_bytes)
+                return
+            self._budget.release(charge)
+            if stop is not None and not future.done():
+                future.set_exception(stop())
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(
+                    Overloaded(
+                        "the append waited behind a staged commit until the deadline; nothing was "
+                        "stored: retry with back-off"
+                    )
+                )
+
+        assert core.gate is not None
+        core.queued += 1
+        core.gate.append(go_on)
+        delay_s = self._delay_s(context.deadline)
+        if delay_s is not None:
+            timer = self._loop.call_later(max(0.0, delay_s), expire)
 
     def _refuse(
         self,

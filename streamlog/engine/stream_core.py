@@ -24,6 +24,7 @@ class StreamCore:
         "_waiters",
         "confirm",
         "epoch",
+        "gate",
         "is_closing",
         "is_handed_out",
         "next",
@@ -48,6 +49,8 @@ class StreamCore:
         self.tail = tail
         self.queued = 0
         """Appends that wait for room: called, not sequenced."""
+        self.gate: list[Callable[[], None]] | None = None
+        """Appends that wait, in order, until the stream's end has settled; None: none has to."""
         self.is_handed_out = False
         """A caller has this epoch's Stream."""
         self.is_closing = False

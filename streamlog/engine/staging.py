@@ -1,0 +1,370 @@
+"""StagedStreams over an engine: objects known to the metadata before they are in any stream.
+
+1. Staging: build, PUT, a commit record that names the object. Offsets in it count from 0.
+2. Attaching: the streams' gates close, so that appends wait before they are sequenced. What was
+   sequenced is committed; then one record attaches everything at the streams' ends; the gates open.
+   With wal=disk an append behind the attached offsets would else be acknowledged out of a WAL that
+   is replayed without them.
+3. What expired is dropped, and so are writers that were silent for long, by any node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.byte_gate import ByteGate
+from streamlog.engine.client import EngineStreamClient
+from streamlog.engine.cold_reader import ReaderMetadata
+from streamlog.engine.engine import Engine, fenced
+from streamlog.engine.staging_config import StagingConfig
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import (
+    Closed,
+    Conflict,
+    Fenced,
+    Internal,
+    Invalid,
+    MessageTooLarge,
+    StagedNotFound,
+    StreamNotFound,
+)
+from streamlog.format.entry import StreamEntry
+from streamlog.metadata.generation import SPAN_MAX
+from streamlog.metadata.interface import AttachEntry, CommitEntry, StreamRow, UnstageEntry
+from streamlog.metadata.staging import Stage, Staging, WriterRow
+from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, RecordBatch, StreamState
+from streamlog.model.staging import (
+    Attached,
+    AttachedRow,
+    StagedObject,
+    StagedRow,
+    WriterState,
+)
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.buffers import parts_size
+
+log = logging.getLogger(__name__)
+
+NAME_BYTES_MAX = 200
+EPOCH_MAX = (1 << 63) - 1
+_PUT_TRIES_MAX = 5
+_UNSTAGED_AT_ONCE = 1000
+
+
+class StagingMetadata(ReaderMetadata, Protocol):
+    @property
+    def staging(self) -> Staging: ...
+
+
+class EngineStaging:
+    """The StagedStreams protocol."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        streams: EngineStreamClient,
+        metadata: StagingMetadata,
+        config: StagingConfig,
+    ) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._metadata = metadata
+        self._config = config
+        self._clock = engine.parts.clock
+        self._gate = ByteGate(config.bytes_in_flight_max)
+        self._slots = asyncio.Semaphore(config.stages_in_flight_max)
+        self._under_way: dict[tuple[str, str], asyncio.Lock] = {}
+
+    def start(self) -> None:
+        """Begins to look for what has expired."""
+        self._engine.background.every(
+            lambda: self._config.sweep_interval_ms / 1000, self.sweep, name="staging"
+        )
+
+    # staging
+
+    async def stage(
+        self,
+        writer_id: str,
+        attempt: str,
+        batches: Mapping[int, Sequence[RecordBatch]],
+        *,
+        expires_ms: int = 0,
+    ) -> StagedObject:
+        self._engine.check_open()
+        _check_name(writer_id, "writer id")
+        _check_name(attempt, "attempt")
+        if not 0 <= expires_ms < EPOCH_MAX:
+            raise Invalid(f"an expiry of {expires_ms} ms")
+        entries, size_bytes = self._entries(batches)
+        # Two copies of a request that was sent again must not store two objects.
+        key = writer_id, attempt
+        lock = self._under_way.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                known = self._metadata.staging.of_attempt(writer_id, attempt)
+                if known is not None:
+                    return staged_object(known)
+                async with self._slots, self._gate.passing(size_bytes):
+                    expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
+                    return await self._engine.background.unbroken(
+                        lambda: self._store(writer_id, attempt, entries, expires_at), name="stage"
+                    )
+        finally:
+            if not lock.locked():
+                self._under_way.pop(key, None)
+
+    def staged(self, object_id: int) -> StagedObject | None:
+        stage = self._metadata.staging.staged.get(object_id)
+        return None if stage is None else staged_object(stage)
+
+    def _entries(
+        self, batches: Mapping[int, Sequence[RecordBatch]]
+    ) -> tuple[list[StreamEntry], int]:
+        entries: list[StreamEntry] = []
+        size_bytes = 0
+        for stream_id in sorted(batches):
+            if self._metadata.stream(stream_id) is None:
+                raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
+            end = 0
+            for batch in batches[stream_id]:
+                size_bytes += parts_size(batch.parts)
+                entries.append(_entry(stream_id, end, batch))
+                end += batch.record_count
+            if not 0 < end <= SPAN_MAX:
+                raise Invalid(f"{end} records are staged for stream {stream_id}")
+        if not entries:
+            raise Invalid("there is nothing to stage")
+        if size_bytes > self._config.object_bytes_max:
+            raise MessageTooLarge(
+                f"{size_bytes} bytes are staged at once; at most {self._config.object_bytes_max} "
+                "(staging.object_bytes_max): stage them in several calls",
+                size_bytes=size_bytes,
+                max_bytes=self._config.object_bytes_max,
+            )
+        return entries, size_bytes
+
+    async def _store(
+        self, writer_id: str, attempt: str, entries: list[StreamEntry], expires_at_ms: int
+    ) -> StagedObject:
+        engine = self._engine
+        written = await engine.writer.write_entries(entries, is_staged=True)
+        try:
+            await engine.put.put(
+                data_key(written.object_id), written.parts, tries_max=_PUT_TRIES_MAX
+            )
+            ranges = written.new_object.ranges
+            stage = Stage(
+                written.new_object.row,
+                writer_id,
+                attempt,
+                expires_at_ms,
+                array("Q", [one.stream_id for one in ranges]),
+                array("I", [one.end for one in ranges]),
+            )
+            await self._metadata.commit(CommitEntry(stages=[stage]))
+        except BaseException:
+            # Of what was committed all the same this is void.
+            self._metadata.release_object_id(written.object_id)
+            raise
+        return staged_object(stage)
+
+    # attaching
+
+    async def attach(
+        self,
+        writer_id: str,
+        epoch: int,
+        object_ids: Sequence[int],
+        *,
+        leader_epochs: Mapping[int, int] | None = None,
+    ) -> Attached:
+        self._engine.check_open()
+        _check_name(writer_id, "writer id")
+        if not 0 <= epoch <= EPOCH_MAX:
+            raise Invalid(f"epoch {epoch} of writer {writer_id}; epochs are 0 to 2^63-1")
+        if self._metadata.staging.last_epoch(writer_id) >= epoch:
+            return self._attached(writer_id, epoch, was_attached=True)
+        streams = self._streams_of(writer_id, object_ids)
+        return await self._engine.background.unbroken(
+            lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs or {}),
+            name="attach",
+        )
+
+    def _streams_of(self, writer_id: str, object_ids: Sequence[int]) -> list[int]:
+        streams: set[int] = set()
+        rows = 0
+        for object_id in object_ids:
+            stage = self._metadata.staging.staged.get(object_id)
+            if stage is None:
+                raise not_staged(writer_id, object_id)
+            streams.update(stage.streams)
+            rows += len(stage.streams)
+        if rows > self._config.commit_rows_max:
+            raise Invalid(
+                f"{len(object_ids)} staged objects have {rows} rows; a commit takes "
+                f"{self._config.commit_rows_max} (staging.commit_rows_max): stage larger objects"
+            )
+        return sorted(streams)
+
+    async def _attach(
+        self,
+        writer_id: str,
+        epoch: int,
+        object_ids: Sequence[int],
+        streams: Sequence[int],
+        leader_epochs: Mapping[int, int],
+    ) -> Attached:
+        async with AsyncExitStack() as alone:
+            # In order of their ids: two of these never wait for each other.
+            for stream_id in streams:
+                await alone.enter_async_context(self._streams.alone(stream_id))
+            cores = [self._core(stream_id) for stream_id in streams]
+            sequencer = self._engine.sequencer
+            for core in cores:
+                sequencer.close_gate(core)
+            try:
+                for core in cores:
+                    await core.settled_to(core.next, self._engine.press)
+                known = self._metadata.staging.last_epoch(writer_id)
+                entry = AttachEntry(
+                    writer_id,
+                    epoch,
+                    self._clock.now_ms(),
+                    object_ids,
+                    {core.stream_id: core.epoch for core in cores},
+                    leader_epochs,
+                )
+                await self._metadata.commit(CommitEntry(attaches=[entry]))
+                for core in cores:
+                    self._moved(core)
+            finally:
+                for core in cores:
+                    sequencer.open_gate(core)
+            return self._attached(writer_id, epoch, was_attached=known >= epoch)
+
+    def _core(self, stream_id: int) -> StreamCore:
+        row = self._metadata.stream(stream_id)
+        if row is None or row.state is not StreamState.OPEN:
+            raise Conflict(
+                f"stream {stream_id}, for which data is staged, is gone or closed; nothing was "
+                "attached",
+                stream_id=stream_id,
+            )
+        if row.holder != self._metadata.tenure:
+            raise fenced(stream_id, row.epoch)()
+        core = self._engine.core(row)
+        if core.stop is not None:
+            raise core.stop()
+        return core
+
+    def _moved(self, core: StreamCore) -> None:
+        """The stream's end is where the fold has it; what was attached is not in memory."""
+        row: StreamRow | None = self._metadata.stream(core.stream_id)
+        if core.stop is not None or row is None or row.epoch != core.epoch or row.end == core.next:
+            return
+        if row.end < core.next:
+            raise Internal(f"stream {core.stream_id} ends at {row.end}, before {core.next}")
+        core.next = core.confirm = core.settled = row.end
+        core.tail = self._engine.tails.tail(row.end)
+        core.confirmed()
+
+    def _attached(self, writer_id: str, epoch: int, *, was_attached: bool) -> Attached:
+        row = self._metadata.staging.writers.get(writer_id)
+        rows = () if row is None or row.epoch != epoch else attached_rows(row)
+        return Attached(epoch, rows, was_attached)
+
+    # the end
+
+    async def unstage(self, writer_id: str, object_ids: Sequence[int]) -> int:
+        self._engine.check_open()
+        staged = self._metadata.staging.staged
+        own = [
+            i for i in dict.fromkeys(object_ids) if i in staged and staged[i].writer_id == writer_id
+        ]
+        for low in range(0, len(own), _UNSTAGED_AT_ONCE):
+            part = own[low : low + _UNSTAGED_AT_ONCE]
+            await self._metadata.commit(CommitEntry(unstages=[UnstageEntry(part)]))
+        return len(own)
+
+    def writer(self, writer_id: str) -> WriterState:
+        staging = self._metadata.staging
+        count = sum(1 for stage in staging.staged.values() if stage.writer_id == writer_id)
+        row = staging.writers.get(writer_id)
+        if row is None:
+            return WriterState(staged_objects=count)
+        return WriterState(row.epoch, row.at_ms, attached_rows(row), count)
+
+    async def sweep(self) -> None:
+        """Drops what expired, and forgets writers of long ago."""
+        staging, now_ms = self._metadata.staging, self._clock.now_ms()
+        expired = [i for i, stage in staging.staged.items() if stage.expires_ms <= now_ms]
+        before_ms = now_ms - self._config.writer_memory_ms
+        silent = [(w, row.epoch) for w, row in staging.writers.items() if row.at_ms <= before_ms]
+        try:
+            while expired or silent:
+                entry = UnstageEntry(expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE])
+                await self._metadata.commit(CommitEntry(unstages=[entry]))
+                log.info(
+                    "dropped what was staged and not committed in time",
+                    extra={"objects": len(entry.object_ids), "writers": len(entry.forgotten)},
+                )
+                del expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE]
+        except (Fenced, Closed):
+            # Whoever is sealed hears of it elsewhere; another node's sweep goes on.
+            return
+
+
+def not_staged(writer_id: str, object_id: int) -> StagedNotFound:
+    return StagedNotFound(
+        f"writer {writer_id} has no staged object {object_id}: it expired, was dropped, or is "
+        "committed already; nothing of this commit was applied. Stage everything again under new "
+        "attempts, and commit that",
+        writer_id=writer_id,
+        object_id=object_id,
+    )
+
+
+def staged_object(stage: Stage) -> StagedObject:
+    return StagedObject(
+        stage.row.object_id,
+        stage.writer_id,
+        stage.attempt,
+        stage.expires_ms,
+        stage.row.size_bytes,
+        tuple(map(StagedRow, stage.streams, stage.counts)),
+    )
+
+
+def attached_rows(row: WriterRow) -> tuple[AttachedRow, ...]:
+    return tuple(map(AttachedRow, row.streams, row.starts, row.ends))
+
+
+def _entry(stream_id: int, base: int, batch: RecordBatch) -> StreamEntry:
+    if batch.record_count < 1 or len(batch.attributes) > ATTRIBUTES_BYTES_MAX:
+        raise Invalid(
+            f"a batch for stream {stream_id} has {batch.record_count} records and "
+            f"{len(batch.attributes)} bytes of attributes"
+        )
+    crc = batch.payload_crc32c
+    return StreamEntry(
+        stream_id,
+        0,
+        base,
+        batch.record_count,
+        batch.base_timestamp_ms,
+        batch.parts,
+        batch.attributes,
+        crc32c_parts(batch.parts) if crc is None else crc,
+    )
+
+
+def _check_name(name: str, what: str) -> None:
+    if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        raise Invalid(f"a {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode())}")

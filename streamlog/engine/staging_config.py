@@ -1,0 +1,50 @@
+"""Settings of staged writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.config import setting
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StagingConfig:
+    """Batches that are stored before they come into their streams."""
+
+    expiry_ms: int = setting(
+        24 * 3600 * 1000,
+        "How long staged objects are kept when nobody commits them. Shorter: what failed jobs left "
+        "goes sooner; a job must commit within this time.",
+        minimum=1000,
+    )
+    writer_memory_ms: int = setting(
+        7 * 24 * 3600 * 1000,
+        "How long a writer's last epoch is remembered after its commit; a repetition that comes "
+        "later would be stored twice. Longer: some hundred bytes of memory for each writer.",
+        minimum=1000,
+    )
+    sweep_interval_ms: int = setting(
+        60_000, "How often expired objects and writers are looked for.", minimum=10
+    )
+    object_bytes_max: int = setting(
+        64 * MIB, "Largest staged object, one call's batches. Larger: more memory.", minimum=1024
+    )
+    bytes_in_flight_max: int = setting(
+        128 * MIB,
+        "Bytes being staged at a time; further calls wait. Larger: more memory, faster bulk writes "
+        "to remote stores.",
+        minimum=MIB,
+    )
+    stages_in_flight_max: int = setting(
+        16,
+        "Objects being staged at a time; each holds one of metadata.put_window object ids, which "
+        "appends need, too.",
+        minimum=1,
+    )
+    commit_rows_max: int = setting(
+        200_000,
+        "Most rows (pairs of object and stream) of one commit; it is folded in about 2 µs each.",
+        minimum=1,
+    )

@@ -1,0 +1,311 @@
+"""Staged batches over a real engine, with both WAL modes: unseen, then all there at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamlog
+from streamlog.engine.config import StreamEngineConfig, UploadConfig
+from streamlog.engine.engine import WalMode
+from streamlog.engine.staging_config import StagingConfig
+from streamlog.errors import (
+    Conflict,
+    Invalid,
+    MessageTooLarge,
+    Overloaded,
+    StagedNotFound,
+    StreamNotFound,
+)
+from streamlog.metadata.config import MetadataConfig
+from streamlog.model.batch import AppendContext, RecordBatch
+from streamlog.model.staging import AttachedRow, StagedObject
+from streamlog.model.stream import Stream
+from streamlog.wiring import Components, OpenEngine
+from tests.compaction.test_end_to_end import COMPACTION, CONFIG
+from tests.engine.harness import batch, error_of, read_all, sent, until
+
+QUICK = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=5))
+MODES = pytest.mark.parametrize("wal", ["disk", "object"])
+
+
+class Site:
+    """Where an engine's data lies; it can be opened again."""
+
+    def __init__(self, folder: Path, wal: WalMode, config: StreamEngineConfig = QUICK) -> None:
+        self._folder = folder
+        self._wal: WalMode = wal
+        self._config = config
+
+    @asynccontextmanager
+    async def open(self, *, crash: bool = False, **parts: Any) -> AsyncIterator[OpenEngine]:
+        async with streamlog.open(
+            f"local://{self._folder}/store",
+            meta=f"rocksdb://{self._folder}/meta",
+            wal=self._wal,
+            wal_dir=self._folder / "wal",
+            config=self._config,
+            components=Components(**parts),
+        ) as engine:
+            yield engine
+            if crash:
+                await engine.kill()
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+async def staged(
+    engine: OpenEngine,
+    rows: dict[int, Sequence[bytes]],
+    *,
+    writer: str = "w",
+    attempt: str,
+    expires_ms: int = 0,
+) -> StagedObject:
+    batches = {
+        stream_id: [batch(payload, records=2, attributes=b"f") for payload in payloads]
+        for stream_id, payloads in rows.items()
+    }
+    return await engine.staging.stage(writer, attempt, batches, expires_ms=expires_ms)
+
+
+async def two_streams(engine: OpenEngine) -> tuple[Stream, Stream]:
+    return (
+        await engine.streams.create_and_open_stream(),
+        await engine.streams.create_and_open_stream(),
+    )
+
+
+@MODES
+def test_staged_batches_come_into_their_streams_in_order_with_appends(
+    tmp_path: Path, wal: WalMode
+) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, wal)
+        async with site.open(crash=True) as engine:
+            a, b = await two_streams(engine)
+            one = await staged(
+                engine, {a.stream_id: [b"s1", b"s2"], b.stream_id: [b"t"]}, attempt="1"
+            )
+            two = await staged(engine, {a.stream_id: [b"s3"]}, attempt="2")
+            assert (a.next_offset, b.next_offset) == (0, 0)
+            before = [sent(a.append(batch(b"x%d" % n))) for n in range(5)]
+            waiter = asyncio.create_task(b.wait_confirmed(2))
+            commit = asyncio.create_task(
+                engine.staging.attach("w", 0, [one.object_id, two.object_id])
+            )
+            await until(lambda: engine.engine.cores[a.stream_id].gate is not None or commit.done())
+            after = [sent(a.append(batch(b"y%d" % n))) for n in range(5)]
+            attached = await commit
+            assert attached.rows == (
+                AttachedRow(a.stream_id, 5, 11),
+                AttachedRow(b.stream_id, 0, 2),
+            )
+            assert not attached.was_attached
+            assert [(await one).base_offset for one in before] == list(range(5))
+            assert [(await one).base_offset for one in after] == list(range(11, 16))
+            await waiter
+            expected = [b"x%d" % n for n in range(5)] + [b"s1", b"s2", b"s3"]
+            expected += [b"y%d" % n for n in range(5)]
+            assert await read_all(a) == expected
+            found = await a.attributes(4, 12)
+            assert [one.base_offset for one in found] == [4, 5, 7, 9, 11]
+            ids = a.stream_id, b.stream_id
+        async with site.open() as engine:
+            a, b = [await engine.streams.open_stream(stream_id) for stream_id in ids]
+            assert await read_all(a) == expected
+            assert await read_all(b) == [b"t"]
+            again = await engine.staging.attach("w", 0, [one.object_id])
+            assert again == dataclasses.replace(attached, was_attached=True)
+            assert a.next_offset == 16
+
+    run(scenario)
+
+
+@MODES
+def test_a_crash_before_the_commit_leaves_it_to_be_done(tmp_path: Path, wal: WalMode) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, wal)
+        async with site.open(crash=True) as engine:
+            a, b = await two_streams(engine)
+            one = await staged(engine, {a.stream_id: [b"s"], b.stream_id: [b"t"]}, attempt="1")
+            await a.append(batch(b"x"))
+        async with site.open() as engine:
+            assert engine.staging.staged(one.object_id) == one
+            a = await engine.streams.open_stream(one.rows[0].stream_id)
+            # A stream that nobody has opened here is its holder's all the same.
+            assert one.rows[1].stream_id not in engine.engine.cores
+            await engine.staging.attach("w", 3, [one.object_id])
+            assert await read_all(a) == [b"x", b"s"]
+            state = engine.staging.writer("w")
+            assert (state.last_epoch, state.staged_objects) == (3, 0)
+
+    run(scenario)
+
+
+def test_the_same_attempt_is_stored_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            a, _ = await two_streams(engine)
+            calls = [staged(engine, {a.stream_id: [b"s"]}, attempt="1") for _ in range(3)]
+            found = await asyncio.gather(*calls)
+            assert len({one.object_id for one in found}) == 1
+            assert engine.staging.writer("w").staged_objects == 1
+            other = await staged(engine, {a.stream_id: [b"s"]}, attempt="2")
+            assert await engine.staging.unstage("v", [other.object_id]) == 0
+            assert await engine.staging.unstage("w", [other.object_id]) == 1
+            assert await engine.staging.unstage("w", [other.object_id]) == 0
+            with pytest.raises(StagedNotFound, match="Stage everything again"):
+                await engine.staging.attach("w", 0, [found[0].object_id, other.object_id])
+            assert a.next_offset == 0
+
+    run(scenario)
+
+
+def test_what_expired_is_dropped_and_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = dataclasses.replace(
+            CONFIG, staging=StagingConfig(sweep_interval_ms=10, writer_memory_ms=1000)
+        )
+        async with Site(tmp_path, "object", config).open() as engine:
+            a, _ = await two_streams(engine)
+            one = await staged(engine, {a.stream_id: [b"s"]}, attempt="1", expires_ms=1)
+            await until(lambda: engine.staging.staged(one.object_id) is None)
+            with pytest.raises(StagedNotFound):
+                await engine.staging.attach("w", 0, [one.object_id])
+            await engine.staging.attach("w", 1, [])
+
+            async def objects() -> int:
+                return len((await engine.store.list("data/")).objects)
+
+            while await objects():  # noqa: ASYNC110 - the store tells nobody
+                await asyncio.sleep(0.01)
+            await until(lambda: engine.staging.writer("w").last_epoch == -1)
+
+    run(scenario)
+
+
+def test_bad_calls_change_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = dataclasses.replace(
+            QUICK, staging=StagingConfig(object_bytes_max=1024, commit_rows_max=1)
+        )
+        async with Site(tmp_path, "object", config).open() as engine:
+            a, b = await two_streams(engine)
+            stage, s = engine.staging.stage, a.stream_id
+            assert isinstance(await error_of(stage("", "1", {s: [batch(b"x")]})), Invalid)
+            assert isinstance(await error_of(stage("w", "1" * 201, {s: [batch(b"x")]})), Invalid)
+            assert isinstance(await error_of(stage("w", "1", {})), Invalid)
+            assert isinstance(await error_of(stage("w", "1", {s: []})), Invalid)
+            empty = RecordBatch(0, 0, (b"x",))
+            assert isinstance(await error_of(stage("w", "1", {s: [empty]})), Invalid)
+            assert isinstance(await error_of(stage("w", "1", {999: [batch(b"x")]})), StreamNotFound)
+            large = await error_of(stage("w", "1", {s: [batch(bytes(2000))]}))
+            assert isinstance(large, MessageTooLarge)
+            one = await staged(engine, {s: [b"x"], b.stream_id: [b"y"]}, attempt="1")
+            two = await staged(engine, {s: [b"x"]}, attempt="2")
+            attach = engine.staging.attach
+            assert isinstance(await error_of(attach("w", 0, [one.object_id])), Invalid)
+            assert isinstance(await error_of(attach("w", -1, [two.object_id])), Invalid)
+            await a.destroy()
+            assert isinstance(await error_of(attach("w", 0, [two.object_id])), Conflict)
+            assert engine.staging.writer("w").staged_objects == 2
+
+    run(scenario)
+
+
+def test_an_append_that_waits_past_its_deadline_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            a, _ = await two_streams(engine)
+            sequencer, core = engine.engine.sequencer, engine.engine.cores[a.stream_id]
+            sequencer.close_gate(core)
+            deadline = engine.clock.monotonic() + 0.01
+            late = sent(a.append(batch(b"late"), AppendContext(deadline=deadline)))
+            kept = sent(a.append(batch(b"kept")))
+            assert isinstance(await error_of(late), Overloaded)
+            assert not kept.done()
+            sequencer.open_gate(core)
+            assert (await kept).base_offset == 0
+            assert await read_all(a) == [b"kept"]
+            assert engine.engine.budget.used_bytes == 0
+
+    run(scenario)
+
+
+@MODES
+def test_two_writers_between_appends_under_load(tmp_path: Path, wal: WalMode) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, wal)
+        async with site.open() as engine:
+            streams = [await engine.streams.create_and_open_stream() for _ in range(16)]
+            acked: dict[int, dict[int, bytes]] = {s.stream_id: {} for s in streams}
+
+            async def produce(stream: Stream) -> None:
+                for n in range(20):
+                    payload = b"p%d" % n
+                    result = await stream.append(batch(payload))
+                    acked[stream.stream_id][result.base_offset] = payload
+
+            async def write(writer: str) -> None:
+                for epoch in range(4):
+                    rows = {s.stream_id: [f"{writer}{epoch}".encode()] for s in streams}
+                    one = await staged(engine, rows, writer=writer, attempt=str(epoch))
+                    found = await engine.staging.attach(writer, epoch, [one.object_id])
+                    for row in found.rows:
+                        acked[row.stream_id][row.start] = f"{writer}{epoch}".encode()
+                    again = await engine.staging.attach(writer, epoch, [one.object_id])
+                    assert again.rows == found.rows
+
+            await asyncio.gather(*map(produce, streams), write("u"), write("v"))
+            for stream in streams:
+                expected = [p for _, p in sorted(acked[stream.stream_id].items())]
+                assert len(expected) == 28
+                assert await read_all(stream) == expected
+
+    run(scenario)
+
+
+def test_attached_batches_survive_compaction_trims_and_checkpoints(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = dataclasses.replace(
+            CONFIG,
+            compaction=dataclasses.replace(COMPACTION, compaction_interval_ms=10),
+            metadata=MetadataConfig(checkpoint_interval_ms=50),
+        )
+        site = Site(tmp_path, "object", config)
+        async with site.open() as engine:
+            a, b = await two_streams(engine)
+            expected: list[bytes] = []
+            ids = set()
+            for n in range(30):
+                payload = (b"%d-" % n) * 40
+                await a.append(batch(payload))
+                one = await staged(
+                    engine, {a.stream_id: [payload], b.stream_id: [payload] * 2}, attempt=str(n)
+                )
+                await engine.staging.attach("w", n, [one.object_id])
+                ids.add(one.object_id)
+                expected += [payload, payload]
+            # A few stay: too little for a merge.
+            await until(lambda: len(ids & set(engine.metadata.staging.attached)) < 8)
+            assert await read_all(a) == expected
+            assert len(await read_all(b)) == 60
+            await a.trim(a.next_offset - 3)
+            assert await read_all(a) == expected[-2:]
+            ends = a.next_offset, b.next_offset
+        async with site.open() as engine:
+            a = await engine.streams.open_stream(a.stream_id)
+            b = await engine.streams.open_stream(b.stream_id)
+            assert (a.next_offset, b.next_offset) == ends
+            assert await read_all(a) == expected[-2:]
+
+    run(scenario)
