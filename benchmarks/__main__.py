@@ -12,7 +12,7 @@ from benchmarks.report import HEADER, Report
 
 NAMES = (
     "produce", "records", "fetch", "library", "streams", "objects", "metadata", "footprint",
-    "lagging", "s3_append", "s3_latency", "s3_catchup", "s3_cost",
+    "lagging", "codec", "s3_append", "s3_latency", "s3_catchup", "s3_cost",
 )  # fmt: skip
 
 

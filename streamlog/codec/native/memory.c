@@ -2,7 +2,27 @@
 
 #include <stdlib.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #define LEAST 64
+#define LARGE (4u << 20)
+#define PAGE 4096u
+
+/* Fresh memory is paid for by the page: in small ones that costs more than filling it. */
+static void ask_for_large_pages(uint8_t *data, size_t capacity) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (capacity < LARGE)
+        return;
+    uintptr_t start = ((uintptr_t)data + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+    uintptr_t end = ((uintptr_t)data + capacity) & ~(uintptr_t)(PAGE - 1);
+    (void)madvise((void *)start, end - start, MADV_HUGEPAGE); /* a wish: a refusal is no error */
+#else
+    (void)data;
+    (void)capacity;
+#endif
+}
 
 int memory_grow(Memory *memory, size_t capacity) {
     if (capacity <= memory->capacity)
@@ -14,6 +34,7 @@ int memory_grow(Memory *memory, size_t capacity) {
         return -1;
     memory->data = data;
     memory->capacity = capacity;
+    ask_for_large_pages(data, capacity);
     return 0;
 }
 
