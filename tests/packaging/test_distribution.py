@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("streamlog", "kvstore", "server", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (
+    "streamlog",
+    "pyspark_streamlog",
+    "kvstore",
+    "server",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 
 pytestmark = pytest.mark.xdist_group("packaging")
 
@@ -76,10 +84,10 @@ def test_the_build_says_no_warning(built: tuple[Path, str]) -> None:
     assert warnings == []
 
 
-def test_wheel_adds_only_streamlog_and_its_metadata(site_packages: Path) -> None:
+def test_wheel_adds_only_streamlog_sparks_finder_and_its_metadata(site_packages: Path) -> None:
     names = {path.name for path in site_packages.iterdir() if path.name != "__pycache__"}
     metadata = {name for name in names if name.endswith(".dist-info")}
-    assert names - metadata == {"streamlog"}
+    assert names - metadata == {"streamlog", "pyspark_streamlog"}
     assert len(metadata) == 1
     assert next(iter(metadata)).startswith("streamlog_engine-")
 
