@@ -32,7 +32,7 @@ from streamlog.compaction.spool import FileSpool
 from streamlog.errors import Internal, StreamlogError
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import parse_store_url
-from streamlog.runtime import logs
+from streamlog.runtime import allocator, logs
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload
 
@@ -62,6 +62,7 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
     except StreamlogError as error:
         _send(stdout, Frame.ERROR, encode_error(error))
         return
+    allocator.keep_large_blocks(min(settings.memory_bytes, 1 << 30))
     executor = InlineExecutor(
         store,
         offload,
@@ -111,7 +112,10 @@ async def _answer(
 ) -> FramePayload:
     if kind is Frame.PLAN:
         return Frame.PLANNED, await offload.run(Lane.CPU, _plan, payload)
-    return Frame.OUTCOME, encode_outcome(await executor.run(decode_job(payload)))
+    try:
+        return Frame.OUTCOME, encode_outcome(await executor.run(decode_job(payload)))
+    finally:
+        allocator.give_back()
 
 
 def _plan(payload: bytes) -> bytes:

@@ -3,8 +3,8 @@
 glibc's malloc keeps large blocks: messages of megabytes come and go all the time.
 
 By default every block above 128 KiB is mapped, faulted in page by page and unmapped again, which
-costs more than half of a 4 MiB fetch. The price is resident memory: up to TRIM_BYTES at the heap's
-end stay with the process.
+costs more than half of a 4 MiB fetch. The price is resident memory: up to `trim_bytes` at the
+heap's end stay with the process, until `give_back`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 
-def keep_large_blocks() -> bool:
+def keep_large_blocks(trim_bytes: int = TRIM_BYTES) -> bool:
     """True where the allocator is glibc's and took the settings; harmless elsewhere."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    taken = mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES) and mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
+    taken = mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES) and mallopt(_M_TRIM_THRESHOLD, trim_bytes)
     return bool(taken)
+
+
+def give_back() -> None:
+    """What is free goes back to the system, whatever was to stay; harmless without glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def collect_rarely() -> None:

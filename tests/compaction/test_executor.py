@@ -22,7 +22,15 @@ from streamlog.compaction.spec import (
     encode_outcome,
 )
 from streamlog.compaction.spool import FileSpool, MemorySpool, Spool
-from streamlog.errors import Closed, Corrupt, ObjectNotFound, OutcomeUnknown, UnsupportedVersion
+from streamlog.errors import (
+    Closed,
+    Corrupt,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    UnsupportedVersion,
+)
 from streamlog.format.rows import RangeRow
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.keys import data_key
@@ -31,6 +39,7 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from tests.compaction.objects import Streams, job, read_object, spec
+from tests.compaction.uploading import UploadingMemoryStore
 
 FAST = 1 << 40
 
@@ -55,10 +64,13 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("memory_bytes", [1, 20_000, 1 << 20])
-def test_contents_stay(compression: str, memory_bytes: int) -> None:
+@pytest.mark.parametrize("memory_bytes", [1, 20_000, 1 << 20, 64 << 20])
+@pytest.mark.parametrize("make", [UploadingMemoryStore, lambda: MemoryObjectStore(SystemClock())])
+def test_contents_stay(
+    compression: str, memory_bytes: int, make: Callable[[], MemoryObjectStore]
+) -> None:
     async def scenario() -> None:
-        store = MemoryObjectStore(SystemClock())
+        store = make()
         made = Streams(store, 1)
         for number in range(6):
             sizes = [
@@ -240,6 +252,65 @@ def test_on_files_with_a_spool_in_a_file(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["store"]
         await store.close()
         await offload.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_what_is_written_goes_up_in_steps(compression: str) -> None:
+    """A quarter of the memory at a time, and blocks that are whole already uncopied."""
+
+    async def scenario() -> None:
+        store = UploadingMemoryStore()
+        made = Streams(store, 21)
+        for _ in range(6):
+            sizes = [(stream, 6_000) for stream in range(1, 9)]
+            await made.upload(sizes, compression=compression)
+        rows = [RangeRow(stream, 1, 0, made.ends[stream]) for stream in range(1, 9)]
+        await execute(store, spec(made.inputs, [rows]), 100_000)
+        assert sum(store.writes) > 6 * 8 * 6_000
+        assert len(store.writes) > 10
+        # A block more may fill it, and what waits for neighbours comes with the last step.
+        assert max(store.writes) < 25_000 + 2 * 6 * 6_100
+        assert not store.given_up
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_upload_that_fails_is_given_up(number: int) -> None:
+    async def scenario() -> None:
+        error: StreamlogError = OutcomeUnknown("no answer", operation="put")
+        if number:
+            error = StoreUnavailable("away", operation="put")
+        store = UploadingMemoryStore({number: error})
+        made = Streams(store, 22)
+        for _ in range(3):
+            await made.upload([(1, 30_000), (2, 30_000)])
+        rows = [RangeRow(stream, 1, 0, made.ends[stream]) for stream in (1, 2)]
+        wanted = spec(made.inputs, [rows])
+        with pytest.raises(StoreUnavailable):
+            await execute(store, wanted, 40_000)
+        assert store.given_up == [data_key(job(wanted).object_ids[0])]
+
+    run(scenario)
+
+
+def test_small_blocks_that_stay_alone_are_copied() -> None:
+    """With their CRCs, packed or not; those with neighbours are merged."""
+
+    async def scenario() -> None:
+        for compression in ("none", "zstd"):
+            store = MemoryObjectStore(SystemClock())
+            made = Streams(store, 23)
+            await made.upload([(1, 500), (2, 500), (3, 500)], compression=compression)
+            await made.upload([(2, 500)], compression=compression)
+            rows = [RangeRow(stream, 1, 0, made.ends[stream]) for stream in (1, 2, 3)]
+            done = await execute(store, spec(made.inputs, [rows]))
+            found, _, sizes = await read_object(store, done.objects[0], 1000)
+            assert found == made.batches
+            assert len(sizes) == 3
+            assert sizes[1] > 1000 > max(sizes[0], sizes[2])
 
     run(scenario)
 

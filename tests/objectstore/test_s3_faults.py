@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.errors import (
     AlreadyExists,
+    ObjectNotFound,
     OutcomeUnknown,
     StoreUnavailable,
     StreamlogError,
@@ -474,6 +475,72 @@ def test_an_upload_that_fails_is_aborted(boto3_faults: Faults, s3: S3Tests) -> N
         # Closing waits for the aborts.
         await world.store.close()
         assert world.count("create", "ok") == 2
+        url = parse_store_url(world.store.url)
+        assert isinstance(url, S3Url)
+        assert s3.server.uploads(BUCKET, url.prefix) == []
+        assert (await world.direct.list("")).objects == ()
+
+    boto3_faults.run(body, IMPATIENT)
+
+
+def test_an_object_grows_in_the_store(boto3_faults: Faults) -> None:
+    """Small ones are one PUT; of others parts are sent again, and a lost completion is found."""
+
+    async def body(world: World) -> None:
+        upload = world.store.upload("small", 10)
+        assert upload is not None
+        await upload.write((b"a", b"b"))
+        await upload.write((b"c",))
+        await upload.finish()
+        upload.give_up()
+        assert await world.direct.get("small") == b"abc"
+        assert world.count("create", "ok") == 0
+
+        upload = world.store.upload("large", 0)
+        assert upload is not None
+        script = world.proxy.plan = Script(
+            lambda request: "partNumber" in request.path, SLOW_DOWN, LOST
+        )
+        wanted = []
+        for number in range(9):
+            piece = bytearray([number]) * (2 * MIB - 7)
+            wanted.append(bytes(piece))
+            await upload.write((piece[:100], memoryview(piece)[100:]))
+            # The caller's buffers may be used anew.
+            piece[:] = bytes(len(piece))
+        with pytest.raises(ObjectNotFound):
+            await world.direct.head("large")
+
+        def completes(request: Request) -> bool:
+            return request.method == "POST" and "uploadId" in request.path
+
+        assert script.hits >= 2
+        world.proxy.plan = Script(completes, LOST)
+        info = await upload.finish()
+        upload.give_up()
+        assert info.size_bytes == 9 * (2 * MIB - 7)
+        assert await world.direct.get("large") == b"".join(wanted)
+        assert world.count("part", "ok") == 4
+
+    boto3_faults.run(body)
+
+
+def test_an_object_that_is_given_up_leaves_nothing(boto3_faults: Faults, s3: S3Tests) -> None:
+    async def body(world: World) -> None:
+        for tells in (False, True):
+            upload = world.store.upload("a", 0)
+            assert upload is not None
+            if tells:
+                world.proxy.plan = Always(lambda request: "partNumber" in request.path, LOST)
+                with pytest.raises(StoreUnavailable):
+                    await upload.write(large(b"a"))
+            else:
+                await upload.write(large(b"a"))
+            upload.give_up()
+            upload.give_up()
+        world.proxy.plan = lambda request: None
+        # Closing waits for the aborts.
+        await world.store.close()
         url = parse_store_url(world.store.url)
         assert isinstance(url, S3Url)
         assert s3.server.uploads(BUCKET, url.prefix) == []
