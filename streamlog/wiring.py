@@ -355,6 +355,7 @@ async def _open(
             registry=registry,
             config=log_config,
             offload=offload,
+            staged=staging,
         )
         engine.background.spawn(_watch(logs), name="watch_logs")
         budget = engine.budget

@@ -3,7 +3,7 @@
     at  field            type  meaning
     0   version          u8    1; others are refused
     1   attributes       i16   of the Kafka batch: codec, timestamp type, flags
-    3   leader epoch     i32   under which the batch was appended
+    3   leader epoch     i32   under which the batch was appended; -1: it was staged
     7   size             i32   bytes of the Kafka batch
     11  max timestamp    i64   milliseconds; -1 where no record has one
     19  append time      i64   milliseconds; the server's clock at sequencing
@@ -26,6 +26,8 @@ from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
+NO_LEADER_EPOCH = -1
+"""Of a batch that was staged: the meta stream says which epoch it has."""
 _FORM = Struct(">BhiiqqqhiI")
 
 

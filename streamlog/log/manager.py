@@ -23,11 +23,13 @@ from streamlog.log.open_logs import OpenLogs, unknown_topic
 from streamlog.log.producer_ids import ProducerIds
 from streamlog.log.retention import UNLIMITED, expired
 from streamlog.log.shared_logs import SharedLogFactory
+from streamlog.log.staged_logs import StagedLogs
 from streamlog.log.topic_admin import TopicAdmin
 from streamlog.log.topic_config import TopicConfig
 from streamlog.log.topic_record import TopicRecord
 from streamlog.log.topics import TopicInfo, Topics
 from streamlog.model.kv import KVClient
+from streamlog.model.staging import StagedStreams
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
@@ -76,6 +78,8 @@ class LogManager:
         self._logs = OpenLogs(factory, kv, self._topics, self._background, metrics, config)
         self._admin = TopicAdmin(factory, kv, self._topics, self._logs, random, config)
         self._producer_ids = ProducerIds(kv, config.producer_id_block)
+        self.staged: StagedLogs | None = None
+        """Staged writes, where the medium has them."""
         self.failure: BaseException | None = None
         """Why background work (watch, retention) stopped; None while it runs."""
         self._failed = asyncio.Event()
@@ -91,6 +95,7 @@ class LogManager:
         registry: CollectorRegistry,
         config: LogConfig | None = None,
         offload: Offload | None = None,
+        staged: StagedStreams | None = None,
     ) -> LogManager:
         """With shared logs over `streams`; background work runs until `close`.
 
@@ -100,7 +105,10 @@ class LogManager:
         metrics = LogMetrics(registry)
         environment = LogEnvironment(clock, random, config, metrics, offload)
         factory = SharedLogFactory(streams, environment)
-        return await cls.open_with(factory, kv, clock, random, metrics, config)
+        manager = await cls.open_with(factory, kv, clock, random, metrics, config)
+        if staged is not None:
+            manager.staged = StagedLogs(staged, manager.log, manager._background)
+        return manager
 
     @classmethod
     async def open_with(

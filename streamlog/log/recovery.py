@@ -99,6 +99,7 @@ async def recover_tail(
             await asyncio.sleep(0)
         facts = decode_facts(batch.attributes)
         tail.account(batch.base_offset - shift, batch.record_count, facts, topic_config)
+    tail.accounted_end = tail.end_offset
     for segment in tail.segments:
         segment.largest_visible = segment.largest
     return tail

@@ -12,7 +12,8 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from streamlog.errors import (
@@ -36,6 +37,7 @@ from streamlog.log.abstract import (
     TopicPartition,
 )
 from streamlog.log.ack_queue import AckQueue, PendingAppend
+from streamlog.log.attaching import SharedLogAttach
 from streamlog.log.environment import LogEnvironment
 from streamlog.log.meta_codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.meta_jobs import MetaJob, MetaJobs
@@ -48,12 +50,16 @@ from streamlog.log.together import all_of
 from streamlog.log.topic_config import TopicConfig, overrides
 from streamlog.log.waiters import OffsetWaiters
 from streamlog.log.writer import LogWriter
+from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane
 
 FailureCallback = Callable[["SharedLog", StreamlogError], None]
 PRODUCE = ProduceContext()
+STAGE_INLINE_BYTES = 256 << 10
+"""Larger batches are checked off the loop: their CRC would hold it up."""
 
 
 class SharedLog(AbstractLog):
@@ -179,6 +185,56 @@ class SharedLog(AbstractLog):
     ) -> Awaitable[LogAppendInfo]:
         self._check_open()
         return await self._writer.append(batches, context)
+
+    # Staged writes
+
+    @property
+    def data_stream_id(self) -> int:
+        return self._streams.data.stream_id
+
+    def offset_of(self, stream_offset: int) -> int:
+        return stream_offset - self._writer.data_shift
+
+    async def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+        self._check_open()
+        offload = self._environment.offload
+        if offload is None or len(batches) <= STAGE_INLINE_BYTES:
+            return self._writer.to_stage(batches)
+        return await offload.run(Lane.CPU, self._writer.to_stage, batches)
+
+    @asynccontextmanager
+    async def attaching(self) -> AsyncIterator[SharedLogAttach]:
+        """As TakesStaged.attaching. Cut off when something was attached, the log fails: what came
+        is known when it is opened again."""
+        async with self._writer.turn:
+            self._check_open()
+            await self._end_durable()
+            self._writer.begin_epoch()
+            await self._jobs.settle(self.log_end_offset)
+            attach = SharedLogAttach(
+                self._streams.data,
+                self._writer,
+                lambda: self.log_end_offset,
+                self._attached,
+                self._fail,
+            )
+            try:
+                yield attach
+            except StreamlogError as error:
+                if attach.has_come or error.fields.get("stream_id") == self.data_stream_id:
+                    self._fail(error)
+                raise
+            except BaseException:
+                self._fail(Closed(f"a commit to {self._partition} was cut off; open it again"))
+                raise
+
+    def _attached(self, end: int) -> None:
+        for segment in self._tail.segments:
+            if segment.end_offset > self._high_watermark:
+                segment.largest_visible = segment.largest
+        self._high_watermark = end
+        self._jobs.advance(end)
+        self._waiters.advance(end)
 
     def _durable(self, pending: PendingAppend) -> None:
         segment = pending.segment

@@ -29,6 +29,8 @@ class LogTail:
         self.epochs = epochs
         self.segments: list[SharedLogSegment] = []
         self.batches_since_checkpoint = 0
+        self.accounted_end = 0
+        """End of what is accounted for: the log's end, but for batches that were just attached."""
         self._log_end = log_end
 
     @property
@@ -53,8 +55,10 @@ class LogTail:
         for epoch, start in state.epochs.entries:
             self.epochs.assign(epoch, start)
         checkpoint = state.checkpoint
+        self.accounted_end = active.base_offset
         if checkpoint is None:
             return
+        self.accounted_end = max(checkpoint.offset, active.base_offset)
         self.producers.restore(checkpoint.producers)
         if checkpoint.active_base_offset != active.base_offset:
             return
@@ -74,6 +78,7 @@ class LogTail:
         self.producers.account(base_offset, span, facts)
         self.active.account(base_offset, span, facts, config.index_interval_bytes)
         self.batches_since_checkpoint += 1
+        self.accounted_end = base_offset + span
         return facts.leader_epoch > self.epochs.latest and self.epochs.assign(
             facts.leader_epoch, base_offset
         )
@@ -87,7 +92,7 @@ class LogTail:
             return False
         if active.size + size_bytes > config.segment_bytes:
             return True
-        if self._log_end() + span - 1 - active.base_offset > INT32_MAX:
+        if self.accounted_end + span - 1 - active.base_offset > INT32_MAX:
             return True
         limit_ms = config.segment_ms - int(
             jitter * min(config.segment_jitter_ms, config.segment_ms - 1)
@@ -97,7 +102,7 @@ class LogTail:
 
     def roll(self, now_ms: int, txn_next: int) -> tuple[SegmentSealed, SegmentOpened]:
         """Ends the active segment at the log's end and begins the next one there."""
-        end = self._log_end()
+        end = self.accounted_end
         sealed = self.active.seal(end, txn_next)
         opened = SegmentOpened(
             end,
@@ -116,7 +121,7 @@ class LogTail:
         active = self.active
         index = active.time_index
         return Checkpoint(
-            offset=self._log_end(),
+            offset=self.accounted_end,
             active_base_offset=active.base_offset,
             size_bytes=active.size,
             first_timestamp_ms=active.first_timestamp,

@@ -15,10 +15,17 @@ from streamlog.codec.batch import (
     placed_at_append_time,
     placed_crc32c,
 )
-from streamlog.errors import Fenced, Internal, OutcomeUnknown, Overloaded, StreamlogError
+from streamlog.errors import (
+    Fenced,
+    Internal,
+    InvalidRecord,
+    OutcomeUnknown,
+    Overloaded,
+    StreamlogError,
+)
 from streamlog.log.abstract import LogAppendInfo, ProduceContext, TopicPartition
 from streamlog.log.ack_queue import AckQueue, PendingAppend
-from streamlog.log.batch_facts import BatchFacts, encode_facts
+from streamlog.log.batch_facts import NO_LEADER_EPOCH, BatchFacts, decode_facts, encode_facts
 from streamlog.log.environment import LogEnvironment
 from streamlog.log.meta_codec import LeaderEpoch
 from streamlog.log.meta_jobs import MetaJob, MetaJobs
@@ -26,8 +33,11 @@ from streamlog.log.recovery import OpenStreams
 from streamlog.log.tail import LogTail
 from streamlog.log.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.validation import check_batches
-from streamlog.model.batch import AppendContext, RecordBatch, Reservation
+from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
 from streamlog.runtime.buffers import Buffer
+
+ATTACHED_AT_ONCE = 500
+"""Attached batches that are noted before others get a turn: about 1.5 ms."""
 
 
 class LogWriter:
@@ -59,7 +69,8 @@ class LogWriter:
         self._check_open = check_open
         self._fail = fail
         self._log_start = log_start
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held by whoever appends."""
         self._jitter = environment.random.random()
 
     async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
@@ -71,7 +82,7 @@ class LogWriter:
                 return await self._append_one(checked[0], context)
             return await self._append_all(checked, context)
         finally:
-            self._turn.release()
+            self.turn.release()
 
     def roll(self) -> None:
         """Seals the active segment at the log's end."""
@@ -91,14 +102,50 @@ class LogWriter:
         state = self._tail.checkpoint(self._clock.now_ms())
         self._jobs.add(MetaJob(state.offset, (state,), index, entries))
 
+    @property
+    def data_shift(self) -> int:
+        """Offset o of the log is offset o + data_shift of the data stream."""
+        return self._tail.active.data_shift
+
+    def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+        """Without offsets and leader epoch; with log-append time it is now. Burns CPU.
+
+        Errors: those of an append; InvalidRecord for a batch with a producer id.
+        """
+        now_ms, config = self._clock.now_ms(), self.config
+        return [_staged(one, config, now_ms) for one in check_batches(batches, config, now_ms)]
+
+    def begin_epoch(self) -> None:
+        """The leader epoch begins at the log's end, if it has not begun: of attached batches the
+        attributes do not tell it."""
+        tail, epoch = self._tail, self._leader_epoch
+        end = tail.accounted_end
+        if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
+            self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
+
+    async def account_attached(self, batches: Sequence[BatchAttributes]) -> None:
+        """Notes batches at the log's end, as if they had been appended. The turn is held."""
+        tail, config, shift = self._tail, self.config, self.data_shift
+        for position, batch in enumerate(batches):
+            if position % ATTACHED_AT_ONCE == ATTACHED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            facts = decode_facts(batch.attributes)
+            span, size = batch.record_count, facts.size_bytes
+            if tail.should_roll(span, size, facts.max_timestamp_ms, config, self._jitter):
+                self.roll()
+            tail.account(batch.base_offset - shift, span, facts, config)
+            self._metrics.appended(span, size)
+        if tail.batches_since_checkpoint >= self._environment.config.checkpoint_interval_batches:
+            self.checkpoint()
+
     async def _take_turn(self, context: ProduceContext) -> None:
         """One call at a time may wait for room, or a later one could be sequenced before it."""
-        if context.deadline is None or not self._turn.locked():
-            await self._turn.acquire()
+        if context.deadline is None or not self.turn.locked():
+            await self.turn.acquire()
             return
         try:
             async with asyncio.timeout(context.deadline - self._clock.monotonic()):
-                await self._turn.acquire()
+                await self.turn.acquire()
         except TimeoutError:
             raise Overloaded(
                 f"appends to {self._partition} waited for room until the deadline; nothing was "
@@ -205,3 +252,26 @@ class LogWriter:
         future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
         future.set_result(info)
         return future
+
+
+def _staged(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> RecordBatch:
+    header = batch.header
+    if header.producer_id >= 0:
+        raise InvalidRecord(
+            "a staged batch has no producer id: the commit is what happens once; encode it without"
+        )
+    is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
+    if is_stamped:
+        parts = placed_at_append_time(batch.view, 0, NO_LEADER_EPOCH, now_ms)
+    else:
+        parts = placed(batch.view, 0, NO_LEADER_EPOCH)
+    facts = BatchFacts.of(
+        header,
+        leader_epoch=NO_LEADER_EPOCH,
+        append_time_ms=now_ms,
+        max_timestamp_ms=now_ms if is_stamped else header.max_timestamp_ms,
+    )
+    span = header.last_offset_delta + 1
+    return RecordBatch(
+        span, header.base_timestamp_ms, parts, encode_facts(facts), placed_crc32c(parts)
+    )

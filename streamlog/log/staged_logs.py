@@ -1,0 +1,226 @@
+"""Staged writes to partitions: record batches stored unseen, then committed to many logs at once.
+
+1. `stage` checks batches as an append does, but gives them neither offsets nor producer state.
+2. `commit` takes the turn of every log in order of their names, so that nothing is appended to them
+   meanwhile, attaches everything by one step of the medium, notes what came, and shows all of it.
+3. A log that cannot be told what came gives itself up and is opened again: the commit stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from streamlog.errors import Conflict, Invalid, PolicyViolation, StreamlogError
+from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.model.batch import RecordBatch
+from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, WriterState
+from streamlog.runtime.background import Background
+from streamlog.runtime.buffers import Buffer
+
+
+class Attaching(Protocol):
+    """A log whose turn is held; `show` comes after `account`."""
+
+    async def account(self) -> None:
+        """Notes what was attached. Errors: those of reading attributes; then `give_up`."""
+        ...
+
+    def show(self) -> None:
+        """Readers see what was attached; never waits."""
+        ...
+
+    def give_up(self, error: StreamlogError) -> None: ...
+
+
+@runtime_checkable
+class TakesStaged(Protocol):
+    """A log on a stream that staged batches can come into."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def data_stream_id(self) -> int: ...
+
+    def offset_of(self, stream_offset: int) -> int:
+        """The log's offset, near its end."""
+        ...
+
+    async def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+        """Errors: those of an append to the log; InvalidRecord for an idempotent producer's."""
+        ...
+
+    def attaching(self) -> AbstractAsyncContextManager[Attaching]:
+        """Nothing is appended while it is held; all before is durable. Errors: as of an append."""
+        ...
+
+
+class StagedPart(NamedTuple):
+    partition: TopicPartition
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatches:
+    staged: StagedObject
+    parts: tuple[StagedPart, ...]
+
+
+class ManifestEntry(NamedTuple):
+    """A staged object, and the partitions that it has batches of."""
+
+    object_id: int
+    partitions: Sequence[TopicPartition]
+
+
+class CommittedPart(NamedTuple):
+    """Offsets start (inclusive) to end (exclusive) of a partition."""
+
+    partition: TopicPartition
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """`parts`: of partitions that the manifest names; empty where the epoch is not the last one.
+
+    `was_committed`: this epoch, or a later one, was in before; nothing was changed.
+    """
+
+    epoch: int
+    parts: tuple[CommittedPart, ...]
+    was_committed: bool
+
+
+class StagedLogs:
+    def __init__(
+        self,
+        streams: StagedStreams,
+        log: Callable[[TopicPartition], Awaitable[AbstractLog]],
+        background: Background,
+    ) -> None:
+        self._streams = streams
+        self._log = log
+        self._background = background
+
+    async def stage(
+        self,
+        writer_id: str,
+        attempt: str,
+        batches: Mapping[TopicPartition, Buffer],
+        *,
+        expires_ms: int = 0,
+    ) -> StagedBatches:
+        """As StagedStreams.stage. Errors: those, and those of an append."""
+        if not batches:
+            raise Invalid("there is nothing to stage")
+        by_stream: dict[int, list[RecordBatch]] = {}
+        parts: list[StagedPart] = []
+        for partition in _in_order(batches):
+            data = batches[partition]
+            log = await self._taking(partition)
+            found = await log.to_stage(data)
+            by_stream[log.data_stream_id] = found
+            records = sum(batch.record_count for batch in found)
+            parts.append(StagedPart(partition, records, len(data)))
+        staged = await self._streams.stage(writer_id, attempt, by_stream, expires_ms=expires_ms)
+        return StagedBatches(staged, tuple(parts))
+
+    async def commit(
+        self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
+    ) -> StagedCommit:
+        """Everything in the manifest, in this order, or nothing; durable and visible on return.
+
+        It goes on when the caller is cancelled. Errors: StagedNotFound, Conflict (a partition is
+        not what it was at staging), NotLeader, StreamFenced, Unavailable, Invalid.
+        """
+        return await self._background.unbroken(
+            lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
+        )
+
+    def writer(self, writer_id: str) -> WriterState:
+        """Rows are those of streams."""
+        return self._streams.writer(writer_id)
+
+    async def abort(self, writer_id: str, object_ids: Sequence[int]) -> int:
+        """Drops what is not committed; how many objects."""
+        return await self._streams.unstage(writer_id, object_ids)
+
+    async def _commit(
+        self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
+    ) -> StagedCommit:
+        known = self._streams.writer(writer_id)
+        partitions = _in_order({one for entry in manifest for one in entry.partitions})
+        if known.last_epoch > epoch:
+            return StagedCommit(epoch, (), True)
+        logs = {partition: await self._taking(partition) for partition in partitions}
+        by_stream = {log.data_stream_id: partition for partition, log in logs.items()}
+        if known.last_epoch == epoch:
+            return StagedCommit(epoch, _parts(known.rows, by_stream, logs), True)
+        object_ids = [entry.object_id for entry in manifest]
+        self._check(object_ids, by_stream)
+        async with AsyncExitStack() as turns:
+            held = [
+                await turns.enter_async_context(logs[partition].attaching())
+                for partition in partitions
+            ]
+            attached = await self._streams.attach(
+                writer_id,
+                epoch,
+                object_ids,
+                leader_epochs={log.data_stream_id: log.leader_epoch for log in logs.values()},
+            )
+            for one in held:
+                try:
+                    await one.account()
+                except StreamlogError as error:
+                    one.give_up(error)
+            for one in held:
+                one.show()
+        parts = _parts(attached.rows, by_stream, logs)
+        return StagedCommit(epoch, parts, attached.was_attached)
+
+    def _check(self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]) -> None:
+        """What is not staged any more the medium tells."""
+        for object_id in object_ids:
+            staged = self._streams.staged(object_id)
+            for row in () if staged is None else staged.rows:
+                if row.stream_id not in by_stream:
+                    raise Conflict(
+                        f"staged object {object_id} has data for stream {row.stream_id}, which is "
+                        "no partition of the manifest: its topic was deleted or made anew. Nothing "
+                        "was committed; stage everything again",
+                        object_id=object_id,
+                        stream_id=row.stream_id,
+                    )
+
+    async def _taking(self, partition: TopicPartition) -> TakesStaged:
+        log = await self._log(partition)
+        if not isinstance(log, TakesStaged):
+            raise PolicyViolation(f"{partition} lies on a medium without staged writes")
+        return log
+
+
+def _parts(
+    rows: Sequence[AttachedRow],
+    by_stream: Mapping[int, TopicPartition],
+    logs: Mapping[TopicPartition, TakesStaged],
+) -> tuple[CommittedPart, ...]:
+    found = []
+    for row in rows:
+        partition = by_stream.get(row.stream_id)
+        if partition is not None:
+            log = logs[partition]
+            start, end = log.offset_of(row.start), log.offset_of(row.end)
+            found.append(CommittedPart(partition, start, end))
+    order = {partition: number for number, partition in enumerate(_in_order(logs))}
+    return tuple(sorted(found, key=lambda part: order[part.partition]))
+
+
+def _in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return sorted(partitions, key=lambda one: (one.topic, one.partition))

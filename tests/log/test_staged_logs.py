@@ -1,0 +1,307 @@
+"""Staged commits to partitions of a real engine: offsets, batches, epochs, segments, times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from streamlog.codec.batch import LOG_APPEND_TIME, scan
+from streamlog.codec.records import BatchBuilder, Producer, decode
+from streamlog.errors import (
+    Conflict,
+    InvalidRecord,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    StagedNotFound,
+    StoreUnavailable,
+    UnknownTopicOrPartition,
+)
+from streamlog.log.abstract import AbstractLog, Isolation, TopicPartition
+from streamlog.log.shared_log import SharedLog
+from streamlog.log.staged_logs import (
+    CommittedPart,
+    ManifestEntry,
+    StagedBatches,
+    StagedCommit,
+    StagedLogs,
+)
+from streamlog.runtime.buffers import join
+from streamlog.wiring import OpenEngine
+from tests.engine.harness import error_of, until
+from tests.engine.test_staging import MODES, Site, WalMode, run
+
+NOW_MS = 1_700_000_000_000
+
+
+def encoded(
+    values: Sequence[bytes], *, at_ms: int = NOW_MS, producer: Producer | None = None
+) -> bytes:
+    builder = BatchBuilder(1 << 20)
+    builder.extend(values, timestamp_ms=at_ms)
+    return bytes(builder.build() if producer is None else builder.build(producer))
+
+
+def staged_of(engine: OpenEngine) -> StagedLogs:
+    assert engine.logs.staged is not None
+    return engine.logs.staged
+
+
+def entry(found: StagedBatches) -> ManifestEntry:
+    return ManifestEntry(found.staged.object_id, [part.partition for part in found.parts])
+
+
+async def topic(
+    engine: OpenEngine, partitions: int = 1, configs: Mapping[str, str] | None = None
+) -> list[TopicPartition]:
+    await engine.logs.create_topic("t", partitions, configs or {})
+    return [TopicPartition("t", n) for n in range(partitions)]
+
+
+async def stage(
+    engine: OpenEngine, attempt: str, batches: Mapping[TopicPartition, bytes]
+) -> StagedBatches:
+    return await staged_of(engine).stage("w", attempt, batches)
+
+
+async def produce(log: AbstractLog, *values: bytes) -> int:
+    return (await (await log.append(encoded(values)))).base_offset
+
+
+async def contents(log: AbstractLog) -> list[tuple[int, bytes | None]]:
+    """(offset, value) of every record; each batch is scanned with its CRC."""
+    found: list[tuple[int, bytes | None]] = []
+    position = log.log_start_offset
+    while position < log.high_watermark:
+        fetched = await log.fetch(position, 1 << 20)
+        for batch in scan(join(fetched.parts)):
+            assert batch.header.leader_epoch == epoch_of(log, batch.header.base_offset)
+            for offset, _, _, value, _ in decode(batch.view):
+                if offset >= position:
+                    found.append((offset, value))
+        position = fetched.next_offset
+    return found
+
+
+def epoch_of(log: AbstractLog, offset: int) -> int:
+    assert isinstance(log, SharedLog)
+    return log._tail.epochs.epoch_at(offset)
+
+
+def numbered(*values: bytes) -> list[tuple[int, bytes]]:
+    return list(enumerate(values))
+
+
+@MODES
+def test_sixteen_partitions_come_at_once_and_stay(tmp_path: Path, wal: WalMode) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, wal)
+        async with site.open(crash=True) as engine:
+            partitions = await topic(engine, 16)
+            logs = [await engine.logs.log(one) for one in partitions]
+            await produce(logs[3], b"before")
+            polls = [asyncio.create_task(log.wait_for(1, Isolation.READ_COMMITTED)) for log in logs]
+            batches = {one: encoded([b"a", b"b"]) + encoded([b"c"]) for one in partitions}
+            one = await stage(engine, "1", batches)
+            assert [part.records for part in one.parts] == [3] * 16
+            found = await staged_of(engine).commit("w", 0, [entry(one)])
+            assert not found.was_committed
+            assert found.parts == tuple(
+                CommittedPart(p, int(n == 3), 3 + int(n == 3)) for n, p in enumerate(partitions)
+            )
+            await asyncio.gather(*polls)
+            assert await produce(logs[3], b"after") == 4
+            expected = numbered(b"before", b"a", b"b", b"c", b"after")
+            assert await contents(logs[3]) == expected
+            assert await contents(logs[0]) == numbered(b"a", b"b", b"c")
+            again = await staged_of(engine).commit("w", 0, [entry(one)])
+            assert again == StagedCommit(0, found.parts, True)
+            epochs = [epoch_of(log, 1) for log in logs]
+        async with site.open() as engine:
+            logs = [await engine.logs.log(one) for one in partitions]
+            assert await contents(logs[3]) == expected
+            assert await contents(logs[15]) == numbered(b"a", b"b", b"c")
+            # What a reader saw once stays as it was, its leader epoch too.
+            assert [epoch_of(log, 1) for log in logs] == epochs
+            assert await produce(logs[0], b"d") == 3
+            assert epoch_of(logs[0], 3) > epochs[0]
+            assert (await staged_of(engine).commit("w", 0, [])).was_committed
+
+    run(scenario)
+
+
+@MODES
+def test_commits_between_produces_keep_every_record_once(tmp_path: Path, wal: WalMode) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, wal).open() as engine:
+            partitions = await topic(engine, 4)
+            logs = [await engine.logs.log(one) for one in partitions]
+            acked: list[dict[int, bytes]] = [{} for _ in logs]
+
+            async def producer(number: int) -> None:
+                for n in range(15):
+                    value = b"p%d" % n
+                    acked[number][await produce(logs[number], value)] = value
+
+            async def writer(name: str) -> None:
+                staging = staged_of(engine)
+                for epoch in range(5):
+                    value = f"{name}{epoch}".encode()
+                    one = await staging.stage(
+                        name, str(epoch), {p: encoded([value]) for p in partitions}
+                    )
+                    found = await staging.commit(name, epoch, [entry(one)])
+                    for part in found.parts:
+                        acked[part.partition.partition][part.start_offset] = value
+
+            await asyncio.gather(*map(producer, range(4)), writer("u"), writer("v"))
+            for log, expected in zip(logs, acked, strict=True):
+                assert len(expected) == 25
+                assert await contents(log) == sorted(expected.items())
+
+    run(scenario)
+
+
+def test_segments_roll_between_attached_batches(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, "object")
+        one_batch = encoded([b"v" * 100])
+        size = len(one_batch)
+        configs = {"segment.bytes": str(2 * size + 10), "index.interval.bytes": "0"}
+
+        def facts(log: AbstractLog) -> list[tuple[int, int, int, int]]:
+            return [
+                (s.base_offset, s.end_offset, s.size_bytes, s.largest_timestamp_ms)
+                for s in log.segments
+            ]
+
+        async with site.open() as engine:
+            (partition,) = await topic(engine, 1, configs)
+            log = await engine.logs.log(partition)
+            await (await log.append(one_batch))
+            batches = b"".join(encoded([b"v" * 100], at_ms=NOW_MS + n) for n in range(6))
+            found = await stage(engine, "1", {partition: batches})
+            await staged_of(engine).commit("w", 0, [entry(found)])
+            assert [(s.base_offset, s.end_offset) for s in log.segments] == [
+                (0, 2),
+                (2, 4),
+                (4, 6),
+                (6, 7),
+            ]
+            before = facts(log)
+            isolation = Isolation.READ_COMMITTED
+            hit = await log.offset_for_timestamp(NOW_MS + 3, isolation)
+            assert hit.offset == 4
+        async with site.open() as engine:
+            log = await engine.logs.log(partition)
+            assert facts(log) == before
+            assert (await log.offset_for_timestamp(NOW_MS + 3, isolation)).offset == 4
+            assert await log.delete_oldest_segments(4, "size") == 2
+            assert log.log_start_offset == 4
+            with pytest.raises(OffsetOutOfRange):
+                await log.fetch(3, 100)
+            assert len(await contents(log)) == 3
+
+    run(scenario)
+
+
+def test_log_append_time_is_that_of_staging(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            configs = {"message.timestamp.type": "LogAppendTime"}
+            (partition,) = await topic(engine, 1, configs)
+            before_ms = engine.clock.now_ms()
+            found = await stage(engine, "1", {partition: encoded([b"v"], at_ms=5)})
+            await staged_of(engine).commit("w", 0, [entry(found)])
+            log = await engine.logs.log(partition)
+            (batch,) = scan(join((await log.fetch(0, 1000)).parts))
+            assert batch.header.attributes & LOG_APPEND_TIME
+            assert before_ms <= batch.header.max_timestamp_ms <= engine.clock.now_ms()
+
+    run(scenario)
+
+
+def test_what_cannot_be_appended_cannot_be_staged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            (partition,) = await topic(engine, 1, {"max.message.bytes": "1000"})
+            good = encoded([b"v"])
+            bad = bytearray(good)
+            bad[-1] ^= 1
+            for data, error in (
+                (encoded([b"v" * 2000]), MessageTooLarge),
+                (encoded([b"v"], producer=Producer(5, 0, 0)), InvalidRecord),
+                (b"", InvalidRecord),
+            ):
+                assert isinstance(await error_of(stage(engine, "1", {partition: data})), error)
+            assert await error_of(stage(engine, "1", {partition: bytes(bad)})) is not None
+            missing = stage(engine, "1", {TopicPartition("nope", 0): good})
+            assert isinstance(await error_of(missing), UnknownTopicOrPartition)
+            assert staged_of(engine).writer("w").staged_objects == 0
+
+    run(scenario)
+
+
+def test_a_topic_made_anew_does_not_get_what_was_staged_for_the_old_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            (partition,) = await topic(engine)
+            found = await stage(engine, "1", {partition: encoded([b"v"])})
+            await engine.logs.delete_topic("t")
+            commit = staged_of(engine).commit("w", 0, [entry(found)])
+            assert isinstance(await error_of(commit), UnknownTopicOrPartition)
+            await topic(engine)
+            commit = staged_of(engine).commit("w", 0, [entry(found)])
+            assert isinstance(await error_of(commit), Conflict)
+            assert await staged_of(engine).abort("w", [found.staged.object_id]) == 1
+            commit = staged_of(engine).commit("w", 0, [entry(found)])
+            assert isinstance(await error_of(commit), StagedNotFound)
+            log = await engine.logs.log(partition)
+            assert await produce(log, b"x") == 0
+            assert await contents(log) == numbered(b"x")
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_read_what_came_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit stands; the log is given up and knows it at its next opening."""
+
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            (partition,) = await topic(engine)
+            log = await engine.logs.log(partition)
+            found = await stage(engine, "1", {partition: encoded([b"a", b"b"])})
+
+            async def away(*_: object) -> None:
+                raise StoreUnavailable("away", operation="get")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(engine.engine.fetcher, "attributes", away)
+                commit = await staged_of(engine).commit("w", 0, [entry(found)])
+            assert commit.parts == (CommittedPart(partition, 0, 2),)
+            await until(lambda: engine.logs.open_log(partition) is not log)
+            reopened = await engine.logs.log(partition)
+            assert await contents(reopened) == numbered(b"a", b"b")
+            assert await produce(reopened, b"c") == 2
+
+    run(scenario)
+
+
+def test_a_commit_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "disk").open() as engine:
+            (partition,) = await topic(engine)
+            log = await engine.logs.log(partition)
+            found = await stage(engine, "1", {partition: encoded([b"a"])})
+            call = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(found)]))
+            await asyncio.sleep(0)
+            call.cancel()
+            await until(lambda: log.high_watermark == 1)
+            assert (await staged_of(engine).commit("w", 0, [entry(found)])).was_committed
+            assert await contents(log) == numbered(b"a")
+
+    run(scenario)
