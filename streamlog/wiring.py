@@ -179,7 +179,8 @@ class OpenEngine:
 
     def _alarms(self) -> tuple[str, ...]:
         alarm = self._collector.alarm
-        return (f"nothing is deleted any more: {alarm}",) if alarm else ()
+        stopped = [f"nothing is deleted any more: {alarm}"] if alarm else []
+        return (*stopped, *self.metadata.waiting_for_sweep())
 
     async def drain(self) -> None:
         """Returns when every append called so far is confirmed and in the store."""

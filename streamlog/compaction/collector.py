@@ -4,8 +4,9 @@
 2. Pins are read after the deaths they are held against; an object that died after a pinned revision
    stays.
 3. Orphans are named by the metadata and deleted blindly: whether they exist does not matter.
-4. Before anything goes, `Guard` is asked. When it objects, nothing is deleted any more until the
-   process is started with `force`: an alarm in log, metric and status.
+4. Before anything goes, `Guard` is asked. When it objects, nothing is deleted any more: an alarm
+   in log, metric and status. What may pass is looked at again at each run, and deletion goes on
+   when it has; else a start with `force` is needed.
 A run that fails is repeated at the next tick; to delete twice is harmless. A store that refuses to
 delete, or metadata that cannot be read, stops no node: the log says so at every run.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from streamlog.compaction.collector_guard import Guard
+from streamlog.compaction.collector_guard import Guard, Objection
 from streamlog.errors import (
     Corrupt,
     OutcomeUnknown,
@@ -97,8 +98,7 @@ class Collector:
             registry=registry,
         )
         self._guard = Guard(metadata, store, config.orphans_per_tenure_max, config.probed_ids)
-        self.alarm = ""
-        """Why nothing is deleted any more."""
+        self._objection: Objection | None = None
         stopped = Gauge(
             "streamlog_collector_stopped",
             "1: the guard has stopped deletion; look at the log, and at streamlog status.",
@@ -106,9 +106,15 @@ class Collector:
         )
         stopped.set_function(lambda: 1.0 if self.alarm else 0.0)
 
+    @property
+    def alarm(self) -> str:
+        """Why nothing is deleted any more, and what is to be done; empty: all is well."""
+        objection = self._objection
+        return "" if objection is None else f"{objection.reason}; {_remedy(objection)}"
+
     async def tick(self) -> None:
         """Deletes what may go now. What fails is left for the next run."""
-        if self.alarm:
+        if self._objection is not None and not self._objection.may_pass:
             return
         try:
             due_ms = self._clock.now_ms() - self._config.deletion_delay_ms
@@ -125,17 +131,17 @@ class Collector:
 
     async def _may_delete(self, orphans: Sequence[Orphans], due_ms: int) -> bool:
         objection = await self._guard.objection(orphans, due_ms)
-        if not objection:
+        if objection is None:
+            if self._objection is not None:
+                log.warning("deletion goes on, what stood against it has passed")
+                self._objection = None
             return True
         if self._config.force:
-            log.warning("deletion is forced against the guard", extra={"reason": objection})
+            log.warning("deletion is forced against the guard", extra={"reason": objection.reason})
             return True
-        self.alarm = objection
-        log.error(
-            "nothing is deleted any more: %s. Check the metadata with streamlog fsck; then start "
-            "once with engine.collector.force=true",
-            objection,
-        )
+        if objection != self._objection:
+            self._objection = objection
+            log.error("nothing is deleted any more: %s", self.alarm)
         return False
 
     async def _dead(self, dead: Sequence[DeadObject]) -> None:
@@ -159,3 +165,12 @@ class Collector:
     async def _delete(self, object_ids: Sequence[int]) -> None:
         if object_ids:
             await self._store.delete([data_key(object_id) for object_id in object_ids])
+
+
+def _remedy(objection: Objection) -> str:
+    force = (
+        "check the metadata with streamlog fsck, then start once with engine.collector.force=true"
+    )
+    if objection.may_pass:
+        return f"deletion goes on by itself once that is mended; if the metadata is right, {force}"
+    return force

@@ -9,11 +9,15 @@ cluster's, or an old copy would call everything garbage. So a run is refused whe
 3. there are more candidates than crashes can explain: max(1 % of the objects, W × tenures);
 4. an object lies where a sealed tenure could only have put one had it committed more than the
    metadata knows: past its window.
+What a look at the store alone decides (1 and 4) may pass: somebody puts the right file, or takes
+the strange object away. The others stay until the process ends: metadata that was empty once and
+was written to since does not look so any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from streamlog.errors import Corrupt, InvalidName, ObjectNotFound, UnsupportedVersion
 from streamlog.metadata.interface import Metadata, Orphans
@@ -28,6 +32,13 @@ SHARE = 100
 """One object in so many may be an orphan."""
 
 
+class Objection(NamedTuple):
+    """`may_pass`: to be looked at again."""
+
+    reason: str
+    may_pass: bool
+
+
 class Guard:
     def __init__(
         self, metadata: Metadata, store: ObjectStore, per_tenure_max: int, probed_ids: int
@@ -38,20 +49,22 @@ class Guard:
         self._per_tenure_max = per_tenure_max
         self._probed_ids = probed_ids
 
-    async def objection(self, candidates: Sequence[Orphans], before_ms: int) -> str:
-        """Why nothing may be deleted; empty: go ahead.
+    async def objection(self, candidates: Sequence[Orphans], before_ms: int) -> Objection | None:
+        """Why nothing may be deleted; None: go ahead.
 
         What was stored after `before_ms` may be an upload under way. Errors: Unavailable.
         """
         ids = {object_id for orphans in candidates for object_id in orphans.object_ids}
         if not ids and not self._metadata.dead_objects(1):
-            return ""
-        return (
-            await self._of_cluster()
-            or self._of_count(len(ids), len(candidates))
-            or await self._of_emptiness(ids, before_ms)
-            or await self._of_age(candidates, ids)
-        )
+            return None
+        if reason := await self._of_cluster():
+            return Objection(reason, may_pass=True)
+        reason = self._of_count(len(ids), len(candidates))
+        if reason := reason or await self._of_emptiness(ids, before_ms):
+            return Objection(reason, may_pass=False)
+        if reason := await self._of_age(candidates, ids):
+            return Objection(reason, may_pass=True)
+        return None
 
     async def _of_cluster(self) -> str:
         try:

@@ -82,6 +82,8 @@ class OwnCompactionTenure:
         self._changed = asyncio.Event()
         self._failure: StreamlogError | None = None
         self._is_closed = False
+        self.waits_for_sweep = False
+        """No output can be stored before ids are swept that were given up."""
         follower.on_sealed(self._changed.set, registered.tenure)
 
     def start(self) -> None:
@@ -136,10 +138,20 @@ class OwnCompactionTenure:
         while True:
             self._check_usable()
             if self._ids.room >= count:
+                if self.waits_for_sweep:
+                    self.waits_for_sweep = False
+                    log.warning("compaction goes on")
                 return
             if self._ids.can_raise_floor:
                 await self._background.unbroken(self._raise_floor, name="floor")
                 continue
+            if self._ids.is_held_by_orphan and not self.waits_for_sweep:
+                self.waits_for_sweep = True
+                log.warning(
+                    "compaction waits until %d objects that it gave up are deleted: no more may be "
+                    "uncommitted",
+                    len(self._ids.orphans),
+                )
             self._changed.clear()
             await self._changed.wait()
 

@@ -125,6 +125,11 @@ class Compactors:
                 found.append(Orphans(tenure, tuple(one.orphans), is_living=True))
         return found
 
+    @property
+    def waits_for_sweep(self) -> bool:
+        """As OwnCompactionTenure.waits_for_sweep, of any."""
+        return any(one.waits_for_sweep for one in self._open.values())
+
     def holds(self, object_id: int) -> bool:
         """Whether one of them may have stored it and neither committed nor swept it."""
         return any(one.holds(object_id) for one in self._open.values())

@@ -72,6 +72,20 @@ class Garbage:
         self._swept: set[Tenure] = set()
         self._late: dict[int, int] = {}
         """Released ids that were deleted once, with the time of the second deletion (ms)."""
+        for who, waits in (
+            ("uploads", lambda: allocator.waits_for_sweep),
+            ("compaction", lambda: compactors.waits_for_sweep),
+        ):
+            metrics.waiting_for_sweep.labels(who).set_function(waits)
+
+    def waiting(self) -> list[str]:
+        """As TenureMetadata.waiting_for_sweep."""
+        found = []
+        if self._allocator.waits_for_sweep:
+            found.append("uploads wait until objects that were given up are deleted")
+        if self._compactors.waits_for_sweep:
+            found.append("compaction waits until objects that it gave up are deleted")
+        return found
 
     def dead_objects(self, limit: int) -> list[DeadObject]:
         """As Metadata.dead_objects."""

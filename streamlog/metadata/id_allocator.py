@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from streamlog.errors import Internal, StreamlogError, TenureFenced
@@ -12,6 +13,8 @@ from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, id_block
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.object_ids import ObjectIds
+
+log = logging.getLogger(__name__)
 
 
 class BlockTaker:
@@ -98,6 +101,8 @@ class ObjectIdAllocator:
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._failure: StreamlogError | None = None
+        self.waits_for_sweep = False
+        """Nothing can be stored before ids are swept that were given up."""
 
     async def take(self) -> int:
         """First come, first served. Errors: as BlockTaker.take; what ended the tenure."""
@@ -109,8 +114,18 @@ class ObjectIdAllocator:
                     break
                 if self._ids.can_raise_floor:
                     self._ask_for_record()
+                elif self._ids.is_held_by_orphan and not self.waits_for_sweep:
+                    self.waits_for_sweep = True
+                    log.warning(
+                        "uploads wait until %d objects that were given up are deleted: no more may "
+                        "be uncommitted (metadata.put_window)",
+                        len(self._ids.orphans),
+                    )
                 self._changed.clear()
                 await self._changed.wait()
+            if self.waits_for_sweep:
+                self.waits_for_sweep = False
+                log.warning("uploads go on")
             if self._ids.needs_block:
                 self._ids.add_block(await self._blocks.take(id_block.OBJECTS))
             return self._ids.take()

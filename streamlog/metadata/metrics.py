@@ -81,6 +81,13 @@ class MetadataMetrics:
             "Dead objects that wait for their deletion",
             registry=registry,
         )
+        self.waiting_for_sweep = Gauge(
+            "streamlog_metadata_waiting_for_deletion",
+            "1 while nothing can be stored (uploads, compaction) before objects that were given up "
+            "are deleted; deletion may be stopped",
+            ["what"],
+            registry=registry,
+        )
         self.compactions_folded = Counter(
             "streamlog_metadata_compactions_folded_total",
             "Compaction records folded since the start",

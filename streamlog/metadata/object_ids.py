@@ -74,6 +74,11 @@ class ObjectIds:
         return self._floor_position(()) > self._durable
 
     @property
+    def is_held_by_orphan(self) -> bool:
+        """The floor cannot rise before an id is swept that was given up."""
+        return bool(self._orphans) and min(self._open) in self._orphans
+
+    @property
     def uncommitted(self) -> frozenset[int]:
         """Taken, neither committed nor given up."""
         return frozenset(self._open - self._orphans)

@@ -292,6 +292,10 @@ class TenureMetadata:
 
     # garbage
 
+    def waiting_for_sweep(self) -> list[str]:
+        """What has come to a stand, in words, until the collector deletes what was given up."""
+        return self._garbage.waiting()
+
     def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
         return self._garbage.dead_objects(limit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, Metadata, StreamEpoch
 from streamlog.objectstore.cluster_guard import ClusterFile, encode
 from streamlog.objectstore.keys import CLUSTER_KEY, data_key
+from streamlog.objectstore.keys import object_id as id_of_key
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, append, create, new_object
@@ -114,6 +116,87 @@ def test_another_clusters_store_is_left_alone() -> None:
             async with world.tenure() as metadata:
                 assert "cluster" in await _Collected(world, metadata).tick()
             assert await keys(world) == before
+
+    run(scenario)
+
+
+def test_deletion_goes_on_when_what_stood_against_it_has_passed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        world = World(config=replace(World().config, put_window=4))
+        before = await fill(world, 3)
+        # Past the window of the tenure that ended: it cannot have stored it.
+        strange = data_key(max(id_of_key(key) for key in before) + 4)
+        await world.store.put(strange, [b"?"])
+        async with world.tenure() as metadata:
+            collected = _Collected(world, metadata)
+            for _ in range(3):
+                assert "older than the store" in await collected.tick()
+            await world.store.put(CLUSTER_KEY, [encode(ClusterFile("else"))])
+            assert "belongs to cluster else" in await collected.tick()
+            assert "goes on by itself" in collected.collector.alarm
+            assert await keys(world) == before | {strange}
+            assert caplog.text.count("nothing is deleted any more") == 2
+            await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+            await world.store.delete([strange])
+            assert await collected.tick() == ""
+            assert "deletion goes on" in caplog.text
+            assert len(await keys(world)) == len(before) - 1
+
+    run(scenario)
+
+
+def test_metadata_that_was_empty_stays_suspect_when_it_is_written_to() -> None:
+    async def scenario() -> None:
+        world = World()
+        before = await fill(world)
+        world.kv = MemoryKVStore(world.clock)
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            orphan = await new_object(metadata, [])
+            metadata.release_object_id(orphan.row.object_id)
+            collected = _Collected(world, metadata)
+            assert "engine.collector.force" in await collected.tick()
+            await append(metadata, stream, 1)
+            assert "knows no object" in await collected.tick()
+            assert await keys(world) == before
+
+    run(scenario)
+
+
+def test_what_waits_for_deletion_says_so() -> None:
+    """While deletion is stopped, ids that were given up use up the window."""
+
+    async def scenario() -> None:
+        world = World(config=replace(World().config, put_window=2))
+        await world.store.put(CLUSTER_KEY, [encode(ClusterFile("else"))])
+        async with world.tenure() as metadata:
+            compactor = await metadata.open_compaction_tenure(ids_max=2)
+            collected = _Collected(world, metadata)
+
+            def waits(what: str) -> float | None:
+                name = "streamlog_metadata_waiting_for_deletion"
+                return world.registry.get_sample_value(name, {"what": what})
+
+            for _ in range(2):
+                metadata.release_object_id(await metadata.allocate_object_id())
+            compactor.release_object_ids(await compactor.allocate_object_ids(2))
+            upload = asyncio.create_task(metadata.allocate_object_id())
+            merge = asyncio.create_task(compactor.allocate_object_ids(1))
+            assert metadata.waiting_for_sweep() == []
+            while len(metadata.waiting_for_sweep()) < 2:
+                await asyncio.sleep(0)
+            assert "belongs to cluster else" in await collected.tick()
+            assert waits("uploads") == waits("compaction") == 1.0
+            assert not upload.done()
+            assert not merge.done()
+            await world.store.put(CLUSTER_KEY, [encode(ClusterFile("test"))])
+            assert await collected.tick() == ""
+            await upload
+            await merge
+            assert metadata.waiting_for_sweep() == []
+            assert waits("uploads") == waits("compaction") == 0.0
 
     run(scenario)
 
