@@ -26,7 +26,9 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.created pyproject.toml
+CODEC = setup.py $(wildcard streamlog/codec/native/*)
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml $(CODEC)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 

@@ -14,7 +14,6 @@ PACKAGES = [
     "zstandard",
     "cramjam",
     "aiokafka",
-    "murmurhash2",
     "awscrt",
     "boto3",
     "aiohttp",

@@ -65,7 +65,9 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     if value and not ctx.resilient_parsing:
         from importlib.metadata import version
 
-        click.echo(f"streamlog {version('streamlog-engine')}")
+        from streamlog.codec import choice
+
+        click.echo(f"streamlog {version('streamlog-engine')}, {choice.description()}")
         ctx.exit()
 
 

@@ -8,6 +8,7 @@ import resource
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from streamlog.codec import choice
 from streamlog.doctor.findings import Finding, Outcome
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.format import object_header, wal_frame
@@ -43,8 +44,8 @@ def check_versions() -> Finding:
         "versions",
         Outcome.INFO,
         f"Python {platform.python_version()} on {platform.system()} {platform.release()}; "
-        f"{packages}; proto {PROTO_PACKAGE}; formats: store {cluster_guard.FORMAT_VERSION}, object "
-        f"{object_header.VERSION}, WAL {wal_frame.VERSION}",
+        f"{packages}; {choice.description()}; proto {PROTO_PACKAGE}; formats: store "
+        f"{cluster_guard.FORMAT_VERSION}, object {object_header.VERSION}, WAL {wal_frame.VERSION}",
     )
 
 

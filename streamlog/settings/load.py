@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from streamlog.codec.choice import VARIABLE as CODEC
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import InvalidConfig
 from streamlog.log import topic_config
@@ -22,8 +23,8 @@ from streamlog.settings.schema import TABLES, Knob, build, knobs
 from streamlog.settings.values import parse, written
 
 PREFIX = "STREAMLOG_"
-NOT_SETTINGS = frozenset({"STREAMLOG_SERVER", "STREAMLOG_CONFIG", "STREAMLOG_JSON"})
-"""Variables of the command line itself."""
+NOT_SETTINGS = frozenset({"STREAMLOG_SERVER", "STREAMLOG_CONFIG", "STREAMLOG_JSON", CODEC})
+"""Variables of the command line itself, and of what is there before any setting is read."""
 TOPIC_DEFAULTS = "topic-defaults"
 
 

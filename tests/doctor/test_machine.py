@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.codec import choice
 from streamlog.compaction.config import CompactionConfig
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
@@ -65,7 +66,8 @@ def test_a_folder_that_may_not_be_looked_at_is_a_finding() -> None:
 def test_versions_name_python_packages_and_formats() -> None:
     found = machine.check_versions()
     assert found.outcome is Outcome.INFO
-    for name in ("Python 3.", "streamlog-engine ", "grpcio ", "rocksdict ", "boto3 ", "formats: "):
+    names = ("Python 3.", "streamlog-engine ", "grpcio ", "rocksdict ", "boto3 ", "formats: ")
+    for name in (*names, f"{choice.IN_USE} codec"):
         assert name in found.detail
 
 

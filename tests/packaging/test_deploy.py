@@ -65,6 +65,6 @@ def test_the_image_copies_what_the_build_needs() -> None:
     text = (DEPLOY / "Containerfile").read_text("utf-8")
     copied = set(re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE))
     assert " ".join(sorted(" ".join(copied).split())) == (
-        "LICENSE README.md kvstore pyproject.toml pyspark_streamlog server streamlog"
+        "LICENSE README.md kvstore pyproject.toml pyspark_streamlog server setup.py streamlog"
     )
     assert all((DEPLOY.parent / name).exists() for name in " ".join(copied).split())

@@ -20,15 +20,19 @@ SOURCES = (
     "kvstore",
     "server",
     "pyproject.toml",
+    "setup.py",
     "README.md",
     "LICENSE",
 )
 
+NATIVE = ROOT / "streamlog/codec/native"
+COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+
 pytestmark = pytest.mark.xdist_group("packaging")
 
 
-def _run(*command: str | Path, cwd: Path) -> str:
-    environment = {
+def _run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    environment = variables | {
         name: value
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
@@ -56,7 +60,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         path = ROOT / name
         if path.is_dir():
             shutil.copytree(
-                path, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+                path,
+                source / name,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__", "*.so"),
             )
         else:
             shutil.copy(path, source / name)
@@ -106,7 +113,48 @@ def test_wheel_holds_every_module_of_the_tree(built: tuple[Path, str]) -> None:
         for suffix in ("*.py", "*.pyi", "py.typed")
         for path in folder.rglob(suffix)
     }
-    assert packed == there
+    extension = {"streamlog/codec/_native.abi3.so"} if COMPILER else set()
+    assert packed == there | extension
+    assert "-cp311-abi3-" in wheel.name
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+def test_installed_wheel_has_the_compiled_codec(site_packages: Path, tmp_path: Path) -> None:
+    _check_codec(site_packages, "native", tmp_path)
+
+
+def test_sdist_installs_without_a_compiler(built: tuple[Path, str], tmp_path: Path) -> None:
+    (sdist,) = built[0].glob("*.tar.gz")
+    target = tmp_path / "target"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install")
+    options = ("--no-build-isolation", "--no-deps", "--no-index", "--target")
+    _run(*pip, *options, target, sdist, cwd=tmp_path, CC="/bin/false")
+    assert not list(target.rglob("*.so"))
+    _check_codec(target, "pure", tmp_path)
+
+
+def _check_codec(packages: Path, twin: str, folder: Path) -> None:
+    """A round trip by the twin, and what asking for the compiled one says."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(packages)!r})
+from streamlog.codec import choice, columns, records
+from streamlog.errors import InvalidConfig
+assert choice.__file__.startswith({str(packages)!r}), choice.__file__
+assert choice.IN_USE == {twin!r}
+batch = records.encode_values([b"a", None], timestamp_ms=5, keys=[None, b"k"]).data
+assert records.decode(batch) == [(0, 5, None, b"a", []), (1, 5, b"k", None, [])]
+assert next(columns.decode_columns(batch)).count == 2
+try:
+    choice.load("native")
+except InvalidConfig as error:
+    assert {twin!r} == "pure", error
+    print("refused")
+else:
+    print("loaded")
+"""
+    said = _run(sys.executable, "-c", script, cwd=folder)
+    assert said.strip() == ("loaded" if twin == "native" else "refused")
 
 
 def test_sdist_holds_files_and_no_links(built: tuple[Path, str]) -> None:
@@ -116,6 +164,9 @@ def test_sdist_holds_files_and_no_links(built: tuple[Path, str]) -> None:
     assert not [member.name for member in members if member.issym() or member.islnk()]
     inside = {member.name.partition("/")[2] for member in members}
     assert {"LICENSE", "README.md", "pyproject.toml", "streamlog/server/__init__.py"} <= inside
+    sources = {f"streamlog/codec/native/{path.name}" for path in NATIVE.glob("*.[ch]")}
+    assert sources | {"setup.py"} <= inside
+    assert not [name for name in inside if name.endswith((".so", ".o"))]
 
 
 def test_installed_wheel_imports_and_its_command_runs(site_packages: Path, tmp_path: Path) -> None:
