@@ -1,0 +1,131 @@
+"""Options: Kafka's names and defaults; what is wrong is refused and named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from streamlog.errors import InvalidConfig
+from streamlog.spark.options import EARLIEST, LATEST, READ_OPTIONS, parse_read_options
+
+GIVEN = {"server": "127.0.0.1:9644", "subscribe": "logs"}
+
+
+def test_defaults_of_a_batch_query_are_kafkas_but_for_the_isolation_level() -> None:
+    options = parse_read_options(GIVEN, streaming=False)
+    assert options.chosen.topics == ("logs",)
+    assert (options.start.everywhere, options.end.everywhere) == (EARLIEST, LATEST)
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert (options.read_mode, options.isolation) == ("auto", "read_committed")
+    assert options.min_partitions is None
+
+
+def test_a_streaming_query_begins_at_the_latest_offsets() -> None:
+    assert parse_read_options(GIVEN, streaming=True).start.everywhere == LATEST
+
+
+def test_names_come_in_any_case_and_kafkas_server_is_understood() -> None:
+    options = parse_read_options(
+        {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "Assign": '{"t": [1, 0]}', "minpartitions": "3"},
+        streaming=False,
+    )
+    assert options.server == "h:1"
+    assert options.chosen.partitions == (("t", 0), ("t", 1))
+    assert options.min_partitions == 3
+
+
+@pytest.mark.parametrize(
+    ("topics", "chosen"),
+    [
+        ({"subscribe": "b, a"}, [("a", 0), ("b", 0), ("b", 1)]),
+        ({"subscribePattern": "[ab]"}, [("a", 0), ("b", 0), ("b", 1)]),
+        ({"subscribePattern": "a"}, [("a", 0)]),
+        ({"assign": '{"b": [1, 5]}'}, [("b", 1)]),
+    ],
+)
+def test_partitions_are_chosen(topics: dict[str, str], chosen: list[tuple[str, int]]) -> None:
+    options = parse_read_options({"server": "h:1", **topics}, streaming=False)
+    assert options.chosen.of({"a": 1, "b": 2, "ab": 4}) == chosen
+
+
+def test_offsets_and_timestamps_are_parsed() -> None:
+    options = parse_read_options(
+        {
+            **GIVEN,
+            "startingOffsets": '{"logs": {"0": 23, "1": -2}}',
+            "endingOffsetsByTimestamp": '{"logs": {"0": 5}}',
+        },
+        streaming=False,
+    )
+    assert options.start.offsets == {("logs", 0): 23, ("logs", 1): -2}
+    assert options.end.timestamps_ms == {("logs", 0): 5}
+
+
+def test_a_timestamp_wins_over_offsets_as_in_kafkas_source() -> None:
+    given = {**GIVEN, "startingOffsets": "earliest", "startingTimestamp": "77"}
+    assert parse_read_options(given, streaming=False).start.timestamp_ms == 77
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"subscripe": "x"}, "did you mean subscribe"),
+        ({"subscribePattern": "x"}, "not subscribe and subscribePattern"),
+        ({"subscribe": " , "}, "subscribe"),
+        ({"kafka.group.id": "g"}, "kafka.group.id"),
+        ({"groupIdPrefix": "g"}, "groupidprefix"),
+        ({"startingOffsets": "latest"}, "startingOffsets"),
+        ({"startingOffsets": '{"logs": {"0": -1}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"other": {"0": 1}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"logs": {"0": -3}}'}, "startingOffsets"),
+        ({"startingOffsets": "soon"}, "startingOffsets"),
+        ({"endingOffsets": "earliest"}, "endingOffsets"),
+        ({"endingOffsets": '{"logs": {"0": -2}}'}, "endingOffsets"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger"),
+        ({"minPartitions": "0"}, "minPartitions"),
+        ({"minPartitions": "many"}, "minPartitions"),
+        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss"),
+        ({"readMode": "fast"}, "readMode"),
+        ({"isolation": "serializable"}, "isolation"),
+        ({"meta": "rocksdb:///x"}, "meta"),
+        ({"store": "s4://x"}, "store"),
+        ({"server": "nowhere"}, "server"),
+        ({"pinTtlMs": "5"}, "pinTtlMs"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_named(given: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidConfig, match=named):
+        parse_read_options({**GIVEN, **given}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"subscribe": "t"}, "server"),
+        ({"server": "h:1"}, "subscribe"),
+        ({"server": "h:1", "assign": "[1]"}, "assign"),
+        ({"server": "h:1", "assign": '{"t": ["0"]}'}, "assign"),
+        ({"server": "h:1", "assign": "{}"}, "assign"),
+        ({"server": "h:1", "subscribePattern": "("}, "subscribePattern"),
+        ({"store": "local:///x", "subscribe": "t", "readMode": "service"}, "readMode"),
+    ],
+)
+def test_what_is_missing_is_named(given: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidConfig, match=named):
+        parse_read_options(given, streaming=False)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_streaming_query_has_no_end(name: str) -> None:
+    value = {"endingOffsets": "latest", "endingTimestamp": "5"}.get(name, json.dumps({}))
+    with pytest.raises(InvalidConfig, match=name):
+        parse_read_options({**GIVEN, name: value}, streaming=True)
+
+
+def test_every_option_is_in_the_docs() -> None:
+    from pathlib import Path
+
+    text = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text("utf-8")
+    assert [name for name in READ_OPTIONS if f"`{name}`" not in text] == []

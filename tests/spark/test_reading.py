@@ -1,0 +1,258 @@
+"""Tasks planned and carried out without a JVM, over real nodes and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamlog.client import Admin
+from streamlog.errors import (
+    Corrupt,
+    DataInUse,
+    ForeignCluster,
+    StoreUnavailable,
+    StreamlogError,
+    WalPending,
+)
+from streamlog.model.located import ObjectTable
+from streamlog.spark.errors import DataLost
+from streamlog.spark.plan_types import StorePiece
+from streamlog.spark.session import Planned
+from tests.spark.reading import SCHEMA, carry_out, consumed, plan, produce, read, rows, uploaded
+from tests.support.node import NodeProcess
+from tests.support.s3 import S3Tests
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+NewTopic = Callable[..., str]
+
+
+def _values(count: int, partitions: int = 2) -> list[tuple[int, bytes | None]]:
+    return [(n % partitions, b"value %d " % n * (n % 7)) for n in range(count)]
+
+
+def test_every_way_gives_what_a_consumer_gets(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    upload = ("--set", "engine.upload.upload_interval_ms=50")
+    with NodeProcess(data, arguments=upload) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("logs", 3)
+        produce(node.server, "logs", [*_values(3000, 3), (1, None), (2, b"")], compression="zstd")
+        uploaded(node.server, "logs")
+        # The newest records may be in the node's memory alone.
+        produce(node.server, "logs", _values(100, 3))
+        expected = consumed(node.server, "logs", 3)
+        assert len(expected) == 3102
+        for mode in ("auto", "store", "service"):
+            found = read(server=node.server, subscribe="logs", readMode=mode, minPartitions="5")
+            assert rows(found) == expected, mode
+        planned = plan(server=node.server, subscribe="logs")
+        assert planned.plan.store_records >= 3002
+        with pytest.raises(DataInUse, match="server"):
+            read(store=f"local://{data}/objects", meta=f"rocksdb://{data}/meta", subscribe="logs")
+    at_rest = {"store": f"local://{data}/objects", "meta": f"rocksdb://{data}/meta"}
+    assert rows(read(**at_rest, subscribe="logs", maxBytesPerPartition="20000")) == expected
+    middle = sorted(row[3] for row in expected)[1500]
+    late = read(**at_rest, subscribePattern="l.*", startingTimestamp=str(middle))
+    firsts = {n: min(r[2] for r in expected if r[1] == n and r[3] >= middle) for n in range(3)}
+    assert rows(late) == [row for row in expected if row[2] >= firsts[row[1]]]
+
+
+def test_at_rest_after_a_kill_says_where_records_may_be(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    # Nothing is uploaded before the kill.
+    with NodeProcess(data, arguments=("--set", "engine.upload.upload_interval_ms=600000")) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("logs", 1)
+        produce(node.server, "logs", [(0, b"x")] * 10)
+        node.kill()
+    at_rest = {
+        "store": f"local://{data}/objects",
+        "meta": f"rocksdb://{data}/meta",
+        "subscribe": "logs",
+    }
+    with pytest.raises(WalPending, match="wal upload"):
+        read(**at_rest)
+    assert read(**at_rest, failOnDataLoss="false").num_rows == 0
+    with NodeProcess(data):
+        pass
+    assert read(**at_rest).num_rows == 10
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(
+                st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]),
+                st.lists(
+                    st.tuples(st.integers(0, 1), st.none() | st.binary(max_size=300)), min_size=1
+                ),
+            ),
+            st.tuples(st.just("trim"), st.integers(0, 1), st.integers(0, 100)),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    max_bytes=st.sampled_from(["1", "3000", "1000000"]),
+)
+def test_the_same_rows_as_a_consumer(
+    node: NodeProcess,
+    new_topic: NewTopic,
+    steps: list[tuple[str, list[tuple[int, bytes | None]]] | tuple[str, int, int]],
+    max_bytes: str,
+) -> None:
+    topic = new_topic()
+    for step in steps:
+        if len(step) == 2:
+            produce(node.server, topic, step[1], compression=step[0])
+        else:
+            _trim(node.server, topic, step[1], step[2])
+    expected = consumed(node.server, topic, 2)
+    for mode in ("store", "service"):
+        found = read(
+            server=node.server, subscribe=topic, readMode=mode, maxBytesPerPartition=max_bytes
+        )
+        assert rows(found) == expected
+
+
+def _trim(server: str, topic: str, partition: int, percent: int) -> None:
+    with Admin(server) as admin:
+        facts = admin.describe_topic(topic).partitions[partition]
+        start, end = facts.log_start_offset, facts.high_watermark
+        admin.delete_records(topic, partition, start + (end - start) * percent // 100)
+
+
+def test_windows_by_offset_and_what_lies_outside(node: NodeProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    produce(node.server, topic, _values(100, 1))
+    _trim(node.server, topic, 0, 10)
+    base = {"server": node.server, "subscribe": topic}
+
+    def offsets(start: int, end: int, **others: str) -> list[int]:
+        found = read(
+            **base,
+            **others,
+            startingOffsets=f'{{"{topic}": {{"0": {start}}}}}',
+            endingOffsets=f'{{"{topic}": {{"0": {end}}}}}',
+        )
+        return found.column("offset").to_pylist()
+
+    assert offsets(20, 25) == [20, 21, 22, 23, 24]
+    assert offsets(-2, 12) == [10, 11]
+    assert offsets(98, -1) == [98, 99]
+    assert offsets(50, 50) == []
+    for start, end in ((5, 20), (20, 200), (150, 160)):
+        with pytest.raises(DataLost, match="failOnDataLoss"):
+            offsets(start, end)
+    assert offsets(5, 12, failOnDataLoss="false") == [10, 11]
+    assert offsets(98, 200, failOnDataLoss="false") == [98, 99]
+    with pytest.raises(StreamlogError, match="must name all partitions"):
+        read(**base, startingOffsets=f'{{"{topic}": {{"0": 20, "1": 5}}}}')
+
+
+def test_few_columns_in_any_order(node: NodeProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    produce(node.server, topic, [(0, b"a"), (0, None)])
+    planned = plan(server=node.server, subscribe=topic)
+    schema = pa.schema([SCHEMA.field("value"), SCHEMA.field("offset")])
+    (batch,) = [one for task in planned.plan.tasks for one in _batches(task, planned, schema)]
+    assert batch.schema.equals(schema)
+    assert batch.to_pydict() == {"value": [b"a", None], "offset": [0, 1]}
+
+
+def _batches(task: object, planned: Planned, schema: pa.Schema) -> list[pa.RecordBatch]:
+    from streamlog.spark.task import read_task
+
+    return list(read_task(task, planned.place, schema))  # type: ignore[arg-type]
+
+
+def _with_another_object(planned: Planned) -> Planned:
+    """As if the first object had been compacted away since."""
+    (task,) = planned.plan.tasks
+    ids = task.objects.ids[:]
+    gone = ids[0] + (1 << 30)
+    pieces = []
+    for piece in task.pieces:
+        assert isinstance(piece, StorePiece)
+        objects = piece.objects[:]
+        for number, one in enumerate(objects):
+            if one == ids[0]:
+                objects[number] = gone
+        pieces.append(replace(piece, objects=objects))
+    ids[0] = gone
+    table = task.objects
+    objects_table = ObjectTable(ids, table.index_positions, table.index_lengths, table.index_crcs)
+    task = replace(task, pieces=tuple(pieces), objects=objects_table)
+    return replace(planned, plan=replace(planned.plan, tasks=[task]))
+
+
+def test_an_object_that_is_gone_is_fetched_or_told(node: NodeProcess, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    for _ in range(3):
+        produce(node.server, topic, _values(50))
+    expected = consumed(node.server, topic, 2)
+    base = {"server": node.server, "subscribe": topic}
+    assert rows(carry_out(_with_another_object(plan(**base)))) == expected
+    with pytest.raises(DataLost, match="pinTtlMs"):
+        carry_out(_with_another_object(plan(**base, readMode="store")))
+
+
+def test_a_store_that_cannot_be_opened_here(
+    node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    produce(node.server, topic, _values(50))
+    expected = consumed(node.server, topic, 2)
+    base = {"server": node.server, "subscribe": topic, "store": f"local://{tmp_path}/none"}
+    assert rows(read(**base)) == expected
+    with pytest.raises(StoreUnavailable, match="no folder"):
+        read(**base, readMode="store")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ForeignCluster, match="store"):
+        read(**base, readMode="store")
+
+
+@pytest.mark.parametrize("verify", ["true", "false"])
+def test_a_flipped_bit_in_an_object_is_found(
+    node: NodeProcess, new_topic: NewTopic, verify: str
+) -> None:
+    topic = new_topic(1)
+    produce(node.server, topic, [(0, b"needle in a haystack %s" % topic.encode())])
+    store = Path(node.data) / "objects"
+    (path,) = [one for one in store.rglob("*") if one.is_file() and topic.encode() in _tail(one)]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"needle")] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    with pytest.raises(Corrupt):
+        read(server=node.server, subscribe=topic, readMode="store", verifyCrc=verify)
+
+
+def _tail(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data if b"needle" in data else b""
+
+
+def test_objects_on_s3(s3: S3Tests, tmp_path: Path) -> None:
+    url = s3.new_url()
+    places = ("--store", url, "--meta", f"rocksdb://{tmp_path}/meta")
+    with NodeProcess(tmp_path / "data", wal="object", places=places) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("logs", 2)
+        for _ in range(3):
+            produce(node.server, "logs", _values(300))
+        expected = consumed(node.server, "logs", 2)
+        planned = plan(server=node.server, subscribe="logs", readMode="store")
+        assert planned.plan.service_records == 0
+        assert rows(carry_out(planned)) == expected
+    at_rest = read(store=url, meta=f"rocksdb://{tmp_path}/meta", subscribe="logs")
+    assert rows(at_rest) == expected

@@ -1,0 +1,168 @@
+"""Offsets and plans of a streaming query, over a cluster in dicts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamlog.errors import Corrupt, UnknownTopicOrPartition, UnsupportedVersion
+from streamlog.spark import streaming
+from streamlog.spark.errors import DataLost
+from streamlog.spark.offsets import decode_offsets, encode_offsets
+from streamlog.spark.options import parse_read_options
+from streamlog.spark.streaming import StreamPlanner, limited
+from tests.spark.fake_cluster import FakeCluster
+
+
+def _planner(monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster, **given: str) -> StreamPlanner:
+    monkeypatch.setattr(streaming, "open_cluster", lambda _: cluster)
+    options = {"server": "h:1", "subscribe": "t", "startingOffsets": "earliest", **given}
+    if "subscribePattern" in given:
+        del options["subscribe"]
+    return StreamPlanner(parse_read_options(options, streaming=True))
+
+
+def _offsets(**partitions: int) -> dict[str, Any]:
+    """t0=5: offset 5 of partition 0 of topic t."""
+    return encode_offsets({(name[:-1], int(name[-1])): at for name, at in partitions.items()})
+
+
+def test_offsets_are_the_same_text_whatever_their_order() -> None:
+    one = encode_offsets({("b", 0): 1, ("a", 10): 2, ("a", 9): 3})
+    two = encode_offsets({("a", 9): 3, ("b", 0): 1, ("a", 10): 2})
+    assert json.dumps(one) == json.dumps(two)
+    assert decode_offsets(json.loads(json.dumps(one))) == {("a", 9): 3, ("a", 10): 2, ("b", 0): 1}
+
+
+def test_offsets_of_a_newer_version_or_another_source_are_refused() -> None:
+    with pytest.raises(UnsupportedVersion, match="version 2"):
+        decode_offsets({"version": 2, "offsets": {}})
+    for other in ({"t": {"0": 5}}, {"version": 1}, {"version": 1, "offsets": {"t": {"x": 1}}}):
+        with pytest.raises(Corrupt):
+            decode_offsets(other)
+
+
+def test_a_query_goes_from_start_to_end_and_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (3, 20), ("t", 1): (0, 5)})
+    planner = _planner(monkeypatch, cluster)
+    start = planner.initial()
+    assert start == _offsets(t0=3, t1=0)
+    end = planner.latest(start, None)
+    assert end == _offsets(t0=20, t1=5)
+    assert planner.latest(end, None) == end
+    planned = planner.plan(start, end)
+    assert planned.plan.store_records == 22
+    report = planner.report()
+    assert report is not None
+    assert (report["readMode"], report["storeRecords"], report["lagRecords"]) == ("store", 22, 0)
+    planner.close()
+
+
+def test_lag_is_what_a_rate_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 90), ("t", 1): (0, 10)})
+    planner = _planner(monkeypatch, cluster)
+    end = planner.latest(planner.initial(), 20)
+    assert end == _offsets(t0=18, t1=2)
+    report = planner.report()
+    assert report is not None
+    assert report["lag"] == {"t": {"0": 72, "1": 8}}
+    assert report["offsets"] == {"t": {"0": 90, "1": 10}}
+
+
+def test_a_rate_limit_is_shared_by_size_and_starves_nobody() -> None:
+    begins = {("a", 0): 0, ("a", 1): 0, ("a", 2): 7}
+    ends = {("a", 0): 1_000_000, ("a", 1): 1, ("a", 2): 7}
+    assert limited(begins, ends, 1000) == {("a", 0): 999, ("a", 1): 1, ("a", 2): 7}
+    assert limited(begins, ends, 1_000_001) == ends
+
+
+def test_new_partitions_and_topics_join_at_their_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 10)})
+    planner = _planner(monkeypatch, cluster, subscribePattern="[tu]")
+    start = planner.latest(planner.initial(), None)
+    cluster.ends.update({("t", 1): (0, 4), ("u", 0): (0, 6), ("v", 0): (0, 9)})
+    joined = planner.latest(start, None)
+    assert joined == _offsets(t0=10, t1=0, u0=0)
+    assert planner.plan(start, joined).plan.tasks == []
+    end = planner.latest(joined, None)
+    assert end == _offsets(t0=10, t1=4, u0=6)
+    assert planner.plan(joined, end).plan.store_records == 10
+    planner.close()
+
+
+def test_available_now_ends_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 10), ("t", 1): (0, 4)})
+    planner = _planner(monkeypatch, cluster)
+    planner.prepare_available_now()
+    cluster.ends.update({("t", 0): (0, 50), ("t", 2): (0, 3)})
+    at, steps = encode_offsets({("t", 0): 0}), 0
+    while (following := planner.latest(at, 5)) != at:
+        at, steps = following, steps + 1
+        assert steps < 20
+    # Partition 1 was there and is read to its end; 2 came later and waits for the next run.
+    assert at == _offsets(t0=10, t1=4)
+
+
+@pytest.mark.parametrize(
+    ("start", "ends", "says"),
+    [
+        (_offsets(t0=3), {("t", 0): (5, 20)}, "deleted"),
+        (_offsets(t0=30), {("t", 0): (0, 20)}, "made anew"),
+        (_offsets(t0=3, t1=1), {("t", 0): (0, 20)}, "gone"),
+        (_offsets(t0=3), {("t", 0): (0, 20), ("t", 1): (7, 9)}, "new partition"),
+    ],
+)
+def test_loss_is_an_error_unless_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+    start: dict[str, Any],
+    ends: dict[tuple[str, int], tuple[int, int]],
+    says: str,
+) -> None:
+    with pytest.raises(DataLost, match=says):
+        _planner(monkeypatch, FakeCluster(ends)).latest(start, None)
+    planner = _planner(monkeypatch, FakeCluster(ends), failOnDataLoss="false")
+    end = planner.latest(start, None)
+    planner.plan(start, end)
+    assert planner.latest(end, None) == planner.latest(end, 5)
+    planner.close()
+
+
+def test_a_trimmed_head_is_passed_over_where_loss_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster({("t", 0): (5, 20)})
+    planner = _planner(monkeypatch, cluster, failOnDataLoss="false")
+    plan = planner.plan(_offsets(t0=3), _offsets(t0=20)).plan
+    assert plan.store_records == 15
+    planner.close()
+
+
+def test_what_spark_logged_can_be_planned_again_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster({("t", 0): (0, 20)})
+    start, end = _offsets(t0=3), _offsets(t0=9, t1=4)
+    planner = _planner(monkeypatch, cluster, failOnDataLoss="false")
+    assert planner.plan(start, end).plan.store_records == 6
+    planner.close()
+
+
+def test_a_pin_lasts_until_the_next_plan_and_ends_with_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster({("t", 0): (0, 20)})
+    planner = _planner(monkeypatch, cluster)
+    planner.plan(_offsets(t0=0), _offsets(t0=5))
+    assert cluster.pins == [1]
+    planner.plan(_offsets(t0=5), _offsets(t0=9))
+    assert cluster.pins == [2]
+    planner.close()
+    assert cluster.pins == []
+    assert cluster.closed == 2
+
+
+def test_a_topic_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="there is no t"):
+        _planner(monkeypatch, FakeCluster({("u", 0): (0, 1)})).initial()
