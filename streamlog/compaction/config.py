@@ -41,7 +41,7 @@ class CompactionConfig:
         maximum=1.0,
     )
     compaction_memory_bytes: int = setting(
-        192 * MIB,
+        256 * MIB,
         "Memory for data on its way from inputs to outputs. More makes GETs larger, and so fewer: "
         "with 60 inputs a GET is a hundredth of it.",
         minimum=4 * MIB,
