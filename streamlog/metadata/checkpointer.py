@@ -309,9 +309,8 @@ class Checkpointer:
             if self._follower.state is not state:
                 self._follower.ask_for_reload(put_at)
                 return
-            delta, base = state.levels.delta, state.levels.base
-            if named.delta is not None:
-                delta = LevelFile(named.delta, built.delta.tail)
+            assert named.delta is not None
+            delta, base = LevelFile(named.delta, built.delta.tail), state.levels.base
             if built.base is not None and named.base is not None:
                 base = LevelFile(named.base, built.base.tail)
             previous = state.checkpoint

@@ -79,7 +79,8 @@ class Committer:
         self._idle.set()
         self._wants_floor = False
         self._failure: StreamlogError | None = None
-        self.allocator: ObjectIdAllocator | None = None
+        self.allocator: ObjectIdAllocator
+        """Set before `run`."""
         follower.on_sealed(self._work.set)
 
     # callers
@@ -128,8 +129,7 @@ class Committer:
             _refuse(waiting, self._failure)
         self._queue.clear()
         self._metrics.queue_entries.set(0)
-        if self.allocator is not None:
-            self.allocator.fail(self._failure)
+        self.allocator.fail(self._failure)
         self._idle.set()
 
     # the loop
@@ -144,8 +144,7 @@ class Committer:
             if self._follower.is_sealed:
                 # Nothing is under way here, so everything that waits can be told.
                 self.fail(self._sender.fenced())
-            if not self._queue:
-                self._idle.set()
+            self._idle.set()
 
     def _take(self) -> list[_Waiting]:
         """The entries of the next record: as many as fit, at least one if there is one."""
@@ -241,8 +240,7 @@ class Committer:
                 self._metrics.stripped.inc()
             if not waiting.answer.done():
                 waiting.answer.set_result(Committed(revision, seq, planned.stripped))
-        if self.allocator is not None:
-            self.allocator.changed()
+        self.allocator.changed()
 
 
 def _refuse(waiting: _Waiting, error: StreamlogError) -> None:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from streamlog.errors import Corrupt, ObjectNotFound, RevisionCompacted
+from streamlog.errors import Corrupt, MetadataUnavailable, ObjectNotFound, RevisionCompacted
 from streamlog.format import record as record_format
 from streamlog.format.checkpoint_state import CheckpointState, decode_state
 from streamlog.format.record import Record
@@ -80,7 +80,7 @@ class Loader:
             state = await self.finish(await self.read_files())
             if state is not None:
                 return state
-        raise Corrupt(
+        raise MetadataUnavailable(
             f"the checkpoint changed {START_OVER_MAX} times while it was read; is some node "
             "writing checkpoints without a pause?"
         )

@@ -159,7 +159,7 @@ class Mover:
         while len(opened) < len(asked):
             rest = {s: e for s, e in asked.items() if s not in opened}
             fences = await self._fences(rest, backoff)
-            known = {tenure: fence.decode(kv.value) for tenure, kv in fences.items() if kv}
+            known = {tenure: fence.decode(kv.value) for tenure, kv in fences.items()}
             try:
                 judged = judge(
                     self._follower.state.fold,
@@ -182,8 +182,6 @@ class Mover:
                 if holder not in fences:
                     continue  # it came to hold the streams while fences were read
                 holder_kv = fences[holder]
-                if holder_kv is None:
-                    raise Internal(f"tenure {holder} holds streams and has no fence")
                 # The first part of a longer list changes the fence; the rest is judged anew.
                 part = streams[: move.STREAMS_MAX]
                 if await self._move(holder, holder_kv, part, backoff, seal=False):
@@ -205,11 +203,11 @@ class Mover:
             for tenure in self._follower.state.fold.held
             if tenure.node_id == self._me.node_id and tenure < self._me
         )
-        fences = {tenure: await self._fence(tenure, backoff) for tenure in earlier}
-        for tenure, kv in fences.items():
+        for tenure in earlier:
+            kv = await self._fence_of_holder(tenure, backoff)
             known = fence.decode(kv.value) if kv is not None else None
             if known is None:
-                raise Internal(f"tenure {tenure} holds streams and has no fence")
+                continue  # another node took its streams and settled it
             if known.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
                 raise wal_pending(tenure)
         if before_taking is not None:
@@ -217,10 +215,8 @@ class Mover:
         taken = []
         for tenure in earlier:
             while tenure in self._follower.state.fold.held:
-                kv = await self._fence(tenure, backoff)
-                if kv is None:
-                    raise Internal(f"tenure {tenure} holds streams and has no fence")
-                if await self._move(tenure, kv, None, backoff, seal=True):
+                kv = await self._fence_of_holder(tenure, backoff)
+                if kv is not None and await self._move(tenure, kv, None, backoff, seal=True):
                     taken.append(tenure)
         return taken
 
@@ -346,15 +342,25 @@ class Mover:
 
     async def _fences(
         self, wanted: Mapping[int, int | None], backoff: Backoff
-    ) -> dict[Tenure, KeyValue | None]:
+    ) -> dict[Tenure, KeyValue]:
         """The holders' fences as they are now, and everything folded up to their last change."""
-        found: dict[Tenure, KeyValue | None] = {}
+        found: dict[Tenure, KeyValue] = {}
         info = self._follower.state.fold.info
         for holder in {info[s].holder for s in wanted if s in info}:
-            kv = found[holder] = await self._fence(holder, backoff)
+            kv = await self._fence_of_holder(holder, backoff)
             if kv is not None:
+                found[holder] = kv
                 await self._follower.reach(kv.mod_revision)
         return found
+
+    async def _fence_of_holder(self, tenure: Tenure, backoff: Backoff) -> KeyValue | None:
+        """None: others took all its streams and settled it, which is folded on return."""
+        kv = await self._fence(tenure, backoff)
+        if kv is None:
+            await self._follower.catch_up(backoff)
+            if tenure in self._follower.state.fold.held:
+                raise Internal(f"tenure {tenure} holds streams and has no fence")
+        return kv
 
     async def _fence(self, tenure: Tenure, backoff: Backoff) -> KeyValue | None:
         while True:

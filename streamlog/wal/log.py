@@ -167,13 +167,6 @@ class WriteAheadLog:
         return self._writer.stored_bytes - self._freed_bytes
 
     @property
-    def capacity_bytes_max(self) -> int:
-        """Disk space of the log. Space is freed by whole files: appends may wait before
-        `live_bytes` gets there.
-        """
-        return self._config.wal_bytes_max
-
-    @property
     def group_bytes_max(self) -> int:
         """Size of the largest group that `append` takes, tables included."""
         # Half: the newest file is kept until the next is active, and both may be this large.

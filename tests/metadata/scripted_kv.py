@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamlog.errors import MetadataUnavailable, OutcomeUnknown
-from streamlog.kvstore.interface import Compare, KVStore, Operation, Put, TxnResult
+from streamlog.errors import Internal, MetadataUnavailable, OutcomeUnknown
+from streamlog.kvstore.interface import Compare, KVStore, Operation, Put, RevisionIs, TxnResult
 from streamlog.metadata.keys.space import prefix_of
 
 PREFIX = prefix_of("test")
@@ -28,7 +28,8 @@ class ScriptedKV:
     """`plan` tells the next transactions that `matches` what happens to them:
 
     "lost" applied, the answer lost; "dropped" never arrives, and nobody knows; "away" refused by
-    the network; "hold" waits for `released`; "late" nobody knows, it is applied by `land`.
+    the network; "hold" waits for `released`; "late" nobody knows, it is applied by `land`;
+    "refused" answered as if a compare did not hold; "bug" an error that no repetition mends.
     """
 
     def __init__(self, kv: KVStore) -> None:
@@ -56,6 +57,10 @@ class ScriptedKV:
         step = self.plan.pop(0) if self.plan else "ok"
         if step == "away":
             raise MetadataUnavailable("away")
+        if step == "bug":
+            raise Internal("a bug in the metadata store")
+        if step == "refused":
+            return await self._kv.txn([RevisionIs(b"never put", 1)], [], otherwise)
         if step == "dropped":
             raise OutcomeUnknown("dropped")
         if step == "late":

@@ -1,0 +1,307 @@
+"""What others did meanwhile: settled a tenure that somebody still asks for, wrote checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from streamlog.errors import Conflict, MetadataUnavailable, TenureFenced, WalPending
+from streamlog.kvstore.interface import (
+    Compare,
+    KVStore,
+    Operation,
+    Put,
+    TxnResult,
+    WatchBatch,
+)
+from streamlog.metadata import follower
+from streamlog.metadata.interface import CommitEntry, StreamEpoch, Tenure
+from streamlog.metadata.keys import checkpoint, fence
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.tenure_metadata import TenureMetadata
+from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves
+from tests.metadata.world import World, append, create, ranges_of
+
+PREFIX = prefix_of("test")
+
+
+class DeafKV:
+    """Its watches bring nothing while `hears` is not set."""
+
+    def __init__(self, kv: KVStore) -> None:
+        self._kv = kv
+        self.hears = asyncio.Event()
+        self.hears.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kv, name)
+
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> _DeafWatch:
+        return _DeafWatch(self._kv.watch(start, end, from_revision=from_revision), self.hears)
+
+
+class _DeafWatch:
+    def __init__(self, watch: Any, hears: asyncio.Event) -> None:
+        self._watch = watch
+        self._hears = hears
+
+    def __aiter__(self) -> AsyncIterator[WatchBatch]:
+        return self
+
+    async def __anext__(self) -> WatchBatch:
+        batch: WatchBatch = await self._watch.__anext__()
+        await self._hears.wait()
+        return batch
+
+    async def aclose(self) -> None:
+        await self._watch.aclose()
+
+
+@asynccontextmanager
+async def deaf(world: World, node_id: int, **more: Any) -> AsyncIterator[tuple[DeafKV, Any]]:
+    """A node that can be made deaf."""
+    kv = DeafKV(more.pop("kv", world.kv))
+    metadata = await world.open(node_id, kv=kv, **more)  # type: ignore[arg-type]
+    try:
+        yield kv, metadata
+    finally:
+        await metadata.kill()
+
+
+async def settle(by: TenureMetadata, tenure: Tenure) -> None:
+    """Seals the tenure, takes its streams and forgets it. `by` sweeps without a delay."""
+    await by.seal(tenure, even_if_alive=True)
+    await by.take_over(tenure)
+    await create(by)  # something to checkpoint
+    await by.checkpoint()
+    for orphans in await by.orphan_candidates():
+        await by.orphans_deleted(orphans)
+    assert await by._kv.get(fence.key(PREFIX, tenure)) is None
+
+
+async def close_stream(metadata: TenureMetadata, stream_id: int) -> None:
+    row = metadata.stream(stream_id)
+    assert row is not None
+    await metadata.commit(CommitEntry(closes=[StreamEpoch(stream_id, row.epoch)]))
+
+
+def test_a_tenure_that_was_settled_before_it_heard_of_it_is_told_at_its_commit() -> None:
+    async def main() -> None:
+        world = World()
+        async with deaf(world, 1) as (kv, slow), world.tenure(2, orphan_resweep_ms=0) as other:
+            (stream,) = await create(slow)
+            object_id = await append(slow, stream, 2)
+            kv.hears.clear()
+            await settle(other, slow.tenure)
+            with pytest.raises(TenureFenced):
+                await append(slow, stream, 1)
+            assert slow.is_fenced
+            assert isinstance(await slow.wait_failed(), TenureFenced)
+            assert await ranges_of(other, stream) == [(0, 2, object_id)]
+
+    asyncio.run(main())
+
+
+def test_a_tenure_that_was_settled_before_it_heard_of_it_opens_nothing() -> None:
+    async def main() -> None:
+        world = World()
+        async with (
+            deaf(world, 1) as (kv, slow),
+            world.tenure(2, orphan_resweep_ms=0) as other,
+            world.tenure(3) as third,
+        ):
+            (stream,) = await create(third)
+            await close_stream(third, stream)
+            await slow.catch_up()
+            kv.hears.clear()
+            await settle(other, slow.tenure)
+            with pytest.raises(TenureFenced):
+                await slow.open_streams([(stream, None)])
+            assert slow.is_fenced
+            row = other.stream(stream)
+            assert row is not None
+            assert (row.holder, row.epoch) == (third.tenure, 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_stream_whose_last_known_holder_was_settled_is_judged_by_its_new_one(
+    is_closed: bool,
+) -> None:
+    async def main() -> None:
+        world = World()
+        async with (
+            deaf(world, 1) as (kv, slow),
+            world.tenure(2, orphan_resweep_ms=0) as other,
+            world.tenure(3) as gone,
+        ):
+            (stream,) = await create(gone)
+            object_id = await append(gone, stream, 2)
+            await slow.catch_up()
+            kv.hears.clear()
+            await settle(other, gone.tenure)
+            if is_closed:
+                await close_stream(other, stream)
+            opening = asyncio.ensure_future(slow.open_streams([(stream, None)]))
+            await asyncio.wait([opening], timeout=0.01)
+            assert not opening.done()  # it waits to hear who holds the stream now
+            kv.hears.set()
+            if is_closed:
+                (row,) = await opening
+                assert (row.holder, row.epoch, row.end) == (slow.tenure, 3, 2)
+                assert await ranges_of(slow, stream) == [(0, 2, object_id)]
+            else:
+                with pytest.raises(Conflict, match="node 2"):
+                    await opening
+
+    asyncio.run(main())
+
+
+def test_a_holder_that_is_settled_while_its_stream_is_opened() -> None:
+    async def main() -> None:
+        world = World()
+        scripted = ScriptedKV(world.kv)
+        scripted.matches = moves
+        async with (
+            world.tenure(1, kv=scripted) as opener,
+            world.tenure(2, orphan_resweep_ms=0) as other,
+            world.tenure(3) as gone,
+        ):
+            (stream,) = await create(gone)
+            await append(gone, stream, 2)
+            await close_stream(gone, stream)
+            scripted.plan = ["hold"]
+            opening = asyncio.ensure_future(opener.open_streams([(stream, None)]))
+            await scripted.held.wait()
+            await settle(other, gone.tenure)
+            scripted.released.set()
+            (row,) = await opening
+            assert (row.holder, row.epoch, row.end) == (opener.tenure, 3, 2)
+            assert len(scripted.sent) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before the look", "while it is taken"])
+def test_a_tenure_that_another_node_settles_is_not_taken_over(when: str) -> None:
+    async def main() -> None:
+        world = World()
+        first = await world.open(1)
+        (stream,) = await create(first)
+        await append(first, stream, 2)
+        await first.kill()
+        async with deaf(world, 1) as (kv, second), world.tenure(2, orphan_resweep_ms=0) as other:
+            kv.hears.clear()
+
+            async def settle_first() -> None:
+                await settle(other, first.tenure)
+                kv.hears.set()
+
+            if when == "before the look":
+                await settle_first()
+                assert await second.take_over_previous(frozenset()) == []
+            else:
+                taken = await second.take_over_previous(frozenset(), before_taking=settle_first)
+                assert taken == []
+            row = second.stream(stream)
+            assert row is not None
+            assert row.holder == other.tenure
+
+    asyncio.run(main())
+
+
+def test_a_dead_nodes_streams_are_not_taken_without_its_wal() -> None:
+    async def main() -> None:
+        world = World()
+        dead = await world.open(1, wal_mode="disk")
+        (stream,) = await create(dead)
+        await append(dead, stream, 2)
+        await dead.kill()
+        async with world.tenure(2) as other:
+            await other.seal(dead.tenure, even_if_alive=True)
+            with pytest.raises(WalPending, match="node 1"):
+                await other.take_over(dead.tenure)
+            row = other.stream(stream)
+            assert row is not None
+            assert row.holder == dead.tenure
+            await other.take_over(dead.tenure, accept_data_loss=True)
+            row = other.stream(stream)
+            assert row is not None
+            assert (row.holder, row.end) == (other.tenure, 2)
+
+    asyncio.run(main())
+
+
+def test_only_the_latest_moves_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenure that opens streams for months does not grow by it."""
+
+    async def main() -> None:
+        monkeypatch.setattr(follower, "OWN_MOVES_MAX", 3)
+        async with World().tenure() as metadata:
+            (stream,) = await create(metadata)
+            for _ in range(5):
+                await metadata.open_streams([(stream, None)])
+            known = [metadata._follower.own_move(metadata.tenure, gen) for gen in range(1, 6)]
+            assert known[:2] == [None, None]
+            assert None not in known[2:]
+            await append(metadata, stream, 1)
+
+    asyncio.run(main())
+
+
+class OvertakenKV:
+    """While `overtakes`, another node names a checkpoint just before this one does."""
+
+    def __init__(self, kv: KVStore) -> None:
+        self._kv = kv
+        self.overtakes = False
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kv, name)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        if self.overtakes and checkpoints((compares, then)):
+            self.count += 1
+            key = checkpoint.key(PREFIX)
+            named = await self._kv.get(key)
+            assert named is not None
+            await self._kv.txn([], [Put(key, named.value)])
+        return await self._kv.txn(compares, then, otherwise)
+
+
+def test_a_checkpoint_that_is_always_overtaken_gives_up_and_loses_nothing() -> None:
+    async def main() -> None:
+        world = World()
+        kv = OvertakenKV(world.kv)
+        metadata = await world.open(1, kv=kv)  # type: ignore[arg-type]
+        (stream,) = await create(metadata)
+        async with world.tenure(2) as other:
+            await other.checkpoint()
+            await metadata.catch_up()
+            object_id = await append(metadata, stream, 3)
+            kv.overtakes = True
+            with pytest.raises(MetadataUnavailable, match="overtaken 5 times"):
+                await metadata.checkpoint()
+            kv.overtakes = False
+            assert kv.count == 5
+            assert await ranges_of(metadata, stream) == [(0, 3, object_id)]
+            files = {one.key for one in (await world.store.list("checkpoint/")).objects}
+            assert len(files) == 1  # what was stored in vain is deleted
+            await metadata.checkpoint()
+            assert await ranges_of(metadata, stream) == [(0, 3, object_id)]
+        await metadata.close(drained=True)
+        async with world.tenure(1) as again:
+            assert await ranges_of(again, stream) == [(0, 3, object_id)]
+
+    asyncio.run(main())
