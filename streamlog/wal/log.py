@@ -347,6 +347,9 @@ class WriteAheadLog:
         self._pool.nudge()
         try:
             return await self._pool.take(frame_bytes)
+        except Closed:
+            self._check_open()  # a bug closes the pool as well, and is what is told then
+            raise
         except OSError as error:
             # Those behind must not overtake; the stalled writer leaves its count alone meanwhile.
             self._writer.failures += 1

@@ -17,7 +17,7 @@ from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
 from streamlog.metadata.keys import checkpoint, fence
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.tenure_metadata import TenureMetadata
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.metadata_filler import fill_metadata
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints
@@ -383,6 +383,39 @@ def test_files_that_nothing_names_are_swept() -> None:
         assert await files(world) == ["checkpoint/1.1/2", "checkpoint/3.1/7"]
         for metadata in (first, second, live):
             await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+class Paging:
+    """Lists two at a time."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.lists = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
+        self.lists += 1
+        return await self._store.list(prefix, token=token, limit=2)
+
+
+def test_files_on_every_page_of_a_listing_are_swept() -> None:
+    async def main() -> None:
+        world = World()
+        store = Paging(world.store)
+        metadata = await world.open(store=store)  # type: ignore[arg-type]
+        await create(metadata)
+        await metadata.checkpoint()
+        left = [f"checkpoint/9.{epoch}/1" for epoch in range(1, 6)]
+        for name in left:
+            await world.store.put(name, [b"of a tenure that is no more"])
+        assert sorted(await metadata._checkpointer.sweep_files()) == left
+        assert store.lists == 3
+        assert await files(world) == ["checkpoint/1.1/1"]
+        await metadata.close(drained=True)
 
     asyncio.run(main())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from streamlog.errors import Closed, Internal, Invalid, TenureFenced
 from streamlog.format import commit_record
+from streamlog.format import record as record_format
 from streamlog.kvstore.interface import Put
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -18,9 +20,9 @@ from streamlog.metadata.interface import (
     TrimEntry,
 )
 from streamlog.metadata.tenure_metadata import TenureMetadata
-from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.offload import Lane, ThreadOffload
 from tests.metadata.scripted_kv import ScriptedKV, commits
-from tests.metadata.world import World, append, create, new_object, ranges_of
+from tests.metadata.world import InlineOffload, World, append, create, new_object, ranges_of
 
 
 def records(kv: ScriptedKV) -> list[commit_record.CommitRecord]:
@@ -417,6 +419,104 @@ def test_large_records_go_through_threads() -> None:
         await metadata.close(drained=True)
         await other.close(drained=True)
         await offload.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_nobody_waits_for_holds_up_nobody_else() -> None:
+    async def main() -> None:
+        world, kv, metadata = await scripted()
+        a, b = await create(metadata, 2)
+        kv.plan = ["hold"]
+        entries = [
+            CommitEntry(objects=[await new_object(metadata, [row])])
+            for row in ((a, 1, 0, 1), (a, 1, 1, 2), (b, 1, 0, 1))
+        ]
+        first = metadata._committer.submit(entries[0])
+        await kv.held.wait()
+        second, last = (metadata._committer.submit(entry) for entry in entries[1:])
+        first.cancel()
+        second.cancel()
+        kv.released.set()
+        assert (await last).stripped == frozenset()
+        assert [end for _, end, _ in await ranges_of(metadata, a)] == [1, 2]
+        await metadata.close(drained=True)
+        async with world.tenure() as again:
+            assert [end for _, end, _ in await ranges_of(again, a)] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_seal_that_nobody_waits_to_hear_of_ends_the_tenure_all_the_same() -> None:
+    async def main() -> None:
+        world, kv, metadata = await scripted()
+        (stream,) = await create(metadata)
+        kv.plan = ["hold"]
+        new = await new_object(metadata, [(stream, 1, 0, 1)])
+        given_up = metadata._committer.submit(CommitEntry(objects=[new]))
+        await kv.held.wait()
+        async with world.tenure(2) as other:
+            await other.seal(metadata.tenure, even_if_alive=True)
+        given_up.cancel()
+        kv.released.set()
+        assert isinstance(await metadata.wait_failed(), TenureFenced)
+        with pytest.raises(TenureFenced):
+            await append(metadata, stream, 1)
+        # Nothing is written any more, so that nothing is waited for either.
+        metadata._committer.ask_for_floor()
+        await asyncio.wait_for(metadata._committer.drained(), 60)
+        await metadata.close(drained=True)
+
+    asyncio.run(main())
+
+
+class Counting(InlineOffload):
+    """Knows what was handed over."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    async def run(self, lane: Lane, fn: Any, *args: Any) -> Any:
+        self.calls.append(fn)
+        return await super().run(lane, fn, *args)
+
+
+@pytest.mark.parametrize("count", [10, 4000])
+def test_large_records_of_others_are_decoded_off_the_loop(count: int) -> None:
+    async def main() -> None:
+        world, offload = World(), Counting()
+        async with world.tenure(1) as metadata:
+            first, *_ = await metadata.allocate_stream_ids(1)
+            streams = [first + n * n for n in range(count)]
+            creates = [CreateEntry(stream_id, 1) for stream_id in streams]
+            async with world.tenure(2, offload=offload) as other:
+                await metadata.commit(CommitEntry(creates=creates))
+                await other.catch_up()
+                assert other.stream_count == count
+                assert (record_format.decode in offload.calls) == (count == 4000)
+
+    asyncio.run(main())
+
+
+def test_a_range_of_more_offsets_than_a_row_can_count_is_committed_in_parts() -> None:
+    async def main() -> None:
+        world, end = World(), 3 * (1 << 32) + 5
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            object_id = await append(metadata, stream, end)
+            more = await append(metadata, stream, 2)
+            before = await ranges_of(metadata, stream)
+            assert before[0][0] == 0
+            assert [one for _, _, one in before] == [object_id] * (len(before) - 1) + [more]
+            assert before[-1][:2] == (end, end + 2)
+            await metadata.checkpoint()
+            assert (await ranges_of(metadata, stream))[-1] == before[-1]
+        async with world.tenure() as again:
+            row = again.stream(stream)
+            assert row is not None
+            assert row.end == end + 2
+            found = await again.locate(stream, (1 << 32) + 7, (1 << 32) + 8)
+            assert [one.object.object_id for one in found] == [object_id]
 
     asyncio.run(main())
 

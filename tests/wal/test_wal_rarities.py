@@ -1,0 +1,208 @@
+"""What the write-ahead log does when it is used wrongly, fails by a bug, or changes under it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from wal_helpers import (
+    CLUSTER,
+    SMALL,
+    TIGHT,
+    begin,
+    group,
+    open_wal,
+    payload_of,
+    power_cut,
+    recovered,
+    turns,
+)
+
+from streamlog.errors import Closed, Corrupt, Internal
+from streamlog.format.rows import Tenure
+from streamlog.format.wal_superblock import FileState, Life, Superblock
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.wal.file import WalFile
+from streamlog.wal.recovery import plan_recovery
+from streamlog.wal.scan import FrameRef, ScannedFile
+from streamlog.wal.writer import EarlierFailed, GroupWriter, NotWritten, Shelf, Written
+
+
+def torn_disk() -> TornDisk:
+    return TornDisk(SeededRandom(1))
+
+
+def test_a_log_is_begun_once_and_before_it_is_appended_to() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        wal = await open_wal(disk)
+        with pytest.raises(Internal, match="before begin"):
+            await wal.append(group(b"too early"))
+        await wal.begin(Tenure(1, 1), cluster_id=CLUSTER)
+        with pytest.raises(Internal, match=r"begun by 1\.1 already"):
+            await wal.begin(Tenure(1, 2), cluster_id=CLUSTER)
+        with pytest.raises(Internal, match="nothing"):
+            await wal.append([])
+        assert wal.tenures == {Tenure(1, 1)}
+        assert await wal.append(group(b"one")) == 1
+        await wal.close()
+        assert await recovered(await open_wal(disk)) == [(1, b"one")]
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_was_never_begun_has_no_release_to_state() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        wal = await open_wal(disk)
+        await wal.persist_release()
+        assert disk.list() == []
+        await wal.close()
+        await wal.close()
+        with pytest.raises(Closed):
+            await wal.persist_release()
+        assert disk.list() == []
+
+    asyncio.run(scenario())
+
+
+def bug(operation: str) -> DiskFault | None:
+    raise RuntimeError(f"a bug in {operation}")
+
+
+def test_a_bug_behind_the_log_is_told_to_every_caller() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        disk.plan_faults = lambda operation, name: (
+            bug(operation) if operation == "create" and name.startswith("wal-0") else None
+        )
+        wal = await begin(disk)
+        for _ in range(2):
+            with pytest.raises(Internal) as caught:
+                await wal.append(group(b"x"))
+            assert "a bug in create" in repr(caught.value.__cause__)
+        with pytest.raises(Internal):
+            await wal.persist_release()
+        await wal.close()
+        disk.plan_faults = None
+        assert await recovered(await open_wal(disk)) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_bug_behind_the_log_is_told_to_those_who_wait_for_room() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        wal = await begin(disk, 1, TIGHT)
+        appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
+        await turns(500)
+        stored = [append.result() for append in appends if append.done()]
+        assert 0 < len(stored) < 20
+        disk.plan_faults = lambda operation, name: bug(operation)
+        wal.release(len(stored))
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        assert outcomes[: len(stored)] == stored
+        for outcome in outcomes[len(stored) :]:
+            assert isinstance(outcome, Internal)
+            assert "a bug in write" in repr(outcome.__cause__)
+        disk.plan_faults = None
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_released_while_the_log_is_read_is_not_read_any_more() -> None:
+    """Its files may be used again meanwhile."""
+
+    async def scenario() -> None:
+        disk = torn_disk()
+        sent = {number: b"%03d" % number * 700 for number in range(1, 31)}
+        wal = await begin(disk)
+        for payload in sent.values():
+            await wal.append(group(payload))
+        await wal.close()
+        wal = await begin(disk, 2)
+        found = {}
+        async for one in wal.recover():
+            found[one.sequence] = payload_of(one.entries)
+            if one.sequence == 2:
+                wal.release(23)
+                await turns()
+                for number in range(4):
+                    await wal.append(group(b"new %d" % number * 500))
+                    await turns()
+        kept = {1, 2, *range(24, 31)}
+        assert found == {number: payload for number, payload in sent.items() if number in kept}
+        await power_cut(disk)
+        after = dict(await recovered(await open_wal(disk)))
+        assert {number for number in after if number <= 30} >= set(range(24, 31))
+        assert [after[number] for number in range(31, 35)] == [
+            b"new %d" % number * 500 for number in range(4)
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_is_damaged_after_the_log_was_opened_is_named() -> None:
+    async def scenario() -> None:
+        disk = torn_disk()
+        wal = await begin(disk)
+        for number in range(3):
+            await wal.append(group(b"%d" % number * 40))
+        await wal.close()
+        wal = await open_wal(disk)
+        (name,) = [name for name in disk.list() if any(disk.open(name).read(4096, 4096))]
+        disk.flip(name, 2 * 4096 + 200)
+        with pytest.raises(Corrupt, match="group 2 changed") as caught:
+            await recovered(wal)
+        assert caught.value.object_key == name
+        assert int(caught.value.start) <= 2 * 4096 + 200 < int(caught.value.end)
+        await wal.close()
+
+    asyncio.run(scenario())
+
+
+def scanned(name: str, disk: TornDisk, *, generation: int, first: int, count: int) -> ScannedFile:
+    file_bytes = SMALL.file_bytes
+    superblock = Superblock(
+        FileState.ACTIVE, Life(generation, 7), Tenure(1, 1), first, 0, file_bytes
+    )
+    frames = [
+        FrameRef(first + n, 4096 * (1 + n), 100, 4096 * (2 + n), 4096 * (1 + n), True)
+        for n in range(count)
+    ]
+    return ScannedFile(name, disk.create(name, file_bytes), superblock, frames, 0)
+
+
+def test_files_whose_generations_do_not_count_up_with_their_groups_are_damage() -> None:
+    """A later file states what is void of earlier ones; it cannot begin before they did."""
+    disk = torn_disk()
+    later = scanned("later", disk, generation=1, first=5, count=2)
+    earlier = scanned("earlier", disk, generation=2, first=3, count=2)
+    with pytest.raises(Corrupt, match="out of order") as caught:
+        plan_recovery([later, earlier], released_through=4)
+    assert caught.value.object_key == "later"
+
+
+def test_a_group_that_waited_for_a_file_is_not_written_behind_a_failed_one() -> None:
+    """Groups never change places: those behind a failure come again, in order."""
+    disk, shelf = torn_disk(), Shelf()
+    writer = GroupWriter(
+        shelf, SeededRandom(1), next_sequence=1, next_generation=1, group_bytes_max=20_000
+    )
+    writer.tenure = Tenure(1, 1)
+    free = Superblock(FileState.FREE, Life(0, 0), Tenure(0, 0), 0, 0, SMALL.file_bytes)
+    file = WalFile("a", disk.create("a", SMALL.file_bytes), free)
+    assert isinstance(writer.write(group(b"waits"), 0, 0), NotWritten)
+    writer.failures += 1
+    with pytest.raises(EarlierFailed):
+        writer.resume(group(b"waits"), 0, 0, file)
+    assert shelf.sealed == [file]  # the pool has it back
+    assert not any(file.file.read(0, SMALL.file_bytes))
+    shelf.sealed.clear()
+    shelf.ready.append(file)
+    written = writer.write(group(b"again"), 0, 1)
+    assert isinstance(written, Written)
+    assert written.sequence == 1
