@@ -30,6 +30,8 @@ from streamlog.server.grpc_kv import GrpcKV
 from streamlog.server.grpc_log import SERVICE as LOG
 from streamlog.server.grpc_log import GrpcLog
 from streamlog.server.grpc_server import GrpcServer, is_loopback, split_address
+from streamlog.server.grpc_staging import SERVICE as STAGING
+from streamlog.server.grpc_staging import GrpcStaging
 from streamlog.server.grpc_stream import SERVICE as STREAM
 from streamlog.server.grpc_stream import GrpcStream
 from streamlog.server.http import HttpServer
@@ -45,6 +47,7 @@ from streamlog.server.services.log import LogService
 from streamlog.server.services.objects import ObjectService
 from streamlog.server.services.ports import Logs
 from streamlog.server.services.produce import ProduceService
+from streamlog.server.services.staging import StagingService
 from streamlog.server.services.stream import StreamService
 from streamlog.settings import Settings
 
@@ -95,7 +98,7 @@ class Service:
             metrics=self.metrics,
         )
         self._grpc = GrpcServer(
-            self._handlers(authorize), [LOG, STREAM, KV, ADMIN], settings.limits
+            self._handlers(authorize), [LOG, STREAM, KV, ADMIN, STAGING], settings.limits
         )
         self._http = HttpServer(
             backend.registry,
@@ -163,6 +166,11 @@ class Service:
             ).handlers(),
             GrpcStream(
                 streams, calls=calls, budgets=budgets, drain=drain, metrics=self.metrics
+            ).handlers(),
+            GrpcStaging(
+                StagingService(backend.logs, clock=clock, authorize=authorize, limits=limits),
+                calls=calls,
+                budgets=budgets,
             ).handlers(),
             GrpcKV(
                 KVService(backend.kv, backend.kv_revision, authorize=authorize, limits=limits),

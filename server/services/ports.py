@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.log.staged_logs import StagedLogs
 
 
 class TopicFacts(Protocol):
@@ -78,6 +79,11 @@ class Logs(Protocol):
         validate_only: bool = False,
     ) -> object:
         """Errors: InvalidConfig; then nothing is changed."""
+        ...
+
+    @property
+    def staged(self) -> StagedLogs | None:
+        """None: the medium has no staged writes."""
         ...
 
     async def init_producer_id(

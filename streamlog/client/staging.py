@@ -9,11 +9,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from streamlog.client import staging_calls
+from streamlog.client.channel import Call, Retry
+from streamlog.client.closing import CallingClient
+from streamlog.codec.batch import scan
+from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.runtime.buffers import Buffer
+
+OBJECT_BYTES_TARGET = 16 << 20
+"""A call takes no further batch once it has so many bytes; a message holds 32 MiB by default."""
+TIMEOUT_MS = 120_000
 
 
 class TopicPartition(NamedTuple):
@@ -86,8 +96,20 @@ class WriterStatus:
     """Stored by this writer, neither committed nor dropped."""
 
 
-class StagedWrites(Protocol):
-    """`StagedWriter`, the client of one writer id. Safe to use from many threads."""
+class StagedWriter(CallingClient):
+    """The staged writes of one writer id; a client as `CallingClient` says."""
+
+    def __init__(
+        self,
+        server: str,
+        writer_id: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        client_id: str = "",
+    ) -> None:
+        """`writer_id`: 1 to 200 bytes, the same for all runs of a job that must not write twice."""
+        super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
+        self.writer_id = writer_id
 
     def stage(
         self, attempt: str, batches: Mapping[tuple[str, int], Buffer], *, expires_ms: int = 0
@@ -95,27 +117,112 @@ class StagedWrites(Protocol):
         """Stores whole Kafka v2 record batches, by (topic, partition), durably and unseen.
 
         Batches carry no producer id, no transaction and any base offset. `attempt` is unique per
-        task attempt, at most 200 bytes; calls of one attempt with the same content are answered
-        with what is stored. What is more than a message takes becomes several objects.
-        `expires_ms`: how long it is kept; 0: as the server says. Retries by itself. Errors: those
-        of a produce (UnknownTopicOrPartition, MessageTooLarge, …), Unavailable.
+        task attempt, at most 180 bytes; a call that is repeated with the same content is answered
+        with what is stored. What is more than a message takes becomes several objects, in order.
+        `expires_ms`: how long they are kept; 0: as the server says, a day by default. Retries by
+        itself. Errors: those of a produce (UnknownTopicOrPartition, MessageTooLarge, …),
+        Unavailable.
         """
-        ...
+        found: list[StagedObject] = []
+        for number, parts in enumerate(_calls(batches)):
+            call = staging_calls.stage(self.writer_id, f"{attempt}#{number}", parts, expires_ms)
+            response = self._caller.run(call)
+            found.append(
+                StagedObject(
+                    self.writer_id,
+                    f"{attempt}#{number}",
+                    response.object_id,
+                    response.expires_at_ms,
+                    tuple(
+                        StagedPart(p.topic, p.partition, p.records, p.size_bytes)
+                        for p in response.parts
+                    ),
+                )
+            )
+        return found
 
     def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit:
         """Makes the objects visible in all their partitions, in the order given, or none.
 
         Epochs (≥ 0) of a writer rise. An epoch at or below the last committed one changes nothing,
         whatever `objects` says. Retries by itself, also after a lost answer. Errors:
-        StagedNotFound (expired or dropped: stage again), Conflict (a topic was deleted or
-        changed), Unavailable, OutcomeUnknown (ask `status`, or commit the same epoch again).
+        StagedNotFound (expired or dropped: stage again), Conflict (a topic was deleted or made
+        anew), OutcomeUnknown (time is over: ask `status`, or commit the same epoch again).
         """
-        ...
+        manifest = [(one.object_id, [(p.topic, p.partition) for p in one.parts]) for one in objects]
+        response = self._repeated(staging_calls.commit(self.writer_id, epoch, manifest))
+        return StagedCommit(response.epoch, _parts(response.parts), response.was_committed)
 
-    def status(self) -> WriterStatus: ...
+    def status(self) -> WriterStatus:
+        """What this writer committed last."""
+        found = self._caller.run(staging_calls.status(self.writer_id))
+        last = found.last_epoch if found.HasField("last_epoch") else None
+        return WriterStatus(last, found.committed_ms, _parts(found.parts), found.staged_objects)
 
     def abort(self, objects: Iterable[StagedObject]) -> int:
-        """Drops what is not committed; how many objects that were."""
-        ...
+        """Drops what is not committed; how many objects the server dropped at this call.
 
-    def close(self) -> None: ...
+        Of a commit whose outcome is unknown ask `status` first: what it did not attach goes.
+        """
+        ids = [one.object_id for one in objects]
+        dropped: int = self._repeated(staging_calls.abort(self.writer_id, ids)).dropped
+        return dropped
+
+    def _repeated(self, call: Call) -> Any:
+        """The call's result; it may be repeated after any failure on the way."""
+        retry = Retry(self._timeout_ms)
+        while True:
+            try:
+                return self._caller.run_once(call, retry.left_s() * 1000)
+            except OutcomeUnknown as error:
+                wait_s = _wait_s(retry, error)
+            except StreamlogError as error:
+                wait_s = retry.wait_s(error)
+            time.sleep(wait_s)
+
+
+def _wait_s(retry: Retry, error: OutcomeUnknown) -> float:
+    """As Retry.wait_s, for what may have happened; raises it when the time is over."""
+    try:
+        return retry.wait_s(Unavailable(error.message))
+    except Unavailable:
+        raise error from None
+
+
+def _calls(
+    batches: Mapping[tuple[str, int], Buffer],
+) -> Iterator[list[tuple[str, int, bytes]]]:
+    """Parts of one call each, always cut at the same places."""
+    parts: list[tuple[str, int, bytes]] = []
+    size = 0
+    for (topic, partition), data in sorted(batches.items()):
+        for piece in _pieces(data):
+            if parts and size + len(piece) > OBJECT_BYTES_TARGET:
+                yield parts
+                parts, size = [], 0
+            parts.append((topic, partition, piece))
+            size += len(piece)
+    if parts:
+        yield parts
+
+
+def _pieces(data: Buffer) -> Iterator[bytes]:
+    """Runs of whole batches."""
+    if len(data) <= OBJECT_BYTES_TARGET:
+        yield bytes(data)
+        return
+    start = end = 0
+    view = memoryview(data)
+    for batch in scan(data, verify_crc=False):
+        if end > start and end + len(batch.view) - start > OBJECT_BYTES_TARGET:
+            yield bytes(view[start:end])
+            start = end
+        end += len(batch.view)
+    yield bytes(view[start:end])
+
+
+def _parts(parts: Iterable[Any]) -> tuple[CommittedPart, ...]:
+    return tuple(
+        CommittedPart(part.topic, part.partition, part.start_offset, part.end_offset)
+        for part in parts
+    )

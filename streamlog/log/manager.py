@@ -22,7 +22,7 @@ from streamlog.log.metrics import LogMetrics
 from streamlog.log.open_logs import OpenLogs, unknown_topic
 from streamlog.log.producer_ids import ProducerIds
 from streamlog.log.retention import UNLIMITED, expired
-from streamlog.log.shared_logs import SharedLogFactory
+from streamlog.log.shared_logs import SharedLogFactory, partition_of
 from streamlog.log.staged_logs import StagedLogs
 from streamlog.log.topic_admin import TopicAdmin
 from streamlog.log.topic_config import TopicConfig
@@ -107,7 +107,12 @@ class LogManager:
         factory = SharedLogFactory(streams, environment)
         manager = await cls.open_with(factory, kv, clock, random, metrics, config)
         if staged is not None:
-            manager.staged = StagedLogs(staged, manager.log, manager._background)
+            manager.staged = StagedLogs(
+                staged,
+                lambda stream_id: manager._partition_of(streams, stream_id),
+                manager.log,
+                manager._background,
+            )
         return manager
 
     @classmethod
@@ -238,6 +243,14 @@ class LogManager:
             if await work:
                 raise unknown_topic(name) from error
             raise
+
+    async def _partition_of(self, streams: StreamClient, stream_id: int) -> TopicPartition | None:
+        """Of a topic that there is."""
+        try:
+            found = partition_of((await streams.describe_stream(stream_id)).tags)
+        except NotFound:
+            return None
+        return None if found is None or self._topics.get(found.topic) is None else found
 
     def partition_info(self, partition: TopicPartition) -> PartitionInfo:
         """Of a partition that is open here; never waits. Errors: UnknownTopicOrPartition."""

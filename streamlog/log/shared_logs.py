@@ -9,7 +9,7 @@ on each stream say whose it is, so that streams which no record names can be fou
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -199,6 +199,14 @@ class SharedLogFactory:
             extra={"partition": partition, "stream_ids": found.stream_ids},
         )
         return 1
+
+
+def partition_of(tags: Mapping[str, str]) -> TopicPartition | None:
+    """Whose data stream has these tags; None: it is none."""
+    topic, number = tags.get("topic", ""), tags.get("partition", "")
+    if tags.get("role") != "data" or not number.isdigit():
+        return None
+    return TopicPartition(topic, int(number))
 
 
 def _tags(topic: TopicIdentity, partition: int, role: str) -> dict[str, str]:

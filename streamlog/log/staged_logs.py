@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from streamlog.errors import Conflict, Invalid, PolicyViolation, StreamlogError
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.model.batch import RecordBatch
-from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, WriterState
+from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
 
@@ -87,7 +87,7 @@ class CommittedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedCommit:
-    """`parts`: of partitions that the manifest names; empty where the epoch is not the last one.
+    """`parts`: of partitions that are there still; empty where the epoch is not the last one.
 
     `was_committed`: this epoch, or a later one, was in before; nothing was changed.
     """
@@ -97,14 +97,27 @@ class StagedCommit:
     was_committed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WriterStatus:
+    """`last_epoch` -1: nothing is remembered. `parts`, `committed_ms`: of that epoch."""
+
+    last_epoch: int
+    committed_ms: int
+    parts: tuple[CommittedPart, ...]
+    staged_objects: int
+
+
 class StagedLogs:
     def __init__(
         self,
         streams: StagedStreams,
+        partition_of: Callable[[int], Awaitable[TopicPartition | None]],
         log: Callable[[TopicPartition], Awaitable[AbstractLog]],
         background: Background,
     ) -> None:
+        """`partition_of`: whose data stream it is; None: nobody's that there is."""
         self._streams = streams
+        self._partition_of = partition_of
         self._log = log
         self._background = background
 
@@ -143,9 +156,11 @@ class StagedLogs:
             lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
         )
 
-    def writer(self, writer_id: str) -> WriterState:
-        """Rows are those of streams."""
-        return self._streams.writer(writer_id)
+    async def status(self, writer_id: str) -> WriterStatus:
+        """Errors: those of opening the partitions that the last commit came to."""
+        known = self._streams.writer(writer_id)
+        parts = await self._placed(known.rows)
+        return WriterStatus(known.last_epoch, known.attached_ms, parts, known.staged_objects)
 
     async def abort(self, writer_id: str, object_ids: Sequence[int]) -> int:
         """Drops what is not committed; how many objects."""
@@ -155,13 +170,13 @@ class StagedLogs:
         self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
     ) -> StagedCommit:
         known = self._streams.writer(writer_id)
-        partitions = _in_order({one for entry in manifest for one in entry.partitions})
         if known.last_epoch > epoch:
             return StagedCommit(epoch, (), True)
+        if known.last_epoch == epoch:
+            return StagedCommit(epoch, await self._placed(known.rows), True)
+        partitions = _in_order({one for entry in manifest for one in entry.partitions})
         logs = {partition: await self._taking(partition) for partition in partitions}
         by_stream = {log.data_stream_id: partition for partition, log in logs.items()}
-        if known.last_epoch == epoch:
-            return StagedCommit(epoch, _parts(known.rows, by_stream, logs), True)
         object_ids = [entry.object_id for entry in manifest]
         self._check(object_ids, by_stream)
         async with AsyncExitStack() as turns:
@@ -182,8 +197,7 @@ class StagedLogs:
                     one.give_up(error)
             for one in held:
                 one.show()
-        parts = _parts(attached.rows, by_stream, logs)
-        return StagedCommit(epoch, parts, attached.was_attached)
+        return StagedCommit(epoch, await self._placed(attached.rows), attached.was_attached)
 
     def _check(self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]) -> None:
         """What is not staged any more the medium tells."""
@@ -199,27 +213,24 @@ class StagedLogs:
                         stream_id=row.stream_id,
                     )
 
+    async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedPart, ...]:
+        """Where rows lie in partitions; those that are deleted are left out."""
+        found: dict[TopicPartition, CommittedPart] = {}
+        for row in rows:
+            partition = await self._partition_of(row.stream_id)
+            if partition is None:
+                continue
+            log = await self._taking(partition)
+            if log.data_stream_id == row.stream_id:
+                start, end = log.offset_of(row.start), log.offset_of(row.end)
+                found[partition] = CommittedPart(partition, start, end)
+        return tuple(found[partition] for partition in _in_order(found))
+
     async def _taking(self, partition: TopicPartition) -> TakesStaged:
         log = await self._log(partition)
         if not isinstance(log, TakesStaged):
             raise PolicyViolation(f"{partition} lies on a medium without staged writes")
         return log
-
-
-def _parts(
-    rows: Sequence[AttachedRow],
-    by_stream: Mapping[int, TopicPartition],
-    logs: Mapping[TopicPartition, TakesStaged],
-) -> tuple[CommittedPart, ...]:
-    found = []
-    for row in rows:
-        partition = by_stream.get(row.stream_id)
-        if partition is not None:
-            log = logs[partition]
-            start, end = log.offset_of(row.start), log.offset_of(row.end)
-            found.append(CommittedPart(partition, start, end))
-    order = {partition: number for number, partition in enumerate(_in_order(logs))}
-    return tuple(sorted(found, key=lambda part: order[part.partition]))
 
 
 def _in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

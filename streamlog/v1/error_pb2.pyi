@@ -54,6 +54,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_KEY_NOT_FOUND: _ClassVar[ErrorCode]
     ERROR_CODE_OBJECT_NOT_FOUND: _ClassVar[ErrorCode]
     ERROR_CODE_REVISION_COMPACTED: _ClassVar[ErrorCode]
+    ERROR_CODE_STAGED_NOT_FOUND: _ClassVar[ErrorCode]
     ERROR_CODE_OUTCOME_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_WAL_PENDING: _ClassVar[ErrorCode]
     ERROR_CODE_DATA_IN_USE: _ClassVar[ErrorCode]
@@ -104,6 +105,7 @@ ERROR_CODE_STREAM_NOT_FOUND: ErrorCode
 ERROR_CODE_KEY_NOT_FOUND: ErrorCode
 ERROR_CODE_OBJECT_NOT_FOUND: ErrorCode
 ERROR_CODE_REVISION_COMPACTED: ErrorCode
+ERROR_CODE_STAGED_NOT_FOUND: ErrorCode
 ERROR_CODE_OUTCOME_UNKNOWN: ErrorCode
 ERROR_CODE_WAL_PENDING: ErrorCode
 ERROR_CODE_DATA_IN_USE: ErrorCode

@@ -1,0 +1,99 @@
+"""Staged writes: many tasks' batches become visible by one commit, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from streamlog.errors import Invalid, PolicyViolation
+from streamlog.log.abstract import TopicPartition
+from streamlog.log.staged_logs import (
+    ManifestEntry,
+    StagedBatches,
+    StagedCommit,
+    StagedLogs,
+    WriterStatus,
+)
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import Clock
+from streamlog.server.context import (
+    CLUSTER,
+    Authorize,
+    Operation,
+    RequestContext,
+    Resource,
+    ResourceType,
+)
+from streamlog.server.services.ports import Logs
+from streamlog.settings.limits import LimitsConfig
+
+OBJECTS_MAX = 100_000
+"""In one commit or abort; what a commit record holds is less."""
+
+
+class StagingService:
+    """Whoever may write to the topics may stage and commit; of a writer id whoever knows it."""
+
+    def __init__(
+        self, logs: Logs, *, clock: Clock, authorize: Authorize, limits: LimitsConfig
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._authorize = authorize
+        self._limits = limits
+
+    async def stage(
+        self,
+        context: RequestContext,
+        writer_id: str,
+        attempt: str,
+        batches: Mapping[TopicPartition, Buffer],
+        expires_ms: int,
+    ) -> StagedBatches:
+        """Errors: those of StagedLogs.stage, Unauthorized."""
+        self._check(context, batches)
+        if expires_ms < 0:
+            raise Invalid(f"an expiry of {expires_ms} ms; 0 is the server's default")
+        return await self._staged.stage(writer_id, attempt, batches, expires_ms=expires_ms)
+
+    async def commit(
+        self,
+        context: RequestContext,
+        writer_id: str,
+        epoch: int,
+        manifest: Sequence[ManifestEntry],
+    ) -> StagedCommit:
+        """Errors: those of StagedLogs.commit, Unauthorized."""
+        if len(manifest) > OBJECTS_MAX:
+            raise Invalid(f"a commit of {len(manifest)} objects; at most {OBJECTS_MAX}")
+        self._check(context, {one for entry in manifest for one in entry.partitions})
+        return await self._staged.commit(writer_id, epoch, manifest)
+
+    async def status(self, context: RequestContext, writer_id: str) -> WriterStatus:
+        self._authorize(context, Operation.DESCRIBE, CLUSTER)
+        return await self._staged.status(writer_id)
+
+    async def abort(
+        self, context: RequestContext, writer_id: str, object_ids: Sequence[int]
+    ) -> int:
+        """How many were dropped."""
+        self._authorize(context, Operation.IDEMPOTENT_WRITE, CLUSTER)
+        if len(object_ids) > OBJECTS_MAX:
+            raise Invalid(f"{len(object_ids)} objects to drop; at most {OBJECTS_MAX} in a call")
+        return await self._staged.abort(writer_id, object_ids)
+
+    @property
+    def _staged(self) -> StagedLogs:
+        staged = self._logs.staged
+        if staged is None:
+            raise PolicyViolation("this node's logs lie on a medium without staged writes")
+        return staged
+
+    def _check(self, context: RequestContext, partitions: Iterable[TopicPartition]) -> None:
+        named = set(partitions)
+        if len(named) > self._limits.partitions_per_request_max:
+            raise Invalid(
+                f"the request names {len(named)} partitions; at most "
+                f"{self._limits.partitions_per_request_max} are allowed"
+            )
+        for topic in sorted({one.topic for one in named}):
+            self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, topic))
