@@ -13,7 +13,7 @@ EXAMPLES ?= 3000
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools test test-fast fuzz test-minio bench dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo tools test test-fast fuzz asan test-minio bench dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
@@ -99,6 +99,19 @@ docs: $(VENV)/.installed ## generate docs/config.md and docs/cli.md
 
 fuzz: $(VENV)/.installed-test ## fuzz the byte parsers for long (EXAMPLES=N of each, default 3000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n $(JOBS) --timeout 3600 tests/fuzz
+
+ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1
+ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/test_producer.py
+
+asan: $(VENV)/.installed-test ## run the codec's tests under the address and undefined behaviour sanitizers
+	rm -rf .cache/asan
+	mkdir -p .cache/asan
+	cp -R streamlog kvstore server tests setup.py pyproject.toml README.md LICENSE .cache/asan
+	rm -f .cache/asan/streamlog/codec/*.so
+	cd .cache/asan && CFLAGS="$(ASAN_FLAGS)" LDFLAGS="$(ASAN_FLAGS)" $(abspath $(BIN))/python setup.py -q build_ext --inplace
+	cd .cache/asan && STREAMLOG_CODEC=native PYTHONMALLOC=malloc LD_PRELOAD="$$(cc -print-file-name=libasan.so)" \
+		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+		$(abspath $(BIN))/python -m pytest -q -n 0 -p no:cacheprovider --timeout 1800 $(ASAN_TESTS)
 
 bench: $(VENV)/.installed-test ## run the benchmarks: a table, and JSON in bench-results/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

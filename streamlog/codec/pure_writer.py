@@ -96,7 +96,7 @@ class RecordWriter:
                 None if headers is None else headers[index],
             ):
                 return index - start
-        return len(values) - start
+        return max(0, len(values) - start)
 
     def take(
         self, producer_id: int, producer_epoch: int, base_sequence: int, attributes: int

@@ -151,7 +151,7 @@ def outcome(function, data):
 @settings(max_examples=400)
 @given(st.data())
 def test_hostile_records_with_a_valid_crc(data):
-    """Both decoders refuse, or both read the same; the compiled one checks the offsets as well."""
+    """Both decoders refuse, or both read the same; ours checks the offsets as well."""
     values = data.draw(st.lists(nullable, min_size=1, max_size=4))
     batch = bytearray(
         encode_values(values, timestamp_ms=NOW, headers=[[("h", b"v")]] * len(values)).data

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from types import ModuleType
 
-from streamlog.codec import records
+from streamlog.codec import pure_columns, records
 from streamlog.codec.batch import (
     HEADER_BYTES,
     LENGTH_END,
@@ -14,6 +15,7 @@ from streamlog.codec.batch import (
     resealed,
     scan,
 )
+from streamlog.codec.columns import Wanted, twin
 from streamlog.codec.compression import compress, decompress
 from streamlog.codec.plain_decoder import decode_plain
 from streamlog.errors import CorruptMessage, InvalidRecord
@@ -66,6 +68,21 @@ def _iterated(data: bytes) -> object:
     return list(records.iterate(data, verify_crc=False, limit_bytes=LIMIT_BYTES))
 
 
+def _columns(module: ModuleType, data: bytes) -> object:
+    return list(
+        module.decode(
+            data,
+            start=0,
+            end=1 << 40,
+            wanted=Wanted(),
+            base_offsets=None,
+            verify_crc=True,
+            rows_max=1 << 20,
+            bytes_max=1 << 22,
+        )
+    )
+
+
 def _found(data: bytes) -> object:
     return records.first_at_or_after(data, 1_700_000_000_020, 2)
 
@@ -97,6 +114,15 @@ PARSERS = (
     Parser("batch_decode", _decoded, BATCHES, ERRORS, mend_batch, memory_bytes=8 * LIMIT_BYTES),
     Parser("batch_iterate", _iterated, BATCHES, ERRORS, memory_bytes=8 * LIMIT_BYTES),
     Parser("batch_find", _found, BATCHES, ERRORS, memory_bytes=300 << 20),
+    Parser("columns", partial(_columns, twin), BATCHES, ERRORS, mend_batch, memory_bytes=300 << 20),
+    Parser(
+        "columns_pure",
+        partial(_columns, pure_columns),
+        BATCHES,
+        ERRORS,
+        mend_batch,
+        memory_bytes=300 << 20,
+    ),
     Parser("batch_plain", decode_plain, BATCHES, ERRORS, mend_batch, memory_bytes=300 << 20),
     *(_compressed(codec) for codec in Compression if codec is not Compression.NONE),
 )

@@ -92,6 +92,13 @@ def _frame_too_long() -> bytes:
     return mend_frame(bytes(frame))
 
 
+_COUNTS = {
+    "two-thousand-million-records": _batch(Compression.NONE, b"", (1 << 31) - 1),
+    # A number of headers of 2^62, and none there.
+    "headers-without-end": _batch(
+        Compression.NONE, b"\x1e\x00\x00\x00\x01\x01" + b"\x80" * 8 + b"\x80\x01", 1
+    ),
+}
 REFUSED: dict[str, dict[str, bytes]] = {
     "key_move": {
         "states-a-tebibyte": _move(_frame_stating(HUGE), 2),
@@ -126,8 +133,10 @@ REFUSED: dict[str, dict[str, bytes]] = {
         "block-past-the-end": b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01\x7f\xff\xff\xff",
         "header-cut-short": b"\x82SNAPPY\x00\x00\x00",
     },
+    "columns": _COUNTS,
+    "columns_pure": _COUNTS,
     "batch_decode": {
-        "two-thousand-million-records": _batch(Compression.NONE, b"", (1 << 31) - 1),
+        **_COUNTS,
         "zstd-bomb": _batch(Compression.ZSTD, _bomb(8 << 20), 1),
     },
     "object_attributes": {"shared-runs": _shared_runs()},

@@ -1,16 +1,17 @@
-"""Two parsers of record batches, and a third: on damage behind a right CRC they agree.
+"""Parsers of record batches: on damage behind a right CRC they agree.
 
-`codec.records` stands on aiokafka's compiled parser, `codec.plain_decoder` on the format's text,
-and aiokafka has one in plain Python. What `codec.records` takes, the last one takes, too; where the
-plain decoder takes it, the records are the same.
+`codec.records` stands on one of our twins, `codec.plain_decoder` on the format's text alone, and
+aiokafka has one compiled and one in plain Python. What `codec.records` takes, the others take, too,
+and the records are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
-from aiokafka.record.default_records import _DefaultRecordBatchPy
+from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,8 +30,10 @@ def _own(data: bytes) -> object:
     return records.decode(data, limit_bytes=LIMIT_BYTES)
 
 
-def _aiokafka(data: bytes) -> object:
-    batch = _DefaultRecordBatchPy(data)
+def _aiokafka(
+    data: bytes, parser: Callable[[bytes], Iterable[Any]] = _DefaultRecordBatchPy
+) -> object:
+    batch = parser(data)
     return [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in batch]
 
 
@@ -45,6 +48,7 @@ def _taken(parse: Callable[[bytes], object], data: bytes) -> object:
 @pytest.mark.parametrize("sample", BATCHES)
 def test_samples_are_the_same_to_all(sample: bytes) -> None:
     assert _own(sample) == decode_plain(sample) == _aiokafka(sample)
+    assert _own(sample) == _aiokafka(sample, DefaultRecordBatch)
 
 
 @FUZZ
@@ -62,7 +66,7 @@ def test_damaged_batches_are_the_same_to_aiokafka(bad: bytes) -> None:
     mended = mend_batch(bad)
     own = _taken(_own, mended)
     if own is not None:
-        assert _aiokafka(mended) == own
+        assert _aiokafka(mended) == _aiokafka(mended, DefaultRecordBatch) == own
 
 
 @FUZZ

@@ -32,15 +32,15 @@ pytestmark = pytest.mark.xdist_group("packaging")
 
 
 def _run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    environment = variables | {
+    environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+        if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "STREAMLOG_CODEC")
     }
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=environment,
+        env=environment | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
