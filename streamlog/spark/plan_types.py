@@ -72,3 +72,4 @@ class ReadPlace:
     verify_crc: bool
     pin_id: int | None = None
     pin_ttl_ms: int = 0
+    planned_ms: int = 0

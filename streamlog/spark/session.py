@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from streamlog.errors import StreamlogError
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.url import MemoryUrl, parse_store_url
+from streamlog.runtime.clock import SystemClock
 from streamlog.spark.cluster import Cluster, ServerCluster
 from streamlog.spark.offsets import lost
 from streamlog.spark.options import ReadOptions
 from streamlog.spark.plan_types import ReadPlace
 from streamlog.spark.planning import Plan, plan_service, plan_store
-
-log = logging.getLogger(__name__)
-
-PINS_PER_TTL = 3
-"""A pin is renewed so many times before it would end."""
 
 
 @contextmanager
@@ -106,49 +99,5 @@ def _place(
         verify_crc=options.verify_crc,
         pin_id=pin_id,
         pin_ttl_ms=options.pin_ttl_ms,
+        planned_ms=SystemClock().now_ms(),
     )
-
-
-class PinKeeper:
-    """Renews one pin at a time from a thread, for as long as it is set."""
-
-    def __init__(self, cluster: Cluster, ttl_ms: int) -> None:
-        """`cluster` is used by this thread alone."""
-        self._cluster = cluster
-        self._interval_s = ttl_ms / 1000 / PINS_PER_TTL
-        self._changed = threading.Condition()
-        self._pin_id: int | None = None
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
-
-    def set(self, pin_id: int | None) -> int | None:
-        """The pin to keep; returns the one before."""
-        with self._changed:
-            before, self._pin_id = self._pin_id, pin_id
-            if pin_id is not None and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pins", daemon=True)
-                self._thread.start()
-            return before
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-        self._cluster.close()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed, self._interval_s)
-                if self._is_closed:
-                    return
-                pin_id = self._pin_id
-            if pin_id is None:
-                continue
-            try:
-                if not self._cluster.renew(pin_id):
-                    log.warning("pin %d has ended: objects that are read may be deleted", pin_id)
-            except StreamlogError as error:
-                log.warning("pin %d could not be renewed: %s", pin_id, error)

@@ -25,7 +25,8 @@ from streamlog.spark.offsets import (
     resolve,
 )
 from streamlog.spark.options import ReadOptions, TopicPartition
-from streamlog.spark.session import PinKeeper, Planned, open_cluster, plan_read, reads_store
+from streamlog.spark.pin_keeper import PinKeeper
+from streamlog.spark.session import Planned, open_cluster, plan_read, reads_store
 
 
 class StreamPlanner:

@@ -14,7 +14,6 @@ from streamlog.errors import (
     ForeignCluster,
     Invalid,
     InvalidRecord,
-    StreamlogError,
     Unauthorized,
     Unavailable,
 )
@@ -41,7 +40,7 @@ def read_task(plan: TaskPlan, place: ReadPlace, schema: pa.Schema) -> Iterator[p
     maker, wanted = BatchMaker(schema), wanted_of(schema)
 
     def made() -> Iterator[pa.RecordBatch]:
-        for chunk in _chunks(plan, place, worker()):
+        for chunk in _chunks(plan, place, at):
             try:
                 for columns in decode_columns(
                     chunk.data,
@@ -60,7 +59,9 @@ def read_task(plan: TaskPlan, place: ReadPlace, schema: pa.Schema) -> Iterator[p
                     object_key="",
                 ) from error
 
-    yield from maker.together(made())
+    at = worker()
+    with at.keeping(place):
+        yield from maker.together(made())
 
 
 def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[Chunk]:
@@ -130,6 +131,3 @@ class _Service:
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
-
-
-__all__ = ["StreamlogError", "read_task"]

@@ -9,7 +9,8 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,9 @@ from streamlog.objectstore.url import LocalUrl, MemoryUrl, parse_store_url
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
+from streamlog.spark.cluster import ServerCluster
+from streamlog.spark.pin_keeper import RENEWALS_PER_TTL, renew
+from streamlog.spark.plan_types import ReadPlace
 from streamlog.wiring import open_object_store
 
 T = TypeVar("T")
@@ -30,6 +34,16 @@ GETS_IN_FLIGHT_MAX = 8
 
 _lock = threading.Lock()
 _worker: Worker | None = None
+
+
+def _renew_once(place: ReadPlace) -> None:
+    assert place.server is not None
+    assert place.pin_id is not None
+    cluster = ServerCluster(place.server, place.isolation)
+    try:
+        renew(cluster, place.pin_id)
+    finally:
+        cluster.close()
 
 
 class Worker:
@@ -40,8 +54,29 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         self.offload = ThreadOffload({Lane.GET: GETS_IN_FLIGHT_MAX, Lane.STORE: GETS_IN_FLIGHT_MAX})
         self._stores: dict[str, tuple[ObjectStore, str]] = {}
+        self._clock = SystemClock()
         thread = threading.Thread(target=self._loop.run_forever, name="streamlog-io", daemon=True)
         thread.start()
+
+    @contextmanager
+    def keeping(self, place: ReadPlace) -> Iterator[None]:
+        """Renews the plan's pin while a task goes on; costs nothing where it is short."""
+        if place.pin_id is None or place.server is None:
+            yield
+            return
+        renewing = asyncio.run_coroutine_threadsafe(self._renew(place), self._loop)
+        try:
+            yield
+        finally:
+            renewing.cancel()
+
+    async def _renew(self, place: ReadPlace) -> None:
+        interval_ms = place.pin_ttl_ms / RENEWALS_PER_TTL
+        if self._clock.now_ms() - place.planned_ms < interval_ms:
+            await asyncio.sleep(interval_ms / 1000)
+        while True:
+            await asyncio.get_running_loop().run_in_executor(None, _renew_once, place)
+            await asyncio.sleep(interval_ms / 1000)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work` on the loop's thread."""
@@ -77,7 +112,7 @@ class Worker:
         store = await open_object_store(
             url,
             StreamEngineConfig(),
-            SystemClock(),
+            self._clock,
             SystemRandom(),
             self.offload,
             CollectorRegistry(),

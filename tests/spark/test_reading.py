@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from streamlog.errors import (
     WalPending,
 )
 from streamlog.model.located import ObjectTable
+from streamlog.spark import worker
+from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
-from streamlog.spark.plan_types import StorePiece
+from streamlog.spark.plan_types import ReadPlace, StorePiece
 from streamlog.spark.session import Planned
 from tests.spark.reading import SCHEMA, carry_out, consumed, plan, produce, read, rows, uploaded
 from tests.support.node import NodeProcess
@@ -256,3 +259,38 @@ def test_objects_on_s3(s3: S3Tests, tmp_path: Path) -> None:
         assert rows(carry_out(planned)) == expected
     at_rest = read(store=url, meta=f"rocksdb://{tmp_path}/meta", subscribe="logs")
     assert rows(at_rest) == expected
+
+
+def test_a_pin_is_renewed_until_it_is_taken_away(node: NodeProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    produce(node.server, topic, [(0, b"a")])
+    planned = plan(server=node.server, subscribe=topic, pinTtlMs="3600000")
+    pin_id = planned.place.pin_id
+    assert pin_id is not None
+    cluster = ServerCluster(node.server, "read_committed")
+    try:
+        assert cluster.renew(pin_id)
+        cluster.unpin(pin_id)
+        assert not cluster.renew(pin_id)
+        cluster.unpin(pin_id)
+        # Nobody's lease is touched by an id that is no pin's.
+        assert not cluster.renew(1)
+    finally:
+        cluster.close()
+    assert carry_out(planned).num_rows == 1
+
+
+def test_a_task_renews_its_pin_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = threading.Event()
+    asked: list[int | None] = []
+
+    def renew_once(place: ReadPlace) -> None:
+        asked.append(place.pin_id)
+        renewed.set()
+
+    monkeypatch.setattr(worker, "_renew_once", renew_once)
+    place = ReadPlace("h:1", None, "", False, "read_committed", True, True, 7, 600_000, 0)
+    with worker.worker().keeping(place):
+        # Planned long ago: at once, not after a third of the time.
+        assert renewed.wait(60)
+    assert asked == [7]
