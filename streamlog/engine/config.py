@@ -182,7 +182,7 @@ class ReadConfig:
         4, "Reads of far-behind readers at a time, so that they cannot slow the others.", minimum=1
     )
     lagging_bytes_per_s_min: int = setting(
-        16 * MIB,
+        8 * MIB,
         "What consumers behind the tail cache get at least, all together, while appends or tail "
         "reads are served; more as far as the event loop is on time, and everything when they are "
         "alone. Higher: they catch up sooner, and acks and tail reads of a busy node are later.",
