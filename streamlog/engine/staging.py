@@ -4,7 +4,7 @@
 2. Attaching: the streams' gates close, so that appends wait before they are sequenced. What was
    sequenced is committed; then one record attaches everything at the streams' ends; the gates open.
    With wal=disk an append behind the attached offsets would else be acknowledged out of a WAL that
-   is replayed without them.
+   is replayed without them. With wal=object a checkpoint follows before the gates open.
 3. What expired is dropped, and so are writers that were silent for long, by any node.
 """
 
@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.backoff import Backoff
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cold_reader import ReaderMetadata
@@ -31,8 +32,10 @@ from streamlog.errors import (
     Internal,
     Invalid,
     MessageTooLarge,
+    OutcomeUnknown,
     StagedNotFound,
     StreamNotFound,
+    Unavailable,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.generation import SPAN_MAX
@@ -244,10 +247,40 @@ class EngineStaging:
                 await self._metadata.commit(CommitEntry(attaches=[entry]))
                 for core in cores:
                     self._moved(core)
+                try:
+                    await self._checkpointed()
+                except (Fenced, Closed) as error:
+                    raise OutcomeUnknown(
+                        f"epoch {epoch} of writer {writer_id} was committed, and the node ended "
+                        "before that was safe; commit the same epoch again"
+                    ) from error
             finally:
                 for core in cores:
                     sequencer.open_gate(core)
             return self._attached(writer_id, epoch, was_attached=known >= epoch)
+
+    async def _checkpointed(self) -> None:
+        """A checkpoint in the store tells where the objects were attached: they do not say it.
+
+        Without it a recovery from the bucket alone would take what follows in these streams for
+        never acknowledged. With wal=disk nothing of the kind is promised.
+        """
+        engine = self._engine
+        if engine.group_commit is not None:
+            return
+        backoff: Backoff | None = None
+        while True:
+            try:
+                await self._metadata.checkpoint()
+            except (Unavailable, OutcomeUnknown) as error:
+                if isinstance(error, Closed):
+                    raise
+                if backoff is None:
+                    backoff = Backoff(engine.config.append, engine.parts.random)
+                    log.warning("a commit waits for a checkpoint", extra={"reason": str(error)})
+                await backoff.sleep()
+            else:
+                return
 
     def _core(self, stream_id: int) -> StreamCore:
         row = self._metadata.stream(stream_id)

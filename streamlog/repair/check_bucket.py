@@ -3,6 +3,7 @@
 An object that the fold does not know is judged by its id's owner, as PROTOCOL 7 says:
 
     owner                            what it is
+    none: it is staged               waits for its commit, or expires
     past the counter of blocks       the metadata is older than the bucket: never deleted
     a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: the node
     floor                            sweeps it after its next start
@@ -46,10 +47,15 @@ async def check_bucket(
     report.counts["objects_in_store"] = len(bucket.ids)
     report.counts["bytes_in_store"] = bucket.size_bytes
     report.counts["dead_objects"] = len(view.state.dead)
+    staged = view.state.fold.staging.staged
+    _check_staged(view, bucket, report)
     judge = _Judge(view, keys)
     for object_id in bucket.ids:
         index = bisect_left(live, object_id)
         if (index < len(live) and live[index] == object_id) or object_id in view.state.dead:
+            continue
+        if object_id in staged:
+            report.counts["staged_objects"] += 1
             continue
         if await view.object(object_id) is not None:
             # It died since the last checkpoint: the next one tells the collector.
@@ -81,6 +87,20 @@ async def check_bucket(
         )
     _check_files(view, bucket, keys, report, found)
     return found
+
+
+def _check_staged(view: MetadataView, bucket: Bucket, report: Report) -> None:
+    for object_id, stage in view.state.fold.staging.staged.items():
+        if bucket.size_of(object_id) != stage.row.size_bytes:
+            report.add(
+                _finding(
+                    Kind.OBJECT_MISSING,
+                    Severity.WARNING,
+                    object_id,
+                    f"was staged by writer {stage.writer_id} and is not in the store as it was",
+                    "have the writer stage it again; the metadata forgets it when it expires",
+                )
+            )
 
 
 class _Judge:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streamlog.errors import (
     Corrupt,
@@ -24,6 +24,7 @@ from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_footer import ObjectFooter, decode_footer
 from streamlog.format.object_header import HEADER_BYTES, decode_header
 from streamlog.format.object_index import ObjectIndex, decode_index
+from streamlog.format.rows import Rows, rows_placed
 from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.interface import ObjectRow, RangeRow, StreamRow
 from streamlog.objectstore.interface import ObjectStore
@@ -222,11 +223,12 @@ class ObjectChecks:
         identity = footer.identity
         if identity.cluster_id != self._view.cluster_id:
             self._add(Kind.OBJECT_FOREIGN, row, f"is of the cluster {identity.cluster_id}", ranges)
-        elif (identity.object_id, footer.row) != (row.object_id, row):
+        elif (identity.object_id, footer.row) != (row.object_id, replace(row, placements=())):
             what = f"says of itself that it is {footer.row}, the metadata has {row}"
             self._add(Kind.OBJECT_WRONG, row, what, ranges)
         else:
-            missing = uncovered(ranges, footer.ranges)
+            rows = rows_placed(Rows(footer.ranges), row.placements)
+            missing = uncovered(ranges, list(rows))
             if missing:
                 what = f"does not hold {some_ranges(missing)}"
                 self._add(Kind.OBJECT_WRONG, row, what, missing)

@@ -48,6 +48,7 @@ class Kind(StrEnum):
     CHECKPOINT_STRAY = "checkpoint-stray"
     CHECKPOINT_CORRUPT = "checkpoint-corrupt"
     TOPIC = "topic"
+    STAGED = "staged"
     UNACKNOWLEDGED_TAIL = "unacknowledged-tail"
     TRIMMED = "trimmed"
 

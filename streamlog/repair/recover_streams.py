@@ -10,6 +10,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.format.checkpoint_state import StagingRows
 from streamlog.format.object_footer import ObjectFooter
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import StreamRow, Tenure
@@ -133,16 +134,23 @@ class StreamRecovery:
             for object_id, (died_ms, _) in state.dead.items()
             if object_id in self._bucket
         }
+        found.staging = StagingRows(
+            [s for s in state.fold.staging.staged.values() if s.row.object_id in self._bucket],
+            list(state.fold.staging.writers.values()),
+            [one for one in state.fold.staging.attached.items() if one[0] in found.objects],
+        )
         found.revision_max = view.revision
         self._report.counts["streams_in_checkpoint"] = len(self._known)
         self._report.counts["objects_in_checkpoint"] = len(found.objects)
 
     async def _read_unknown(self) -> None:
         found = self._recovered
+        staged = {stage.row.object_id for stage in found.staging.stages}
         unknown = [
             (object_id, size)
             for object_id, size in zip(self._bucket.ids, self._bucket.sizes, strict=True)
             if object_id not in found.objects and object_id not in found.dead
+            if object_id not in staged
         ]
         for low in range(0, len(unknown), PART_OBJECTS):
             part = unknown[low : low + PART_OBJECTS]
@@ -172,13 +180,20 @@ class StreamRecovery:
             return None
         return footer
 
-    def _skip(self, kind: Kind, object_id: int, what: str, severity: Severity) -> None:
+    def _skip(
+        self,
+        kind: Kind,
+        object_id: int,
+        what: str,
+        severity: Severity,
+        advice: str = "what it holds is not recovered; put it back from a copy of the store first",
+    ) -> None:
         self._report.add(
             Finding(
                 kind,
                 severity,
                 f"object {object_id} {what}",
-                "what it holds is not recovered; put it back from a copy of the store first",
+                advice,
                 key=data_key(object_id),
                 object_id=object_id,
             )
@@ -188,6 +203,16 @@ class StreamRecovery:
         identity, footers = footer.identity, self._footers
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
+        if footer.is_staged:
+            # Of a commit nobody is told before a checkpoint holds it (wal=object).
+            self._skip(
+                Kind.STAGED,
+                object_id,
+                "was staged, and no checkpoint knows it",
+                Severity.NOTE,
+                "if its writer did not hear of a commit, have it stage and commit again",
+            )
+            return
         self._recovered.objects[object_id] = footer.row
         footers.add(footer)
         writer = tenure._replace(node_id=tenure.node_id & ~COMPACTOR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from streamlog.format.checkpoint_state import StagingRows
 from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.repair.resolve import Piece
 
@@ -44,6 +45,8 @@ class Recovered:
     object_id_max: int = 0
     stream_id_max: int = 0
     revision_max: int = 0
+    staging: StagingRows = field(default_factory=StagingRows)
+    """What is staged, what writers committed last, where objects were attached."""
     from_revision: int = 0
     knows_deletions: bool = True
 

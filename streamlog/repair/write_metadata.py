@@ -26,6 +26,7 @@ from streamlog.metadata.interface import EPOCH_MAX, RECOVERED_EPOCHS, Recovery, 
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, node, recovery
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.staging import Staging
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.repair.recovered import Recovered
 from streamlog.runtime.clock import Clock
@@ -124,6 +125,7 @@ def _fold(recovered: Recovered, revision: int) -> Fold:
         newest.ranges[stream_id] = ranges
     for object_id, row in recovered.objects.items():
         newest.objects[object_id] = NewObjectEntry(row, counts[object_id], revision)
+    fold.staging = Staging(recovered.staging)
     newest.records = 1
     return fold
 

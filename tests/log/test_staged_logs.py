@@ -239,7 +239,7 @@ def test_what_cannot_be_appended_cannot_be_staged(tmp_path: Path) -> None:
             assert await error_of(stage(engine, "1", {partition: bytes(bad)})) is not None
             missing = stage(engine, "1", {TopicPartition("nope", 0): good})
             assert isinstance(await error_of(missing), UnknownTopicOrPartition)
-            assert staged_of(engine).writer("w").staged_objects == 0
+            assert (await staged_of(engine).status("w")).staged_objects == 0
 
     run(scenario)
 
