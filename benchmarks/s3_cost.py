@@ -1,4 +1,4 @@
-"""Requests and dollars of a GiB for 1, 100 and 10,000 streams at the same byte rate.
+"""Requests of a GiB and dollars of a TiB for 1, 100 and 10,000 streams at the same byte rate.
 
 Appends of 16 KiB at 16 MiB/s, uploads and commits as they come; then everything is compacted, and
 read once by an engine that has just been opened. List prices of S3 Standard, as `streamlog doctor`
@@ -70,8 +70,9 @@ async def _case(report: Report, folder: Path, server: S3Server, count: int, tota
         assert await read_all(streams, READERS) == total // APPEND_BYTES * APPEND_BYTES
         read = spent(before, requests_of(engine))
     gib = total / GIB
+    tib = gib / 1024
     for phase, requests in (("written", written), ("compacted", compacted), ("read", read)):
-        row = Row("s3_cost", f"{phase}, {count:,} streams", _dollars(requests) / gib, "$/GiB")
+        row = Row("s3_cost", f"{phase}, {count:,} streams", _dollars(requests) / tib, "$/TiB")
         row.facts = {
             f"{name}s_per_gib": value / gib for name, value in sorted(requests.items()) if value
         }
