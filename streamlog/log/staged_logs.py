@@ -197,7 +197,13 @@ class StagedLogs:
                     one.give_up(error)
             for one in held:
                 one.show()
-        return StagedCommit(epoch, await self._placed(attached.rows), attached.was_attached)
+        # Without a look at logs that may have given themselves up: the commit stands.
+        parts = [
+            _part(row, by_stream[row.stream_id], logs)
+            for row in attached.rows
+            if row.stream_id in by_stream
+        ]
+        return StagedCommit(epoch, _sorted(parts), attached.was_attached)
 
     def _check(self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]) -> None:
         """What is not staged any more the medium tells."""
@@ -215,22 +221,32 @@ class StagedLogs:
 
     async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedPart, ...]:
         """Where rows lie in partitions; those that are deleted are left out."""
-        found: dict[TopicPartition, CommittedPart] = {}
+        found: list[CommittedPart] = []
         for row in rows:
             partition = await self._partition_of(row.stream_id)
             if partition is None:
                 continue
             log = await self._taking(partition)
             if log.data_stream_id == row.stream_id:
-                start, end = log.offset_of(row.start), log.offset_of(row.end)
-                found[partition] = CommittedPart(partition, start, end)
-        return tuple(found[partition] for partition in _in_order(found))
+                found.append(_part(row, partition, {partition: log}))
+        return _sorted(found)
 
     async def _taking(self, partition: TopicPartition) -> TakesStaged:
         log = await self._log(partition)
         if not isinstance(log, TakesStaged):
             raise PolicyViolation(f"{partition} lies on a medium without staged writes")
         return log
+
+
+def _part(
+    row: AttachedRow, partition: TopicPartition, logs: Mapping[TopicPartition, TakesStaged]
+) -> CommittedPart:
+    log = logs[partition]
+    return CommittedPart(partition, log.offset_of(row.start), log.offset_of(row.end))
+
+
+def _sorted(parts: Sequence[CommittedPart]) -> tuple[CommittedPart, ...]:
+    return tuple(sorted(parts, key=lambda one: (one.partition.topic, one.partition.partition)))
 
 
 def _in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
