@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from streamlog.engine.cluster import settle_cluster_id
-from streamlog.errors import ForeignCluster
+from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id, settle_cluster_id
+from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
+from streamlog.kvstore.interface import Put
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
@@ -48,5 +49,27 @@ def test_a_store_with_data_beside_empty_metadata_is_refused() -> None:
         await settle_cluster_id(first, store, SeededRandom(1))
         with pytest.raises(ForeignCluster):
             await settle_cluster_id(second, store, SeededRandom(2))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (b"\x02" + encode_cluster_id("abc")[1:], UnsupportedVersion),
+        (b"\x00abc", Corrupt),
+        (b"", Corrupt),
+    ],
+)
+def test_an_id_that_cannot_be_read_claims_no_store(
+    value: bytes, error: type[StreamlogError]
+) -> None:
+    async def main() -> None:
+        kv, store = MemoryKVStore(SystemClock()), MemoryObjectStore(SystemClock())
+        await kv.txn([], [Put(CLUSTER_KEY, value)])
+        with pytest.raises(error):
+            await settle_cluster_id(kv, store, SeededRandom(1))
+        assert not (await store.list("")).objects
+        await kv.close()
 
     asyncio.run(main())
