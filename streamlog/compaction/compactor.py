@@ -64,7 +64,7 @@ from streamlog.runtime.offload import Lane, Offload
 log = logging.getLogger(__name__)
 
 PRESSURE_INTERVAL_S = 0.5
-FUTILE_MAX = 64
+FUTILE_MAX = 256
 FUTILE_S = 3600.0
 COMMIT_TRIES = 30
 COMMIT_RETRY_S = 1.0
@@ -74,6 +74,9 @@ DISK_FULL_S = 120.0
 """Between two tries: each of them reads much, and takes the last room from others."""
 MISSED_MAX = 3
 """Times that a live object may be missing before it is given up."""
+
+
+Chooser = Callable[[list[Candidate], CompactionConfig, Collection[frozenset[int]]], Choice | None]
 
 
 @dataclass(slots=True)
@@ -119,6 +122,8 @@ class Compactor:
         self._merges: list[_Merge] = []
         self._futile: dict[frozenset[int], float] = {}
         """Sets of objects that gained nothing, by the time until which they are left alone."""
+        self._forgotten = 0
+        """Such sets that had to give way to others before their time."""
         self._quarantine: set[int] = set()
         self._replaced: dict[int, float] = {}
         """Inputs by the time until which they are not looked at."""
@@ -165,8 +170,7 @@ class Compactor:
             return
         try:
             async with self._turn:
-                while await self._step(choose):
-                    pass
+                await self._steps(choose)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
 
@@ -177,18 +181,18 @@ class Compactor:
         """
         async with self._turn:
             for choice in (_AllOf().choose, choose, _Once().choose):
-                while await self._step(choice):
-                    pass
+                await self._steps(choice)
 
     async def _watch(self) -> None:
         self._executor.set_busy(self._pressure() > self._config.compaction_busy_share)
 
-    async def _step(
-        self,
-        choose: Callable[
-            [list[Candidate], CompactionConfig, Collection[frozenset[int]]], Choice | None
-        ],
-    ) -> bool:
+    async def _steps(self, choose: Chooser) -> None:
+        """Until nothing is due, or more was given up than is remembered: that would never end."""
+        forgotten = self._forgotten
+        while self._forgotten == forgotten and await self._step(choose):
+            pass
+
+    async def _step(self, choose: Chooser) -> bool:
         """One spec, of the merge that is most due. False: nothing is due."""
         now = self._clock.monotonic()
         self._replaced = {one: until for one, until in self._replaced.items() if until > now}
@@ -373,8 +377,9 @@ class Compactor:
     def _give_up(self, merge: _Merge) -> None:
         """The same inputs alone are not tried again for a time: more of them may die."""
         self._futile[merge.ids] = self._clock.monotonic() + FUTILE_S
-        while len(self._futile) > FUTILE_MAX:
+        if len(self._futile) > FUTILE_MAX:
             del self._futile[next(iter(self._futile))]
+            self._forgotten += 1
 
     def _show(self) -> None:
         found = {

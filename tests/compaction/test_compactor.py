@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamlog.compaction.catalog import Catalog
 from streamlog.compaction.executor import InlineExecutor
 from streamlog.errors import (
     Conflict,
@@ -32,6 +33,7 @@ from tests.compaction.test_end_to_end import (
     run,
     sample,
     stored,
+    with_compaction,
 )
 from tests.engine.harness import until
 
@@ -235,5 +237,94 @@ def test_a_live_object_that_stays_missing_is_left_alone(tmp_path: Path) -> None:
             assert sample(opened, "specs_total", outcome="committed") > 0
             with pytest.raises(ObjectNotFound):
                 await opened.store.head(data_key(victim.object_id))
+
+    run(scenario)
+
+
+def test_a_commit_that_stays_away_is_given_up_for_the_next_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outputs are orphans then, and swept; the inputs are merged again."""
+
+    async def scenario() -> None:
+        history, tries = History(8), 3
+        monkeypatch.setattr("streamlog.compaction.compactor.COMMIT_RETRY_S", 0.0)
+        monkeypatch.setattr("streamlog.compaction.compactor.COMMIT_TRIES", tries)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            await history.append(streams, 60)
+            await opened.drain()
+            assert not opened.compactor.backlog
+            errors: list[StreamlogError] = [MetadataUnavailable("away")] * tries
+            open_tenure = opened.metadata.open_compaction_tenure
+
+            async def failing(*, ids_max: int) -> FailingTenure:
+                return FailingTenure(await open_tenure(ids_max=ids_max), errors)
+
+            monkeypatch.setattr(opened.metadata, "open_compaction_tenure", failing)
+            await opened.compactor.tick()
+            assert not errors
+            assert sample(opened, "specs_total", outcome="unavailable") == 1
+            assert sample(opened, "specs_total", outcome="committed") == 0
+            backlog = sum(opened.compactor.backlog.values())
+            assert backlog > 0
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            assert sum(opened.compactor.backlog.values()) < backlog
+            await history.check(streams)
+            left = {data_key(row.object_id) for row in await live(opened)}
+            await until(lambda: stored(tmp_path) == left)
+
+    run(scenario)
+
+
+def test_more_merges_that_gain_nothing_than_are_remembered_end_a_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would make another one forgotten, which is tried again then: round and round."""
+
+    async def scenario() -> None:
+        history = History(9)
+        monkeypatch.setattr("streamlog.compaction.compactor.FUTILE_MAX", 1)
+        async with engine(tmp_path, BY_HAND) as opened:
+            streams = await make(opened, 4)
+            for size in (20, 20_000) * 5:  # of two tiers
+                await history.append(streams, 1, [size])
+                await opened.drain()
+
+            async def fail(*_: Any) -> Any:
+                raise Corrupt("a block fails its CRC", object_key="checkpoint/1.1/0000000000000001")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(opened.metadata, "live_parts", fail)
+                for ticks in (1, 2):
+                    await opened.compactor.tick()
+                    assert sample(opened, "specs_total", outcome="corrupt") == 1 + ticks
+            await history.append(streams, 60)
+            await opened.drain()
+            await opened.compactor.tick()
+            assert sample(opened, "specs_total", outcome="committed") > 0
+            await history.check(streams)
+
+    run(scenario)
+
+
+def test_a_bug_ends_compaction_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        history = History(10)
+
+        async def fail(*_: Any) -> Any:
+            raise RuntimeError("a bug in the catalog")
+
+        monkeypatch.setattr(Catalog, "look", fail)
+        async with engine(tmp_path, with_compaction(compaction_interval_ms=1)) as opened:
+            await until(lambda: sample(opened, "stopped") == 1)
+            streams = await make(opened, 2)
+            await history.append(streams, 10)
+            await opened.drain()
+            await history.check(streams)
+            assert sample(opened, "specs_total", outcome="committed") == 0
 
     run(scenario)
