@@ -2,8 +2,7 @@
 
 1. The inputs' index regions are read.
 2. Slice by slice (`slices`) the blocks are read and copied (`builder`), and what is written goes
-   into the store (`output`). The next slice is read meanwhile, where that makes no GET too small:
-   with many inputs, of each of which a slice has a little, larger slices are worth more.
+   into the store (`output`). The next slice is read meanwhile if there is memory for both.
 3. All outputs are in the store on return.
 Memory: slices and what is being written within `memory_bytes`, 49 bytes for each block of the
 inputs, and the index of the output under way. Which ids are used and whether they are committed is
@@ -41,8 +40,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 GETS_IN_FLIGHT_MAX = 4
-GET_BYTES_WANTED = 4 << 20
-"""A request costs as much CPU as so many bytes."""
 
 
 class Executor(Protocol):
@@ -102,22 +99,27 @@ class InlineExecutor:
     async def run(self, job: Job) -> Outcome:
         counts = _Counts()
         indexes = await self._indexes([one.row for one in job.spec.inputs], counts)
-        reads_ahead = self._slices_bytes // 2 >= GET_BYTES_WANTED * len(indexes)
-        cut = slices(job.spec, indexes, self._slices_bytes // (2 if reads_ahead else 1))
+        cut = slices(job.spec, indexes, self._slices_bytes // 4, self._slices_bytes)
         writer = _Writer(self, job, counts)
+        present: _Fetched | None = None
         try:
-            ahead = await self._fetched(job, cut, counts)
-            while ahead is not None:
-                present, ahead = ahead, None
-                if reads_ahead:
-                    ahead, _ = await _both(self._fetched(job, cut, counts), writer.write(present))
-                else:
+            while (following := await self._offload.run(Lane.CPU, _next, cut)) is not None:
+                if present is not None and not self._fit(present.slice, following):
                     await writer.write(present)
-                    del present
-                    ahead = await self._fetched(job, cut, counts)
+                    present = None
+                reading = self._fetched(job, following, counts)
+                if present is None:
+                    present = await reading
+                else:
+                    present, _ = await _both(reading, writer.write(present))
+            if present is not None:
+                await writer.write(present)
         finally:
             writer.close()
         return Outcome(writer.objects, counts.bytes_read, counts.bytes_written, counts.gets)
+
+    def _fit(self, one: Slice, other: Slice) -> bool:
+        return one.size_bytes + other.size_bytes <= self._slices_bytes
 
     def set_busy(self, is_busy: bool) -> None:
         self._limit.is_busy = is_busy
@@ -136,11 +138,7 @@ class InlineExecutor:
 
         return await _together([read(row) for row in rows])
 
-    async def _fetched(self, job: Job, cut: Iterator[Slice], counts: _Counts) -> _Fetched | None:
-        """The next slice with its bytes; None behind the last."""
-        found = await self._offload.run(Lane.CPU, _next, cut)
-        if found is None:
-            return None
+    async def _fetched(self, job: Job, found: Slice, counts: _Counts) -> _Fetched:
         slots = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
 
         async def read(get: Get) -> Buffer:

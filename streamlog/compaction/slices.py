@@ -1,8 +1,8 @@
 """The order in which a spec's bytes are read: slices that fit into memory, each of few large GETs.
 
 1. All parts (live ranges of inputs) are given to the output whose row covers them, in order.
-2. Parts are cut into slices by the bytes of their blocks. Inputs are sorted by stream, so a slice's
-   blocks in one input are neighbours.
+2. Parts are cut into slices by the bytes of their blocks, larger ones where they have many inputs.
+   Inputs are sorted by stream, so a slice's blocks in one input are neighbours.
 3. A slice's blocks in one input are read by one GET each run, small gaps included.
 """
 
@@ -23,6 +23,8 @@ from streamlog.format.object_index import ObjectIndex
 GAP_BYTES_MAX = 64 * 1024
 """Bytes between blocks that cost less to read than another GET."""
 GET_BYTES_MAX = 16 << 20
+GET_BYTES_WANTED = 4 << 20
+"""A request costs as much CPU as so many bytes."""
 
 
 class Part(NamedTuple):
@@ -50,6 +52,8 @@ class Slice:
 
     output: int
     parts: list[Part] = field(default_factory=list)
+    inputs: set[int] = field(default_factory=set)
+    """Numbers of those that it has blocks of."""
     size_bytes: int = 0
     is_last: bool = False
 
@@ -78,9 +82,14 @@ class Slice:
 
 
 def slices(
-    spec: CompactionSpec, indexes: Sequence[ObjectIndex], slice_bytes: int
+    spec: CompactionSpec,
+    indexes: Sequence[ObjectIndex],
+    slice_bytes: int,
+    slice_bytes_max: int,
 ) -> Iterator[Slice]:
-    """Output by output. Burns CPU: microseconds a part. Errors: Corrupt, Internal."""
+    """Output by output. A slice grows past `slice_bytes` while its GETs are small: it has a little
+    of each of many inputs. Burns CPU: microseconds a part. Errors: Corrupt, Internal.
+    """
     cursors = [_Cursor(index) for index in indexes]
     for output, parts in enumerate(_assigned(spec)):
         current = Slice(output)
@@ -88,7 +97,11 @@ def slices(
             blocks: list[BlockRow] = []
             at = start
             for block in cursors[number].take(stream_id, start, end):
-                if current.size_bytes + block.length > slice_bytes and current.size_bytes:
+                size_bytes = current.size_bytes + block.length
+                if current.size_bytes and (
+                    size_bytes > slice_bytes_max
+                    or size_bytes > max(slice_bytes, GET_BYTES_WANTED * len(current.inputs))
+                ):
                     if blocks:
                         split = min(block.start, end)
                         current.parts.append(Part(number, stream_id, epoch, at, split, blocks))
@@ -96,6 +109,7 @@ def slices(
                     yield current
                     current = Slice(output)
                 blocks.append(block)
+                current.inputs.add(number)
                 current.size_bytes += block.length
             current.parts.append(Part(number, stream_id, epoch, at, end, blocks))
         current.is_last = True
