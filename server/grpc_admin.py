@@ -314,6 +314,15 @@ class GrpcAdmin:
                 out.index_positions.extend(part.objects.index_positions)
                 out.index_lengths.extend(part.objects.index_lengths)
                 out.index_crcs.extend(part.objects.index_crcs)
+                for object_id, places in part.objects.placements.items():
+                    for stream_id, base, epoch, leader_epoch in places:
+                        out.attached.add(
+                            object_id=object_id,
+                            stream_id=stream_id,
+                            base=base,
+                            epoch=epoch,
+                            leader_epoch=leader_epoch,
+                        )
             await context.write(out)
 
 

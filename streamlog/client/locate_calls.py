@@ -60,6 +60,10 @@ def locate_records(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
             objects.index_positions.extend(answer.index_positions)
             objects.index_lengths.extend(answer.index_lengths)
             objects.index_crcs.extend(answer.index_crcs)
+            for one in answer.attached:
+                place = (one.stream_id, one.base, one.epoch, one.leader_epoch)
+                known = objects.placements.get(one.object_id, ())
+                objects.placements[one.object_id] = (*known, place)
     except grpc.RpcError as error:
         raise typed_error(error, writes=False) from None
     return Located(revision, runs, objects)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from streamlog.errors import Conflict, Corrupt, ObjectNotFound
 from streamlog.format.checkpoint_blocks import ObjectColumns
+from streamlog.format.rows import Placement
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
 from streamlog.metadata.interface import ObjectRow
 from streamlog.metadata.overlay import FoundRange
 from streamlog.model.located import LocatedRun, ObjectTable
 
 PART_RANGES = 32_768
+SECTIONS_AHEAD = 1024
+"""Looked at when blocks are read ahead."""
 LOOKED_UP_MAX = 1000
 """More objects are found by reading all entries, at 37 bytes each."""
 _SCANS_MAX = 8
@@ -44,6 +47,14 @@ class Places(Protocol):
         """Live ranges that overlap [start, end), the first ones, clipped to the stream's start."""
         ...
 
+    async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+        """Reads ahead for `ranges` of (stream id, start, end); the place up to which it did."""
+        ...
+
+    def attached(self) -> Mapping[int, tuple[Placement, ...]]:
+        """By object id: those that were staged, and where they were attached."""
+        ...
+
     async def object(self, object_id: int) -> ObjectRow | None: ...
 
     def object_files(self) -> ObjectFiles: ...
@@ -61,16 +72,18 @@ class Locating:
 
     def __init__(self, places: Places, sections: Sequence[Section]) -> None:
         self._places = places
-        self._sections = sections
+        self._sections = sorted(sections, key=lambda one: (one.stream_id, one.start))
+        self._warm_to = (0, 0)
         self._named: set[int] = set()
 
     async def ranges(self) -> AsyncIterator[list[LocatedRun]]:
-        """In the order of sections. A run ends where a section has no object (any more, or yet)."""
+        """By stream. A run ends where a section has no object (any more, or yet)."""
         runs: list[LocatedRun] = []
         count = 0
-        for section in self._sections:
+        for number, section in enumerate(self._sections):
             at = section.start
             while at < section.end:
+                await self._warm(number, at)
                 run = await _run(self._places, section, at, PART_RANGES - count)
                 if run is None:
                     break
@@ -84,6 +97,19 @@ class Locating:
                     runs, count = [], 0
         if runs:
             yield runs
+
+    async def _warm(self, number: int, at: int) -> None:
+        """Reads ahead once what was read ahead is used up."""
+        first = self._sections[number]
+        if (first.stream_id, at + first.shift) < self._warm_to:
+            return
+        ahead = self._sections[number : number + SECTIONS_AHEAD]
+        places = [(one.stream_id, one.start + one.shift, one.end + one.shift) for one in ahead]
+        places[0] = (first.stream_id, at + first.shift, first.end + first.shift)
+        self._warm_to = await self._places.warm(places)
+        if number + SECTIONS_AHEAD < len(self._sections):
+            following = self._sections[number + SECTIONS_AHEAD]
+            self._warm_to = min(self._warm_to, (following.stream_id, 0))
 
     async def objects(self) -> AsyncIterator[ObjectTable]:
         """Every object that the ranges name, and perhaps others."""
@@ -106,11 +132,13 @@ class Locating:
             if row is None:
                 raise Corrupt(f"the metadata has no entry for object {object_id}, which is live")
             table.append(object_id, row.index_position, row.index_length, row.index_crc32c)
+            if row.placements:
+                table.placements[object_id] = row.placements
         return table
 
     async def _scanned(self) -> AsyncIterator[ObjectTable]:
         files = self._places.object_files()
-        table = ObjectTable()
+        table = ObjectTable(placements=dict(self._places.attached()))
         for one in self._places.new_objects():
             row = one.row
             table.append(row.object_id, row.index_position, row.index_length, row.index_crc32c)

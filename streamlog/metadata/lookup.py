@@ -14,7 +14,13 @@ from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
 from streamlog.format.checkpoint_blocks import ObjectColumns, decode_objects
-from streamlog.metadata.checkpoint_files import BlockReader, Levels, find_object, find_ranges
+from streamlog.metadata.checkpoint_files import (
+    BlockReader,
+    Levels,
+    blocks_of,
+    find_object,
+    find_ranges,
+)
 from streamlog.metadata.checkpoint_runs import block_in, runs
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
 from streamlog.metadata.fold import Fold
@@ -27,6 +33,7 @@ from streamlog.metadata.overlay import FoundRange, fill
 
 T = TypeVar("T")
 PARTS_AT_ONCE = 256
+U64_MAX = (1 << 64) - 1
 
 
 class Lookup:
@@ -86,6 +93,24 @@ class Lookup:
         if not state.fold.staging.attached:
             return found
         return [replace(one, row=_placed(state, one.row)) for one in found]
+
+    async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+        """Reads ahead, in large GETs, for `ranges` of (stream id, start, end) in that order: the
+        first place, (stream id, offset), of which nothing was read ahead.
+        """
+        levels = self._follower.state.levels
+        place = (U64_MAX, 0)
+        for level in (levels.delta, levels.base):
+            if level is None:
+                continue
+            blocks, end = blocks_of(level, sections, self._reader.blocks_max // 4)
+            place = min(place, end)
+            try:
+                await self._reader.warm_ranges(level, blocks)
+            except ObjectNotFound:
+                # A newer checkpoint took it away; the look-ups will find the newer files.
+                return place
+        return place
 
     async def _locate(
         self, state: State, stream_id: int, start: int, end: int, limit: int

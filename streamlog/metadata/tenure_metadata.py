@@ -16,7 +16,7 @@ from streamlog.errors import (
     TenureFenced,
 )
 from streamlog.format.checkpoint_blocks import ObjectColumns
-from streamlog.format.rows import Rows
+from streamlog.format.rows import Placement, Rows
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpointer import Checkpointer
@@ -191,6 +191,15 @@ class TenureMetadata:
         """As `locate`, without a look at the objects: the first ones of any number."""
         self._check_open()
         return await self._lookup.ranges(stream_id, start, end)
+
+    async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+        """As `Lookup.warm`."""
+        self._check_open()
+        return await self._lookup.warm(sections)
+
+    def attached(self) -> Mapping[int, tuple[Placement, ...]]:
+        """Live objects that were staged, by id, and where they were attached."""
+        return self._follower.state.fold.staging.attached
 
     async def catch_up(self) -> int:
         """The fold holds every record that was in the metadata store when this was called; the

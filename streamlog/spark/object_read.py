@@ -19,7 +19,7 @@ from typing import NamedTuple
 from streamlog.errors import Corrupt, Invalid, ObjectNotFound, StreamlogError
 from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_index import ObjectIndex, decode_index
-from streamlog.format.rows import ObjectRow
+from streamlog.format.rows import ObjectRow, Placement
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
@@ -94,6 +94,7 @@ def visits(plan: TaskPlan) -> Iterator[Visit]:
                 objects.index_positions[row],
                 objects.index_lengths[row],
                 objects.index_crcs[row],
+                placements=tuple(Placement(*one) for one in objects.placements.get(object_id, ())),
             ),
             parts,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeVar
 
@@ -49,7 +49,6 @@ READ_OPTIONS = {
     "pinTtlMs": "how long planned objects are kept unless the pin is renewed",
 }
 """Names as people write them, with what they take."""
-_SPELLED = {name.lower(): name for name in READ_OPTIONS}
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -116,7 +115,7 @@ class ReadOptions:
 
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Errors: InvalidConfig, which names the option."""
-    options = _Options(given)
+    options = OptionValues(given)
     options.check_known()
     unfit = _BATCH_ONLY if streaming else _STREAM_ONLY
     for name in unfit:
@@ -152,10 +151,11 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     )
 
 
-class _Options:
+class OptionValues:
     """Values by lower-cased name, and errors that name an option as it is written in the docs."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], known: Iterable[str] = READ_OPTIONS) -> None:
+        self._spelled = {name.lower(): name for name in known}
         self._given = {name.lower(): str(value) for name, value in given.items()}
         alias = self._given.pop("kafka.bootstrap.servers", None)
         if alias is not None:
@@ -166,7 +166,7 @@ class _Options:
 
     def check_known(self) -> None:
         for name in self._given:
-            if name in _SPELLED or name in _SPARK_OWN or name.startswith("__"):
+            if name in self._spelled or name in _SPARK_OWN or name.startswith("__"):
                 continue
             if name.startswith("kafka."):
                 self.refuse(
@@ -174,8 +174,8 @@ class _Options:
                 )
             if name in ("groupid", "groupidprefix", "kafkaconsumer.polltimeoutms"):
                 self.refuse(name, "has no meaning here: no consumer group is used; leave it out")
-            near = difflib.get_close_matches(name, _SPELLED, n=1)
-            hint = f"; did you mean {_SPELLED[near[0]]}?" if near else ""
+            near = difflib.get_close_matches(name, self._spelled, n=1)
+            hint = f"; did you mean {self._spelled[near[0]]}?" if near else ""
             self.refuse(name, f"is not known{hint}")
 
     def has(self, name: str) -> bool:
@@ -218,7 +218,7 @@ class _Options:
             self.refuse(name, f"cannot be used: {error.message}")
 
 
-def _chosen(options: _Options) -> Chosen:
+def _chosen(options: OptionValues) -> Chosen:
     given = [name for name in _STRATEGIES if options.has(name)]
     if len(given) != 1:
         said = f"not {' and '.join(given)}" if given else "none is given"
@@ -240,7 +240,7 @@ def _chosen(options: _Options) -> Chosen:
     return Chosen(pattern=text)
 
 
-def _assigned(options: _Options) -> tuple[TopicPartition, ...]:
+def _assigned(options: OptionValues) -> tuple[TopicPartition, ...]:
     found = _json(options, "assign")
     partitions: set[TopicPartition] = set()
     for topic, numbers in found.items():
@@ -254,7 +254,7 @@ def _assigned(options: _Options) -> tuple[TopicPartition, ...]:
     return tuple(sorted(partitions))
 
 
-def _json(options: _Options, name: str) -> dict[str, object]:
+def _json(options: OptionValues, name: str) -> dict[str, object]:
     text = options.text(name) or ""
     try:
         found = json.loads(text)
@@ -265,7 +265,7 @@ def _json(options: _Options, name: str) -> dict[str, object]:
     return found
 
 
-def _by_partition(options: _Options, name: str, least: int) -> dict[TopicPartition, int]:
+def _by_partition(options: OptionValues, name: str, least: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in _json(options, name).items():
         if not isinstance(partitions, dict):
@@ -285,7 +285,7 @@ def _by_partition(options: _Options, name: str, least: int) -> dict[TopicPartiti
 
 
 def _bound(
-    options: _Options, names: tuple[str, str, str], default: int, chosen: Chosen, *, ends: bool
+    options: OptionValues, names: tuple[str, str, str], default: int, chosen: Chosen, *, ends: bool
 ) -> Bound:
     """The first of `names` that is given wins, as in Spark's Kafka source."""
     timestamp, timestamps, offsets = names
@@ -313,7 +313,7 @@ def _bound(
 
 
 def _check_chosen(
-    options: _Options, name: str, named: Mapping[TopicPartition, int], chosen: Chosen
+    options: OptionValues, name: str, named: Mapping[TopicPartition, int], chosen: Chosen
 ) -> None:
     """What is known before any topic is looked at."""
     if chosen.partitions is not None and set(named) != set(chosen.partitions):
@@ -331,7 +331,7 @@ class _Places(NamedTuple):
     read_mode: str
 
 
-def _places(options: _Options) -> _Places:
+def _places(options: OptionValues) -> _Places:
     """What fits together."""
     server, store, meta = (options.text(name) for name in ("server", "store", "meta"))
     options.parsed("store", parse_store_url)

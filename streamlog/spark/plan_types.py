@@ -1,10 +1,11 @@
-"""What a Spark task is told: plain columns that pickle small, no pyspark."""
+"""What a Spark task is told: plain columns that pickle small and soon, no pyspark."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from streamlog.model.located import ObjectTable
 
@@ -24,6 +25,18 @@ class StorePiece:
     ends: array[int]
     objects: array[int]
     cost_bytes: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StorePiece, (
+            self.topic,
+            self.partition,
+            self.stream_id,
+            self.shift,
+            self.start,
+            self.ends,
+            self.objects,
+            self.cost_bytes,
+        )
 
     @property
     def end(self) -> int:
@@ -50,6 +63,9 @@ class TaskPlan:
 
     pieces: Sequence[Piece]
     objects: ObjectTable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TaskPlan, (self.pieces, self.objects)
 
     @property
     def cost_bytes(self) -> int:

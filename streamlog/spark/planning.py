@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def plan_store(
     from_store = from_node = 0
     for window, runs in zip(windows, by_window, strict=True):
         at = window.start
-        for run in runs:
+        for run in sorted(runs, key=_start):
             if run.start > at:
                 if at > window.start:
                     raise _hole(window, at, run.start)
@@ -91,6 +91,10 @@ def plan_store(
             from_node += window.end - at
     tasks = _tasks(pieces, located.objects, max_bytes, min_tasks)
     return Plan(tasks, lost, from_store, from_node)
+
+
+def _start(run: LocatedRun) -> int:
+    return run.start
 
 
 def _hole(window: OffsetWindow, start: int, end: int) -> Corrupt:
@@ -189,16 +193,22 @@ def _snapped(piece: StorePiece, start: int, end: int, span: int) -> int:
 
 
 def _part(piece: Piece, start: int, end: int) -> Piece:
-    share = (end - start) / (piece.end - piece.start)
-    cost = int(piece.cost_bytes * share)
+    cost = piece.cost_bytes * (end - start) // (piece.end - piece.start)
     if isinstance(piece, ServicePiece):
-        return replace(piece, start=start, end=end, cost_bytes=cost)
+        return ServicePiece(piece.topic, piece.partition, start, end, cost)
     first = bisect_right(piece.ends, start)
     last = bisect_left(piece.ends, end)
     ends: array[int] = piece.ends[first : last + 1]
     ends[-1] = end
-    return replace(
-        piece, start=start, ends=ends, objects=piece.objects[first : last + 1], cost_bytes=cost
+    return StorePiece(
+        piece.topic,
+        piece.partition,
+        piece.stream_id,
+        piece.shift,
+        start,
+        ends,
+        piece.objects[first : last + 1],
+        cost,
     )
 
 
@@ -206,27 +216,30 @@ class _Table:
     """The objects of a whole plan, out of which each task gets its own."""
 
     def __init__(self, objects: ObjectTable) -> None:
-        self._objects = objects
-        ids = np.frombuffer(objects.ids, np.uint64) if len(objects) else np.zeros(0, np.uint64)
-        self._order = np.argsort(ids, kind="stable")
-        self._ids = ids[self._order]
+        columns = [
+            np.frombuffer(column, np.dtype(column.typecode)) if len(column) else np.zeros(0)
+            for column in objects.columns
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        self._columns = [column[order] for column in columns]
+        self._placements = objects.placements
 
-    def of(self, pieces: Iterable[StorePiece]) -> ObjectTable:
+    def of(self, pieces: Sequence[StorePiece]) -> ObjectTable:
         """Errors: Corrupt for an object that nothing was told of."""
-        parts = [np.frombuffer(piece.objects, np.uint64) for piece in pieces]
-        if not parts:
+        if not pieces:
             return ObjectTable()
-        wanted = np.unique(np.concatenate(parts))
-        places = np.searchsorted(self._ids, wanted)
-        places = np.minimum(places, max(len(self._ids) - 1, 0))
-        if not len(self._ids) or not np.array_equal(self._ids[places], wanted):
+        parts = [np.frombuffer(piece.objects, np.uint64) for piece in pieces]
+        wanted = np.unique(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        ids = self._columns[0]
+        rows = ids.searchsorted(wanted)
+        if not len(ids) or rows[-1] == len(ids) or (ids[rows] != wanted).any():
             raise Corrupt("the metadata names objects of which it tells nothing: run fsck")
-        rows = self._order[places]
         table = ObjectTable()
-        for name in ("ids", "index_positions", "index_lengths", "index_crcs"):
-            column: array[int] = getattr(self._objects, name)
-            values = np.frombuffer(column, np.dtype(column.typecode))[rows]
-            getattr(table, name).frombytes(values.tobytes())
+        for column, values in zip(table.columns, self._columns, strict=True):
+            column.frombytes(values[rows].tobytes())
+        if self._placements:
+            mine = self._placements.keys() & set(table.ids)
+            table.placements.update((one, self._placements[one]) for one in mine)
         return table
 
 

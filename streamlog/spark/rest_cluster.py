@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Corrupt, DataInUse, WalPending
+from streamlog.format.rows import Placement
 from streamlog.kvstore.interface import KVStore
 from streamlog.log.meta_codec import SegmentOpened, SegmentSealed, decode_entry
 from streamlog.log.meta_state import MetaState
@@ -290,29 +291,38 @@ class _Opened:
                 Section(number, one.stream_id, one.shift, one.start, one.end, one.size_bytes)
                 for one in slices(partition.segments, window.start, window.end)
             ]
-        locating = Locating(_Places(self._view), sections)
-        runs: list[LocatedRun] = []
-        objects = ObjectTable()
-        async for part in locating.ranges():
-            runs += part
-        async for table in locating.objects():
-            objects.extend(table)
-        return Located(self._view.revision, runs, objects)
+        return await located_in(self._view, sections)
+
+
+async def located_in(view: MetadataView, sections: Sequence[Section]) -> Located:
+    """Where the sections lie, as the view has it. Errors: Corrupt, StoreUnavailable."""
+    locating = Locating(_Places(view), sections)
+    runs: list[LocatedRun] = []
+    objects = ObjectTable()
+    async for part in locating.ranges():
+        runs += part
+    async for table in locating.objects():
+        objects.extend(table)
+    return Located(view.revision, runs, objects)
 
 
 class _Places:
     """What `Locating` asks of a view."""
 
     def __init__(self, view: MetadataView) -> None:
-        self._generations = view.state.fold.generations
+        self._fold = view.state.fold
         lookup = view.lookup
         self.ranges = lookup.ranges
+        self.warm = lookup.warm
         self.object = lookup.object
         self.object_files = lookup.object_files
         self.object_blocks = lookup.object_blocks
 
     def new_objects(self) -> list[LiveObject]:
-        return new_objects(self._generations)
+        return new_objects(self._fold.generations)
+
+    def attached(self) -> Mapping[int, tuple[Placement, ...]]:
+        return self._fold.staging.attached
 
 
 def _sealed(one: SegmentSealed) -> RestSegment:

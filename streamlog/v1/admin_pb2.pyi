@@ -419,20 +419,36 @@ class OffsetWindow(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class LocateRecordsResponse(_message.Message):
-    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs")
+    __slots__ = ("revision", "runs", "object_ids", "index_positions", "index_lengths", "index_crcs", "attached")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
     INDEX_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     INDEX_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     INDEX_CRCS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
     revision: int
     runs: _containers.RepeatedCompositeFieldContainer[LocatedRun]
     object_ids: _containers.RepeatedScalarFieldContainer[int]
     index_positions: _containers.RepeatedScalarFieldContainer[int]
     index_lengths: _containers.RepeatedScalarFieldContainer[int]
     index_crcs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ...) -> None: ...
+    attached: _containers.RepeatedCompositeFieldContainer[AttachedStream]
+    def __init__(self, revision: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LocatedRun, _Mapping]]] = ..., object_ids: _Optional[_Iterable[int]] = ..., index_positions: _Optional[_Iterable[int]] = ..., index_lengths: _Optional[_Iterable[int]] = ..., index_crcs: _Optional[_Iterable[int]] = ..., attached: _Optional[_Iterable[_Union[AttachedStream, _Mapping]]] = ...) -> None: ...
+
+class AttachedStream(_message.Message):
+    __slots__ = ("object_id", "stream_id", "base", "epoch", "leader_epoch")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    object_id: int
+    stream_id: int
+    base: int
+    epoch: int
+    leader_epoch: int
+    def __init__(self, object_id: _Optional[int] = ..., stream_id: _Optional[int] = ..., base: _Optional[int] = ..., epoch: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class LocatedRun(_message.Message):
     __slots__ = ("window", "stream_id", "start_offset", "shift", "end_offsets", "object_ids", "size_bytes")
