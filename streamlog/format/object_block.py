@@ -163,6 +163,25 @@ def decode_block(data: Buffer, block: BlockRow, *, object_key: str) -> list[Stor
     """The batches of a block whose bytes are `data`; their parts are slices of it, or of one
     decompressed buffer. Errors: Corrupt.
     """
+    table, attributes, payload = _sections(data, block, object_key)
+    return _batches(table, bytes(attributes), payload, block, object_key)
+
+
+def decode_payload(data: Buffer, block: BlockRow, *, object_key: str) -> Buffer:
+    """The payloads of a block's batches as they lie, one behind the other, without a look at each:
+    the block's CRC holds. Errors: Corrupt.
+    """
+    if block.place is not None:
+        batches = decode_block(data, block, object_key=object_key)
+        return b"".join([part for batch in batches for part in batch.parts])
+    _, _, payload = _sections(data, block, object_key)
+    return payload
+
+
+def _sections(
+    data: Buffer, block: BlockRow, object_key: str
+) -> tuple[memoryview, memoryview, memoryview]:
+    """Batch table, attributes, and payloads before compression."""
     if len(data) != block.length:
         raise _corrupt(f"{len(data)} bytes instead of {block.length}", block, object_key)
     if crc32c(data) != block.crc32c:
@@ -191,13 +210,7 @@ def decode_block(data: Buffer, block: BlockRow, *, object_key: str) -> list[Stor
         payload = stored
     else:
         raise _corrupt("unknown compression", block, object_key)
-    return _batches(
-        view[BLOCK_HEADER_BYTES:attributes_at],
-        bytes(view[attributes_at:payload_at]),
-        payload,
-        block,
-        object_key,
-    )
+    return view[BLOCK_HEADER_BYTES:attributes_at], view[attributes_at:payload_at], payload
 
 
 def _batches(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.errors import Corrupt, Invalid, ObjectNotFound, StreamlogError
-from streamlog.format.object_block import BlockRow, decode_block
+from streamlog.format.object_block import BlockRow, decode_payload
 from streamlog.format.object_index import ObjectIndex, decode_index
 from streamlog.format.rows import ObjectRow, Placement
 from streamlog.objectstore.interface import ObjectStore
@@ -274,18 +274,13 @@ class ObjectReader:
         for number, (block, part) in enumerate(item.blocks):
             at = block.position - item.start
             stored = view[at : at + block.length]
-            payloads += _payloads(stored, block, item.key)
+            payloads.append(decode_payload(stored, block, object_key=item.key))
             is_last = number + 1 == len(item.blocks)
             if is_last or item.blocks[number + 1][1] != part:
                 piece = self._plan.pieces[part.piece]
                 joined = payloads[0] if len(payloads) == 1 else b"".join(payloads)
                 yield Chunk(piece.topic, piece.partition, part.start, part.end, joined)
                 payloads = []
-
-
-def _payloads(data: memoryview, block: BlockRow, key: str) -> Iterator[Buffer]:
-    for batch in decode_block(data, block, object_key=key):
-        yield from batch.parts
 
 
 async def _done(task: asyncio.Task[Buffer]) -> Buffer:

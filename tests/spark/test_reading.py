@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamlog.client import Admin
+from streamlog.client.staging import StagedWriter
+from streamlog.codec.records import encode_values
 from streamlog.errors import (
     Corrupt,
     DataInUse,
@@ -22,6 +26,7 @@ from streamlog.errors import (
     WalPending,
 )
 from streamlog.model.located import ObjectTable
+from streamlog.objectstore.keys import data_key
 from streamlog.spark import worker
 from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
@@ -294,3 +299,81 @@ def test_a_task_renews_its_pin_while_it_runs(monkeypatch: pytest.MonkeyPatch) ->
         # Planned long ago: at once, not after a third of the time.
         assert renewed.wait(60)
     assert asked == [7]
+
+
+def test_staged_batches_once_they_are_attached(node: NodeProcess, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    produce(node.server, topic, _values(20))
+    with StagedWriter(node.server, f"writer of {topic}") as writer:
+        batches = {
+            (topic, n): encode_values([b"staged %d" % n] * 3, timestamp_ms=5).data for n in range(2)
+        }
+        staged = writer.stage("attempt-1", batches)
+        assert rows(read(server=node.server, subscribe=topic)) == consumed(node.server, topic, 2)
+        writer.commit(1, staged)
+    produce(node.server, topic, _values(20))
+    expected = consumed(node.server, topic, 2)
+    assert len(expected) == 46
+    planned = plan(server=node.server, subscribe=topic, readMode="store")
+    assert planned.plan.service_records == 0
+    (task,) = planned.plan.tasks
+    assert len(task.objects.placements) == 1
+    assert rows(carry_out(planned)) == expected
+
+
+def test_a_pin_keeps_what_compaction_replaces(tmp_path: Path) -> None:
+    quick = {
+        "engine.compaction.compaction_interval_ms": 50,
+        "engine.compaction.small_objects_min": 2,
+        "engine.collector.deletion_delay_ms": 1,
+        "engine.collector.collect_interval_ms": 50,
+        "engine.metadata.checkpoint_interval_ms": 50,
+    }
+    arguments = [word for name, value in quick.items() for word in ("--set", f"{name}={value}")]
+    data = tmp_path / "data"
+    with NodeProcess(data, wal="object", arguments=tuple(arguments)) as node:
+        base = {"server": node.server, "subscribe": "logs", "readMode": "store"}
+        with Admin(node.server) as admin:
+            admin.create_topic("logs", 2)
+        produce(node.server, "logs", _values(50))
+        planned = plan(**base)
+        files = _files(planned)
+        for _ in range(6):
+            produce(node.server, "logs", _values(50))
+        expected = consumed(node.server, "logs", 2)
+        with closing(ServerCluster(node.server, "read_committed")) as cluster:
+            _until(lambda: not files & _files_now(cluster, base))
+        # Replaced, and there: the pin holds them. Then it goes, and they go.
+        assert rows(carry_out(planned)) == [row for row in expected if row[2] < 25]
+        # Time for the collector, which looks every 50 ms.
+        for _ in range(20):
+            produce(node.server, "logs", _values(2))
+        assert all((data / "objects" / name).exists() for name in files)
+        with closing(ServerCluster(node.server, "read_committed")) as cluster:
+            _unpin(cluster, planned)
+        _until(lambda: not any((data / "objects" / name).exists() for name in files))
+        with pytest.raises(DataLost, match="pinTtlMs"):
+            carry_out(planned)
+        planned = replace(planned, place=replace(planned.place, is_store_needed=False))
+        assert len(carry_out(planned)) == 50
+
+
+def _files(planned: Planned) -> set[str]:
+    return {data_key(one) for task in planned.plan.tasks for one in task.objects.ids}
+
+
+def _files_now(cluster: ServerCluster, options: dict[str, str]) -> set[str]:
+    planned = plan(**options)
+    _unpin(cluster, planned)
+    return _files(planned)
+
+
+def _unpin(cluster: ServerCluster, planned: Planned) -> None:
+    assert planned.place.pin_id is not None
+    cluster.unpin(planned.place.pin_id)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 150
+    while not holds():
+        assert time.monotonic() < ends_at
