@@ -235,7 +235,6 @@ class EngineStaging:
             try:
                 for core in cores:
                     await core.settled_to(core.next, self._engine.press)
-                known = self._metadata.staging.last_epoch(writer_id)
                 entry = AttachEntry(
                     writer_id,
                     epoch,
@@ -244,7 +243,7 @@ class EngineStaging:
                     {core.stream_id: core.epoch for core in cores},
                     leader_epochs,
                 )
-                await self._metadata.commit(CommitEntry(attaches=[entry]))
+                committed = await self._metadata.commit(CommitEntry(attaches=[entry]))
                 for core in cores:
                     self._moved(core)
                 try:
@@ -257,7 +256,7 @@ class EngineStaging:
             finally:
                 for core in cores:
                     sequencer.open_gate(core)
-            return self._attached(writer_id, epoch, was_attached=known >= epoch)
+            return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
 
     async def _checkpointed(self) -> None:
         """A checkpoint in the store tells where the objects were attached: they do not say it.

@@ -2,9 +2,10 @@
 
     stage     object id u64, size u64, index position u64, index length u32, index CRC u32, store
               u8, expiry ms u64, rows u32, writer id, attempt, stream u64[rows], count u32[rows]
-    attach    writer id, epoch u64, time ms u64, objects u32, object id u64[objects], streams u32,
-              stream u64[streams], leader epoch u32[streams]
-    unstage   counter u64 (the value of `x` that results), objects u32, object id u64[objects],
+    attach    writer id, epoch u64, time ms u64, counter u64 (the value of `x` that results),
+              objects u32, object id u64[objects], streams u32, stream u64[streams], leader
+              epoch u32[streams]
+    unstage   counter u64 (as above), objects u32, object id u64[objects],
               writers u32, then each: writer id, epoch u64
     writer    writer id, epoch u64, time ms u64, parts u32, stream u64[parts], start u64[parts],
               end u64[parts]
@@ -33,6 +34,7 @@ _LENGTH = struct.Struct("<H")
 _COUNT = struct.Struct("<I")
 _EPOCH = struct.Struct("<Q")
 _EPOCH_TIME = struct.Struct("<QQ")
+_ATTACH = struct.Struct("<QQQ")
 
 
 class Stage(NamedTuple):
@@ -52,6 +54,7 @@ class Attach(NamedTuple):
     writer_id: str
     epoch: int
     at_ms: int
+    counter: int
     object_ids: array[int]
     streams: array[int]
     leader_epochs: array[int]
@@ -107,7 +110,7 @@ def encode_attach(attach: Attach) -> bytes:
     return b"".join(
         (
             _text(attach.writer_id),
-            _EPOCH_TIME.pack(attach.epoch, attach.at_ms),
+            _ATTACH.pack(attach.epoch, attach.at_ms, attach.counter),
             _COUNT.pack(len(attach.object_ids)),
             to_planes(attach.object_ids),
             _COUNT.pack(len(attach.streams)),
@@ -119,11 +122,11 @@ def encode_attach(attach: Attach) -> bytes:
 
 def decode_attach(cursor: Cursor) -> Attach:
     writer_id = _read_text(cursor)
-    epoch, at_ms = cursor.unpack(_EPOCH_TIME)
+    epoch, at_ms, counter = cursor.unpack(_ATTACH)
     object_ids = _read_ids(cursor)
     streams = _read_ids(cursor)
     leader_epochs = from_planes("I", cursor.take(4 * len(streams)))
-    return Attach(writer_id, epoch, at_ms, object_ids, streams, leader_epochs)
+    return Attach(writer_id, epoch, at_ms, counter, object_ids, streams, leader_epochs)
 
 
 def encode_unstage(unstage: Unstage) -> bytes:

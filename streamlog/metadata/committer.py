@@ -226,8 +226,7 @@ class Committer:
         else:
             value = await self._offload.run(Lane.CPU, commit_record.encode, made)
         self._metrics.record_bytes.observe(len(value))
-        sent = FrozenRecord(seq, gen, value, plan.compactions, plan.raises)
-        return _Frozen(plan, made, sent)
+        return _Frozen(plan, made, FrozenRecord(seq, gen, value, plan.compactions))
 
     def _answer(self, group: list[_Waiting], plan: Plan, revision: int, seq: int) -> None:
         for waiting, planned in zip(group, plan.entries, strict=True):
@@ -239,7 +238,9 @@ class Committer:
             if planned.stripped:
                 self._metrics.stripped.inc()
             if not waiting.answer.done():
-                waiting.answer.set_result(Committed(revision, seq, planned.stripped))
+                waiting.answer.set_result(
+                    Committed(revision, seq, planned.stripped, planned.has_changed)
+                )
         self.allocator.changed()
 
 

@@ -217,6 +217,8 @@ class Draft:
         self._writers: dict[str, WriterRow] = {}
         self._attached: set[int] = set()
         self._unstages: list[Unstage] = []
+        self._raised = 0
+        """How often the record raises `x`."""
         self.rows_crc32c = 0
 
     def add(self, entry: RecordEntry) -> Steps[None]:
@@ -256,12 +258,7 @@ class Draft:
         for attach in entry.attaches:
             yield from self._attach(attach)
         for unstage in entry.unstages:
-            counter = self._fold.compactions.counter + len(self._unstages) + 1
-            if unstage.counter != counter:
-                raise Corrupt(
-                    f"{self._what} makes the compaction counter {unstage.counter}, where {counter} "
-                    "follows: a record is lost"
-                )
+            self._raise_counter(unstage.counter)
             self._unstages.append(unstage)
 
     def finish(self, revision: int) -> Steps[None]:
@@ -293,6 +290,8 @@ class Draft:
         fold.staging.writers.update(self._writers)
         for unstage in self._unstages:
             self._finish_unstage(unstage, revision)
+        for _ in range(self._raised):
+            fold.compactions.add(array("Q"))
 
     def _check_new(self, object_id: int) -> None:
         fold = self._fold
@@ -304,8 +303,18 @@ class Draft:
         ):
             raise Corrupt(f"{self._what} commits object {object_id} a second time")
 
+    def _raise_counter(self, counter: int) -> None:
+        self._raised += 1
+        expected = self._fold.compactions.counter + self._raised
+        if counter != expected:
+            raise Corrupt(
+                f"{self._what} makes the compaction counter {counter}, where {expected} follows: a "
+                "record is lost"
+            )
+
     def _attach(self, attach: Attach) -> Steps[None]:
         staging = self._fold.staging
+        self._raise_counter(attach.counter)
         known = self._writers.get(attach.writer_id) or staging.writers.get(attach.writer_id)
         if known is not None and attach.epoch <= known.epoch:
             raise Corrupt(
@@ -352,7 +361,6 @@ class Draft:
         for writer_id, epoch in unstage.forgotten:
             if fold.staging.last_epoch(writer_id) == epoch:
                 del fold.staging.writers[writer_id]
-        fold.compactions.add(array("Q"))
 
     def _add_rows(self, streams: array[int], counts: array[int]) -> Steps[array[int]]:
         """Rows at their streams' ends: where each ends."""

@@ -107,11 +107,15 @@ class CommitEntry:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The entry is in the fold, but for `stripped`: streams that this tenure no longer holds."""
+    """The entry is in the fold, but for `stripped`: streams that this tenure no longer holds.
+
+    `has_changed` False: it was in before, as an attach of an epoch that is known.
+    """
 
     revision: int
     seq: int
     stripped: frozenset[int] = frozenset()
+    has_changed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ class PlannedEntry:
     committed: list[int] = field(default_factory=list)
     orphaned: list[int] = field(default_factory=list)
     failure: StreamlogError | None = None
+    has_changed: bool = True
+    """False: what it wants is in, or nothing of it is left."""
 
 
 @dataclass(slots=True)
@@ -65,12 +67,7 @@ class Plan:
     record: CommitRecord | None
     entries: list[PlannedEntry]
     compactions: int | None = None
-    """What `x` must be when the record is applied; None: it does not matter."""
-
-    @property
-    def raises(self) -> bool:
-        """The record raises `x`."""
-        return self.record is not None and any(entry.unstages for entry in self.record.entries)
+    """What `x` is when the record is applied, which raises it; None: it does not matter."""
 
 
 class _Unfit(Exception):
@@ -155,7 +152,9 @@ class _Work:
         record_entry = made.entry()
         if not record_entry.is_empty:
             self.entries.append(record_entry)
-        return PlannedEntry(frozenset(draft.stripped), committed, orphaned)
+        return PlannedEntry(
+            frozenset(draft.stripped), committed, orphaned, has_changed=not record_entry.is_empty
+        )
 
     def _stage(self, stage: Stage) -> Stage:
         if stage.row.object_id not in self._open_objects:
@@ -312,6 +311,7 @@ class _EntryDraft:
             attach.writer_id,
             attach.epoch,
             attach.at_ms,
+            self._fold.compactions.counter + 1,
             array("Q", attach.object_ids),
             ordered,
             array("I", [stored_epoch(leaders.get(s, NO_LEADER_EPOCH)) for s in ordered]),

@@ -1,8 +1,8 @@
 """One record transaction at a time: the same bytes until a definite answer.
 
 1. A record is frozen from its first send on. It compares fence and head of its tenure; a
-   compaction record also the counter `x`, which it raises, as does one that unstages; one that
-   attaches only compares it.
+   compaction record also the counter `x`, which it raises, and so does one that attaches or
+   unstages.
 2. Refused: the answer brings what was compared.
    head ≥ seq: an earlier copy was applied: the same as an answer that it is applied now.
    fence sealed or gone: TenureFenced.
@@ -30,16 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FrozenRecord:
-    """`compactions`: what `x` is when the record is applied; None: it does not matter.
-
-    `raises`: the record raises it.
+    """`compactions`: what `x` is when the record is applied, which raises it; None: it does not
+    matter.
     """
 
     seq: int
     gen: int
     value: bytes
     compactions: int | None = None
-    raises: bool = True
 
 
 class RecordSender:
@@ -119,8 +117,7 @@ class RecordSender:
         if frozen.compactions is not None:
             key = counter.key(self._prefix)
             compares.append(counter.compare(self._prefix, frozen.compactions))
-            if frozen.raises:
-                puts.append(Put(key, counter.encode(frozen.compactions + 1)))
+            puts.append(Put(key, counter.encode(frozen.compactions + 1)))
             gets.append(Get(key))
         return compares, puts, gets
 

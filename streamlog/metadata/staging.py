@@ -4,9 +4,10 @@ objects lie that were staged once.
 1. A stage makes an object known, so that no sweep takes it. It is in no stream.
 2. An attach gives all rows of a list of staged objects their offsets, at the ends of their streams,
    in one record, or it is refused. A writer's epochs rise.
-3. An unstage drops what is staged still; of an attached object it is void. It raises `x`, which an
-   attach compares: so none is decided by a fold that has not seen it.
-4. Where an object was attached is kept until the object is dead: its bytes do not say it.
+3. An unstage drops what is staged still; of an attached object it is void.
+4. Both compare and raise `x`: so none is decided by a fold that has not seen the others, whoever
+   holds the streams; a writer's epoch is attached once.
+5. Where an object was attached is kept until the object is dead: its bytes do not say it.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ _STAGED_RECORD = CommitRecord(
         RecordEntry(stages=(_STAGE,)),
         RecordEntry(
             attaches=(
-                Attach("w", 4, 5, array("Q", [9, 4]), array("Q", [3, 5]), array("I", [7, 8])),
+                Attach("w", 4, 5, 7, array("Q", [9, 4]), array("Q", [3, 5]), array("I", [7, 8])),
             ),
             unstages=(Unstage(8, array("Q", [10]), (("w", 3), ("ä", 0))),),
         ),

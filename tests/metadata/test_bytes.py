@@ -114,6 +114,7 @@ STAGED_RECORD = CommitRecord(
                     "w",
                     1 << 40,
                     1_700_000_000_000,
+                    7,
                     array("Q", [9, 4]),
                     array("Q", [3, 5]),
                     array("I", [7, (1 << 32) - 1]),
@@ -354,7 +355,7 @@ staged_entries = st.builds(
     attaches=st.lists(
         st.builds(
             lambda writer, epoch, at, objects, streams: Attach(
-                writer, epoch, at, objects, streams, array("I", [s & 0xFFFF for s in streams])
+                writer, epoch, at, 7, objects, streams, array("I", [s & 0xFFFF for s in streams])
             ),
             names,
             U64,

@@ -195,7 +195,30 @@ async def test_what_is_dropped_is_dead_and_what_is_attached_is_not_dropped() -> 
         assert await metadata.object(dropped) is None
         assert await ranges_of(metadata, a) == [(0, 1, kept)]
         await unstage(metadata, kept)  # Nothing is left to do: no record.
-        assert (await metadata.compaction_point()).counter == 1
+        assert (await metadata.compaction_point()).counter == 2
+
+
+@in_loop
+async def test_an_epoch_is_attached_once_whoever_is_asked() -> None:
+    """A driver that was started again may name other partitions, which another node leads."""
+    world = World()
+    kv = ScriptedKV(world.kv)
+    first = await world.open(1, kv=kv)
+    await first.take_over_previous(frozenset())
+    async with world.tenure(2) as second:
+        (a,), (b,) = await create(first), await create(second)
+        one, other = await stage(first, (a, 1)), await stage(second, (b, 1))
+        await second.catch_up()
+        kv.plan = ["hold"]
+        waiting = asyncio.create_task(first.commit(attach_entry(first, 1, [one], [a])))
+        await kv.held.wait()
+        committed = await second.commit(attach_entry(second, 1, [other], [b]))
+        assert committed.has_changed
+        kv.released.set()
+        assert not (await waiting).has_changed
+        assert (end(first, a), end(first, b)) == (0, 1)
+        assert one in first.staging.staged
+    await first.close(drained=True)
 
 
 @in_loop
