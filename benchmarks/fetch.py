@@ -17,7 +17,7 @@ CACHED_BYTES = 48 << 20
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 reads 512 MiB cold, and 48 MiB ten times from the cache."""
-    total = int((512 << 20) * scale)
+    total = int(512 * scale) << 20
     with BareServer() as bare:
         floor = bare.fetch_mb_s(8 << 20, total)
     data = folder / "fetch"
