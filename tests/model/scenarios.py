@@ -232,6 +232,20 @@ ALL = (
         staging.Setup(staging.Budget(stage=3, ask=3, lost=1, move=1)),
     ),
     Scenario(
+        "twoleaders",
+        "2 staged objects, each for a stream of another holder; drivers old and new ask both",
+        staging.StagingModel,
+        staging.Setup(staging.Budget(stage=2, ask=2, again=1, lost=1), is_split=True),
+        staging.Setup(staging.Budget(stage=3, ask=2, again=1, lost=1, move=1), is_split=True),
+    ),
+    Scenario(
+        "forgotten",
+        "3 commits, of a writer that was forgotten, or comes back just then",
+        staging.StagingModel,
+        staging.Setup(staging.Budget(stage=3, ask=3, forget=1)),
+        staging.Setup(staging.Budget(stage=3, ask=3, again=1, forget=1)),
+    ),
+    Scenario(
         "producer",
         "2 batches in flight, A→B→A, retries to anybody, snapshot, lost answer",
         producers.ProducersModel,

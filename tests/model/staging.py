@@ -6,14 +6,17 @@
    once an epoch is confirmed; a driver that was started again may name another list for the same
    epoch. An epoch that the fold has attached, or an earlier one, is answered without a record.
 3. Attach is one record of the tenure that holds every stream of it: the fold appends all rows, or,
-   if the tenure lost one of the streams, nothing. It compares the tenure's fence and head, and `x`.
-4. Unstage (what expired) may come from any tenure: it compares and bumps `x`, so an attach that was
-   judged before it is refused, looked at anew, and told that the object is gone. The fold passes
-   over an unstage of what is attached already.
+   if the tenure lost one of the streams, nothing. It compares the tenure's fence and head, and
+   compares and raises `x`: else two holders, of other streams each, could attach one epoch.
+4. Unstage (what expired) may come from any tenure: it compares and raises `x`, so an attach that
+   was judged before it is refused, looked at anew, and told that the object is gone. The fold
+   passes over an unstage of what is attached already.
 5. No sweep takes what is staged; what was unstaged is dead, and deleted.
+6. A writer that was silent for long is forgotten, under its last epoch: of one that has attached
+   another meanwhile the fold forgets nothing. Nobody asks for epochs that were silent so long.
 
 Tenures 0 and 1 may hold the streams, 2 is the tasks', 3 the collector's. Streams 0 and 1; every
-staged object has one row of one record for each.
+staged object has one row of one record for each, or (`is_split`) object n for stream n mod 2.
 """
 
 from __future__ import annotations
@@ -48,13 +51,15 @@ class Budget(NamedTuple):
     append: int = 0
     lost: int = 0
     seal: int = 0
+    forget: int = 0
 
 
 class State(NamedTuple):
     """`streams`: (holder, values). `staged`, `attached` objects; `epoch`: the last one attached.
 
     `confirmed`: epochs that a driver was told are in. `wanted`: what drivers asked for. `done`:
-    each list that was attached, with its epoch. `view`: what the collector has folded.
+    each list that was attached, with its epoch. `view`: what the collector has folded. `silent`:
+    epochs up to it are asked for no more.
     """
 
     gens: tuple[int, int]
@@ -75,6 +80,7 @@ class State(NamedTuple):
     view: tuple[frozenset[int], frozenset[int], bool]
     bad: str | None
     made: int
+    silent: int
     budget: Budget
 
     def with_holder(self, tenure: int, **changes: Any) -> State:
@@ -87,6 +93,7 @@ class State(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Setup:
     budget: Budget
+    is_split: bool = False
 
 
 Steps = Iterator[tuple[Label, State]]
@@ -95,13 +102,14 @@ Steps = Iterator[tuple[Label, State]]
 class StagingModel:
     def __init__(self, setup: Setup, mutant: str | None = None) -> None:
         self.mutant = mutant
+        self.is_split = setup.is_split
         self.fault: str | None = None
         none: frozenset[int] = frozenset()
         self.initial = State(
             gens=(0, 0),
             heads=(0, 0),
             x=0,
-            streams=((0, ()), (0, ())),
+            streams=((0, ()), (1 if setup.is_split else 0, ())),
             staged=none,
             attached=none,
             dead=none,
@@ -116,6 +124,7 @@ class StagingModel:
             view=(none, none, False),
             bad=None,
             made=0,
+            silent=0,
             budget=setup.budget,
         )
 
@@ -144,6 +153,8 @@ class StagingModel:
                 yield from self._attach(base, message)
             elif kind == "UNSTAGE":
                 yield self._unstage(base, message)
+            elif kind == "FORGET":
+                yield self._forget(base, message)
 
     # tasks and driver
 
@@ -165,13 +176,14 @@ class StagingModel:
             for objects in {staged, staged[:1], staged[-1:]}:
                 after = state._replace(wanted=(*state.wanted, (epoch, objects))).spend("ask")
                 for tenure in HOLDERS:
-                    if not state.budget.move and state.streams[0][0] != tenure:
+                    held = self._held(state, tenure)
+                    if not state.budget.move and not self._needed(objects) <= held:
                         continue  # refused at once
                     net = sent(after.net, ("ASK", tenure, epoch, objects))
                     yield ("asks", tenure, epoch, objects), after._replace(net=net)
         if state.budget.again:
             for epoch, objects in state.wanted:
-                for tenure in HOLDERS:
+                for tenure in HOLDERS if epoch > state.silent else ():
                     net = sent(state.net, ("ASK", tenure, epoch, objects))
                     yield ("asks again", tenure, epoch), state._replace(net=net).spend("again")
 
@@ -184,7 +196,7 @@ class StagingModel:
         yield ("request", tenure, epoch), self._judged(state, tenure, epoch, objects)
 
     def _judged(self, state: State, tenure: int, epoch: int, objects: tuple[int, ...]) -> State:
-        held = [s for s, (holder, _) in enumerate(state.streams) if holder == tenure]
+        held = self._held(state, tenure)
         is_known = epoch <= state.epoch
         if self.mutant == "retry is not looked for":
             is_known = False
@@ -193,7 +205,7 @@ class StagingModel:
         if is_known:
             after = state._replace(confirmed=state.confirmed | {epoch})
             return after.with_holder(tenure, request=None, is_sent=False)
-        is_partial = len(held) < len(state.streams)
+        is_partial = not self._needed(objects) <= held
         if (is_partial and (self.mutant != "attaches what it holds" or not held)) or not (
             set(objects) <= state.staged | state.attached
             if self.mutant == "retry is not looked for"
@@ -261,10 +273,13 @@ class StagingModel:
         if not set(objects) <= state.staged:
             state = state._replace(bad="an attach names what is not staged")
         streams = tuple(
-            (holder, values + tuple(objects)) if holder == tenure else (holder, values)
-            for holder, values in state.streams
+            (holder, values + tuple(o for o in objects if stream in self._needed((o,))))
+            if holder == tenure
+            else (holder, values)
+            for stream, (holder, values) in enumerate(state.streams)
         )
         return state._replace(
+            x=state.x + (self.mutant != "attach does not raise x"),
             streams=streams,
             staged=state.staged - set(objects),
             attached=state.attached | set(objects),
@@ -272,9 +287,20 @@ class StagingModel:
             epoch=max(epoch, state.epoch),
         )
 
+    def _needed(self, objects: tuple[int, ...]) -> set[int]:
+        """Streams that the objects have rows of."""
+        return {o % 2 for o in objects} if self.is_split else {0, 1}
+
+    def _held(self, state: State, tenure: int) -> set[int]:
+        return {s for s, (holder, _) in enumerate(state.streams) if holder == tenure}
+
     # the collector
 
     def _collector(self, state: State) -> Steps:
+        if state.budget.forget and state.epoch > state.silent and self._is_silent(state):
+            net = sent(state.net, ("FORGET", state.epoch, state.x))
+            after = state._replace(net=net, silent=state.epoch)
+            yield ("forgets", state.epoch), after.spend("forget")
         if state.budget.unstage:
             for obj in state.staged:
                 net = sent(state.net, ("UNSTAGE", obj, state.x))
@@ -302,6 +328,20 @@ class StagingModel:
             after = after._replace(staged=state.staged - {obj}, dead=state.dead | {obj})
         return ("unstaged", obj, not is_void), after
 
+    def _is_silent(self, state: State) -> bool:
+        """After so long nothing of the writer is under way, and it knows of its last commit."""
+        under_way = any(message[0] in ("ASK", "ATTACH") for message in state.net)
+        is_idle = all(node.request is None for node in state.holders)
+        return not under_way and is_idle and state.epoch in state.confirmed
+
+    def _forget(self, state: State, message: Any) -> tuple[Label, State]:
+        _, epoch, x = message
+        if state.x != x and self.mutant != "forgets whatever came since":
+            return ("forget refused", epoch), state
+        is_void = state.epoch != epoch and self.mutant != "forgets whatever came since"
+        after = state._replace(x=state.x + 1, epoch=state.epoch if is_void else 0)
+        return ("forgotten", epoch, not is_void), after
+
     def check(self, state: State) -> str | None:
         if state.bad:
             return state.bad
@@ -311,8 +351,9 @@ class StagingModel:
                 return "an object is attached twice"
             if not set(row) <= state.store:
                 return "attached object is missing from the store"
-        if set(rows[0]) != set(rows[1]):
-            return "a commit is attached in part"
+        for _, objects in state.done:
+            if any(o not in rows[stream] for o in objects for stream in self._needed((o,))):
+                return "a commit is attached in part"
         epochs = [epoch for epoch, _ in state.done]
         if len(set(epochs)) != len(epochs):
             return "an epoch is attached twice"

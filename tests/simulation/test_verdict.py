@@ -14,6 +14,7 @@ from streamlog.testing.simulation.verdict import (
     SeenBatch,
     Sent,
     SentBatch,
+    StagedModel,
     StreamModel,
     Violation,
 )
@@ -337,3 +338,82 @@ def test_a_register_that_is_not_linearizable_is_found(
 ) -> None:
     with pytest.raises(Violation, match=r"^k: "):
         RegisterModel("k", operations).finish()
+
+
+def _staged_model() -> StagedModel:
+    """Objects 1 and 2, each with values for both partitions; an append of somebody else."""
+    model = StagedModel("t", 2)
+    model.staged(1, {0: [b"a", b"b"], 1: [b"c"]})
+    model.staged(2, {0: [b"d"], 1: [b"e"]})
+    model.appended(0, b"p")
+    return model
+
+
+def _shows(model: StagedModel, *partitions: list[bytes]) -> None:
+    for number, values in enumerate(partitions):
+        for offset, value in enumerate(values):
+            model.read(number, offset, value)
+        model.ends(number, len(values))
+
+
+def test_a_staged_commit_is_there_whole_once_and_in_order() -> None:
+    model = _staged_model()
+    model.asked(0, [1])
+    model.confirmed(0, {0: 1, 1: 0})
+    model.asked(1, [2])
+    _shows(model, [b"p", b"a", b"b", b"d"], [b"c", b"e"])
+    model.finish()
+    _shows(unknown := _staged_model(), [b"p"], [])
+    unknown.asked(0, [1])
+    unknown.finish()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "how"),
+    [
+        ([b"p"], [], "none of"),
+        ([b"a", b"b"], [], "none of"),
+        ([b"a", b"p", b"b"], [b"c"], "epoch 0 is"),
+        ([b"b", b"a"], [b"c"], "epoch 0 is"),
+        ([b"p", b"a", b"b"], [b"c"], "told"),
+        ([b"a", b"b"], [b"c", b"e"], "never committed"),
+        ([b"a", b"b", b"a"], [b"c"], "there twice"),
+    ],
+)
+def test_a_staged_commit_that_is_not_as_it_was_told(
+    first: list[bytes], second: list[bytes], how: str
+) -> None:
+    model = _staged_model()
+    model.asked(0, [1])
+    model.confirmed(0, {0: 0, 1: 0})
+    _shows(model, first, second)
+    with pytest.raises(Violation, match=how):
+        model.finish()
+
+
+def test_two_lists_of_one_epoch_are_never_both_there() -> None:
+    model = _staged_model()
+    model.asked(0, [1])
+    model.asked(0, [2])
+    _shows(model, [b"a", b"b", b"d"], [b"c", b"e"])
+    with pytest.raises(Violation, match="never committed"):
+        model.finish()
+    model.told(5, [1])
+    with pytest.raises(Violation, match="epoch 5 is"):
+        model.told(5, [2])
+    model.confirmed(6, {0: 1})
+    with pytest.raises(Violation, match="was at"):
+        model.confirmed(6, {0: 2})
+    with pytest.raises(Violation, match="staged twice"):
+        model.staged(1, {})
+    with pytest.raises(Violation, match="where"):
+        model.read(0, 0, b"other")
+
+
+def test_what_was_seen_of_a_staged_commit_stays() -> None:
+    model = _staged_model()
+    model.asked(0, [1])
+    _shows(model, [b"a", b"b"], [b"c"])
+    model.ends(0, 1)
+    with pytest.raises(Violation, match="has gone"):
+        model.finish()

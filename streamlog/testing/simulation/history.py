@@ -21,6 +21,7 @@ from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.repair.findings import Severity
 from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.bystanders import (
     PinnedReader,
     ShortLives,
@@ -39,6 +40,7 @@ from streamlog.testing.simulation.node import (
     Node,
 )
 from streamlog.testing.simulation.offload import InlineOffload
+from streamlog.testing.simulation.staging_users import StagedJob
 from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
 from streamlog.testing.simulation.verdict import Violation
 from streamlog.testing.simulation.world import WalMode, World
@@ -48,6 +50,7 @@ PATIENCE_S = 300
 HISTORY_S_MAX = 1800.0
 """A history that takes longer in virtual time hangs; most take a minute."""
 TRACE_TAIL = 60
+JOB_SEED = 1 << 40
 
 
 @dataclass
@@ -101,6 +104,8 @@ class Plan:
     duel_config: StreamEngineConfig = DUEL_CONFIG
     duel_life_s_max: float = 9.0
     duel_fault_share: float = 0.4
+    staged: float = 0.3
+    """Share of histories with a job that writes by staging."""
 
 
 PLAN = Plan()
@@ -137,7 +142,9 @@ def run_history(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulationLoop)
         worlds.append(World(seed, mode, loop, plan.rates))
-        await _History(worlds[0], plan).run()
+        # Drawn apart: histories without a job are what they were.
+        has_job = SeededRandom(seed + JOB_SEED).random() < plan.staged
+        await _History(worlds[0], plan, has_job=has_job).run()
 
     try:
         run(main, limit_s=HISTORY_S_MAX)
@@ -154,7 +161,7 @@ def run_history(
 
 
 class _History:
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, *, has_job: bool) -> None:
         self._world = world
         self._plan = plan
         self._random = world.fork()
@@ -175,6 +182,7 @@ class _History:
             for n in range(plan.partitions)
         ]
         self._register = Register(world, "register")
+        self._jobs = [StagedJob(world)] if has_job else []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -184,6 +192,7 @@ class _History:
         works += [user.caretaker() for user in self._partitions]
         works += [KVUser(world, self._register).caretaker() for _ in range(2)]
         works += [ShortLives(world).caretaker()]
+        works += [job.caretaker() for job in self._jobs]
         works += [PinnedReader(world).run(), Undertaker(world).run()]
         self._tasks = [world.loop.create_task(work) for work in works]
         while not self._is_enough and not world.failures:
@@ -344,6 +353,8 @@ class _History:
             await user.check(node)
         for partition in self._partitions:
             await partition.check(node)
+        for job in self._jobs:
+            await job.check(node)
         await self._register.check(node)
 
     async def _delete_everything(self, node: Node) -> None:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from streamlog.codec.batch import Producer, scan
+from streamlog.codec.batch import Producer, ScannedBatch, scan
 from streamlog.codec.records import decode, encode_values
 from streamlog.errors import (
     AlreadyExists,
@@ -240,8 +240,13 @@ def batches_in(fetched: LogFetch) -> list[SeenBatch]:
             batch.header.base_sequence,
             tuple(int(bytes(value or b"-1")) for _, _, _, value, _ in decode(batch.view)),
         )
-        for batch in scan(b"".join(fetched.parts))
+        for batch in batches_of(fetched)
     ]
+
+
+def batches_of(fetched: LogFetch) -> list[ScannedBatch]:
+    """As they lie in the answer; their CRCs are checked."""
+    return scan(b"".join(fetched.parts))
 
 
 async def log_at_last(node: Node, opening: Any) -> AbstractLog:

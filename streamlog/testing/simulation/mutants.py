@@ -17,6 +17,7 @@ from streamlog.engine.group_commit import GroupCommit
 from streamlog.engine.kv_client import EngineKVClient
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.sequencer import Sequencer
+from streamlog.engine.staging import EngineStaging
 from streamlog.engine.uploader import Uploader
 from streamlog.format import wal_frame
 from streamlog.kvstore.interface import Compare, Operation, Put, ValueIs
@@ -26,8 +27,11 @@ from streamlog.metadata.compaction_tenure import OwnCompactionTenure
 from streamlog.metadata.fold_compaction import CompactionDraft
 from streamlog.metadata.garbage import Garbage
 from streamlog.metadata.keys import fence, id_block
+from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.object_ids import ObjectIds, window_ids
 from streamlog.metadata.record_sender import RecordSender
+from streamlog.metadata.staging import Staging
+from streamlog.model.staging import WriterState
 from streamlog.testing import torn_disk
 from streamlog.testing.simulation.kv import SimulationKV
 from streamlog.testing.simulation.world import WalMode
@@ -472,6 +476,55 @@ def _cas_is_put(patch: Patch) -> None:
     patch.set(EngineKVClient, "compare_and_set_kv", compare_and_set_kv)
 
 
+# Staged writes.
+
+
+def _staged_swept(patch: Patch) -> None:
+    def in_memory(self: Any, state: Any, object_id: int) -> Any:
+        if object_id in state.fold.staging.staged:
+            return None
+        return original(self, state, object_id)
+
+    original = patch.set(Lookup, "_in_memory", in_memory)
+
+
+def _place_forgotten(patch: Patch) -> None:
+    def rows(self: Staging, without: Any = ()) -> Any:
+        found = original(self, without)
+        found.attached = []
+        return found
+
+    original = patch.set(Staging, "rows", rows)
+
+
+def _commits_forgotten(patch: Patch) -> None:
+    patch.set(Staging, "last_epoch", lambda self, writer_id: -1)
+    patch.set(EngineStaging, "writer", lambda self, writer_id: WriterState())
+
+
+def _staged_before_stored(patch: Patch) -> None:
+    async def store(self: Any, *arguments: Any) -> Any:
+        engine, held = self._engine, []
+
+        class Later:
+            async def put(self, *call: Any, **settings: Any) -> None:
+                held.append((call, settings))
+
+        class Without:
+            def __getattr__(self, name: str) -> Any:
+                return Later() if name == "put" else getattr(engine, name)
+
+        stand_in = EngineStaging.__new__(EngineStaging)
+        stand_in.__dict__.update(self.__dict__)
+        stand_in._engine = Without()  # type: ignore[assignment]
+        found = await original(stand_in, *arguments)
+        for call, settings in held:
+            await engine.put.put(*call, **settings)
+        return found
+
+    original = patch.set(EngineStaging, "_store", store)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no fence compare",
@@ -655,6 +708,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "producer states are forgotten by a restart",
         "disk",
         _producers_not_restored,
+    ),
+    Mutant(
+        "staged objects swept",
+        "what an ended tenure staged is taken for its orphan",
+        "object",
+        _staged_swept,
+    ),
+    Mutant(
+        "place forgotten",
+        "a checkpoint does not say where objects were attached",
+        "object",
+        _place_forgotten,
+        is_quick=True,
+    ),
+    Mutant(
+        "commits forgotten",
+        "an epoch that was committed is committed again",
+        "disk",
+        _commits_forgotten,
+        is_quick=True,
+    ),
+    Mutant(
+        "staged before stored",
+        "an object is staged before its PUT is done",
+        "object",
+        _staged_before_stored,
     ),
     Mutant("cas is put", "compare-and-set does not compare", "object", _cas_is_put),
 )

@@ -21,6 +21,7 @@ from streamlog.engine.config import (
     StreamEngineConfig,
     UploadConfig,
 )
+from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import Fenced, StreamlogError
 from streamlog.log.config import LogConfig
 from streamlog.metadata.config import MetadataConfig
@@ -61,6 +62,7 @@ NODE_CONFIG = StreamEngineConfig(
         spec_bytes_max=64 * KIB,
     ),
     wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=64 * KIB),
+    staging=StagingConfig(expiry_ms=40_000, sweep_interval_ms=1_000),
     metadata=MetadataConfig(
         put_window=8,
         checkpoint_interval_ms=1_500,

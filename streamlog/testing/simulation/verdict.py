@@ -14,6 +14,9 @@ A stream:
 A partition with one idempotent producer: every batch that was sent is there exactly once, in order,
 at the offset that was acknowledged; what a consumer read at an offset is there for ever.
 
+Staged writes: of the lists that were committed under an epoch exactly one is there, whole, in every
+partition and in order; of what was never committed nothing; an epoch comes after the one before it.
+
 A register: there is an order of its operations, each between its call and its answer, in which
 every answer is right. An operation without an answer took effect once, later, or never.
 """
@@ -249,6 +252,130 @@ class PartitionModel:
         for seen in self.seen.values():
             if seen.base_offset + len(seen.values) > start and seen.base_offset not in offsets:
                 raise Violation(f"{self.name}: {seen} was seen and has gone")
+
+
+@dataclass
+class StagedModel:
+    """What a job staged and committed, what others appended beside it, and what was seen.
+
+    Values are never used twice; an object's are listed by partition.
+    """
+
+    name: str
+    partitions: int
+    objects: dict[int, dict[int, list[bytes]]] = field(default_factory=dict)
+    offered: dict[int, list[list[int]]] = field(default_factory=dict)
+    """By epoch: the lists of objects that a commit was asked for with."""
+    chosen: dict[int, list[int]] = field(default_factory=dict)
+    """Where the job was told that its own list was committed."""
+    places: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By epoch: first offset in each partition, as told."""
+    next_epoch: int = 0
+    seen: list[dict[int, bytes]] = field(default_factory=list)
+    sent: list[set[bytes]] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seen = [{} for _ in range(self.partitions)]
+        self.sent = [set() for _ in range(self.partitions)]
+        self.end = [0] * self.partitions
+
+    def staged(self, object_id: int, values: dict[int, list[bytes]]) -> None:
+        if object_id in self.objects:
+            raise Violation(f"{self.name}: object {object_id} is staged twice")
+        self.objects[object_id] = values
+
+    def asked(self, epoch: int, object_ids: list[int]) -> None:
+        self.offered.setdefault(epoch, []).append(object_ids)
+
+    def told(self, epoch: int, object_ids: list[int]) -> None:
+        """This very list was committed."""
+        known = self.chosen.setdefault(epoch, object_ids)
+        if known != object_ids:
+            raise Violation(f"{self.name}: epoch {epoch} is {known} and {object_ids}")
+
+    def confirmed(self, epoch: int, places: dict[int, int]) -> None:
+        """`places`: first offset by partition; empty where it was not told."""
+        if places:
+            known = self.places.setdefault(epoch, places)
+            if known != places:
+                raise Violation(f"{self.name}: epoch {epoch} was at {known}, then at {places}")
+        self.next_epoch = max(self.next_epoch, epoch + 1)
+
+    def appended(self, partition: int, value: bytes) -> None:
+        self.sent[partition].add(value)
+
+    def acknowledged(self, partition: int, offset: int, value: bytes) -> None:
+        self.read(partition, offset, value)
+
+    def read(self, partition: int, offset: int, value: bytes) -> None:
+        known = self.seen[partition].setdefault(offset, value)
+        if known != value:
+            raise Violation(f"{self.name}-{partition}: {value!r} at {offset}, where {known!r} was")
+
+    def ends(self, partition: int, end: int) -> None:
+        """Everything below `end` was read just now."""
+        self.end[partition] = end
+
+    def finish(self) -> None:
+        """All was read after all faults were over."""
+        for partition, seen in enumerate(self.seen):
+            if sorted(seen) != list(range(self.end[partition])):
+                raise Violation(
+                    f"{self.name}-{partition}: {max(seen, default=-1)} was seen and "
+                    f"has gone: it ends at {self.end[partition]}"
+                )
+            values = list(seen.values())
+            if len(set(values)) != len(values):
+                twice = sorted({v for v in values if values.count(v) > 1})
+                raise Violation(f"{self.name}-{partition}: {twice[:5]} are there twice")
+        at = [0] * self.partitions
+        committed: set[bytes] = set()
+        for epoch in range(max(self.offered, default=-1) + 1):
+            lists = self.offered.get(epoch, [])
+            if epoch in self.chosen:
+                lists = [self.chosen[epoch]]
+            found = [one for one in lists if self._is_there(one)]
+            if not found and epoch < self.next_epoch:
+                raise Violation(
+                    f"{self.name}: epoch {epoch} was confirmed, none of {lists} is there"
+                )
+            for one in found[:1]:
+                for partition in range(self.partitions):
+                    own = self._values(one, partition)
+                    committed.update(own)
+                    at[partition] = self._check_run(epoch, partition, own, at[partition])
+        for partition, seen in enumerate(self.seen):
+            strange = set(seen.values()) - committed - self.sent[partition]
+            if strange:
+                raise Violation(
+                    f"{self.name}-{partition}: {sorted(strange)[:5]} were never committed"
+                )
+
+    def _values(self, object_ids: list[int], partition: int) -> list[bytes]:
+        return [v for i in object_ids for v in self.objects[i].get(partition, ())]
+
+    def _is_there(self, object_ids: list[int]) -> bool:
+        """Whole: a list of which a part alone is there shows as never committed, or as missing."""
+        return all(
+            set(self._values(object_ids, partition)) <= set(self.seen[partition].values())
+            for partition in range(self.partitions)
+        )
+
+    def _check_run(self, epoch: int, partition: int, values: list[bytes], after: int) -> int:
+        """The values follow one another, behind the epoch before; where they end."""
+        if not values:
+            return after
+        offsets = {value: offset for offset, value in self.seen[partition].items()}
+        start = offsets[values[0]]
+        run = [self.seen[partition].get(start + n) for n in range(len(values))]
+        told = self.places.get(epoch, {}).get(partition, start)
+        if run != values or start < after or told != start:
+            raise Violation(
+                f"{self.name}-{partition}: epoch {epoch} is {run} at {start} (told: {told}), after "
+                f"{after}; it was {values}"
+            )
+        return start + len(values)
 
 
 @dataclass
