@@ -20,7 +20,8 @@ from streamlog.metadata.interface import ObjectRow
 from streamlog.metadata.overlay import FoundRange
 from streamlog.model.located import LocatedRun, ObjectTable
 
-PART_RANGES = 32_768
+PART_RANGES = 8192
+"""A message of so many takes about 1 ms to make."""
 SECTIONS_AHEAD = 1024
 """Looked at when blocks are read ahead."""
 LOOKED_UP_MAX = 1000

@@ -14,9 +14,11 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from streamlog.errors import Corrupt, Invalid, ObjectNotFound, StreamlogError
+from streamlog.errors import Corrupt, Invalid, ObjectNotFound
 from streamlog.format.object_block import BlockRow, decode_payload
 from streamlog.format.object_index import ObjectIndex, decode_index
 from streamlog.format.rows import ObjectRow, Placement
@@ -110,10 +112,6 @@ class _Get(NamedTuple):
     data: asyncio.Task[Buffer]
 
 
-_Item = _Get | Visit | StreamlogError | None
-"""A Visit: its object is gone. None: the end."""
-
-
 class ObjectReader:
     """Reads one task's pieces; iterate `chunks` once."""
 
@@ -123,7 +121,9 @@ class ObjectReader:
         self._plan = plan
         self._room = BYTES_AHEAD
         self._has_room = asyncio.Event()
-        self._items: asyncio.Queue[_Item] = asyncio.Queue(VISITS_AHEAD)
+        self._items: asyncio.Queue[_Get | Visit] = asyncio.Queue(VISITS_AHEAD)
+        """A Visit: its object is gone."""
+        self._gets: set[asyncio.Task[Buffer]] = set()
 
     def chunks(self) -> Iterator[Chunk | ServicePiece]:
         """In order; a ServicePiece stands for what was in an object that is gone.
@@ -133,27 +133,58 @@ class ObjectReader:
         producing = self._worker.run(self._start())
         try:
             while True:
-                item = self._worker.run(self._items.get())
+                item = self._worker.run(self._next(producing))
                 if item is None:
                     return
-                if isinstance(item, StreamlogError):
-                    raise item
                 if isinstance(item, Visit):
                     yield from self._gone(item)
                     continue
-                data = self._worker.run(_done(item.data))
-                self._worker.call(self._give_back, item.length)
+                try:
+                    data = self._worker.run(_done(item.data))
+                except ObjectNotFound:
+                    yield from self._gone_blocks(item)
+                    continue
+                finally:
+                    self._worker.call(self._give_back, item.length)
                 yield from self._chunks_of(item, data)
         finally:
-            self._worker.call(producing.cancel)
+            self._worker.call(self._stop, producing)
+
+    def _stop(self, producing: asyncio.Task[None]) -> None:
+        """Nobody will take what is still under way."""
+        producing.cancel()
+        for get in self._gets:
+            get.cancel()
 
     async def _start(self) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._produce())
+
+    async def _next(self, producing: asyncio.Task[None]) -> _Get | Visit | None:
+        """What was produced is handed out before the error that ended it; None: the end."""
+        while True:
+            if self._items.empty() and producing.done():
+                producing.result()
+                return None
+            getting = asyncio.get_running_loop().create_task(self._items.get())
+            await asyncio.wait((getting, producing), return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                return getting.result()
+            getting.cancel()
 
     def _gone(self, visit: Visit) -> Iterator[ServicePiece]:
         for part in visit.parts:
             piece = self._plan.pieces[part.piece]
             yield ServicePiece(piece.topic, piece.partition, part.start, part.end, 0)
+
+    def _gone_blocks(self, item: _Get) -> Iterator[ServicePiece]:
+        """The object went after its index was read."""
+        for part, blocks in groupby(item.blocks, key=itemgetter(1)):
+            piece = self._plan.pieces[part.piece]
+            assert isinstance(piece, StorePiece)
+            rows = [block for block, _ in blocks]
+            start = max(part.start, rows[0].start - piece.shift)
+            end = min(part.end, rows[-1].end - piece.shift)
+            yield ServicePiece(piece.topic, piece.partition, start, end, 0)
 
     # on the loop's thread
 
@@ -161,7 +192,6 @@ class ObjectReader:
         indexes: deque[tuple[Visit, asyncio.Task[tuple[ObjectIndex, memoryview | None]]]] = deque()
         loop = asyncio.get_running_loop()
         source = visits(self._plan)
-        gets: list[asyncio.Task[Buffer]] = []
         try:
             while True:
                 while len(indexes) < VISITS_AHEAD:
@@ -169,6 +199,7 @@ class ObjectReader:
                     if visit is None:
                         break
                     indexes.append((visit, loop.create_task(self._index(visit.row))))
+                    indexes[-1][1].add_done_callback(_seen)
                 if not indexes:
                     break
                 visit, loading = indexes.popleft()
@@ -184,20 +215,16 @@ class ObjectReader:
                     await self._take_room(length)
                     view = None if body is None else body[start : start + length]
                     data = loop.create_task(self._get(key, start, length, view))
-                    gets.append(data)
+                    self._gets.add(data)
+                    data.add_done_callback(self._ended)
                     await self._items.put(_Get(key, start, length, blocks, data))
-                gets = [one for one in gets if not one.done()]
-        except StreamlogError as error:
-            await self._items.put(error)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the task's thread waits for an item
-            await self._items.put(Invalid(f"a bug in the reader: {error!r}"))
-        else:
-            await self._items.put(None)
         finally:
             for _, loading in indexes:
                 loading.cancel()
+
+    def _ended(self, get: asyncio.Task[Buffer]) -> None:
+        self._gets.discard(get)
+        _seen(get)
 
     async def _take_room(self, length: int) -> None:
         """A GET larger than all room goes alone."""
@@ -281,6 +308,12 @@ class ObjectReader:
                 joined = payloads[0] if len(payloads) == 1 else b"".join(payloads)
                 yield Chunk(piece.topic, piece.partition, part.start, part.end, joined)
                 payloads = []
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """What failed behind an earlier failure is nobody's to hear of."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _done(task: asyncio.Task[Buffer]) -> Buffer:

@@ -21,17 +21,22 @@ from streamlog.errors import (
     Corrupt,
     DataInUse,
     ForeignCluster,
+    ObjectNotFound,
     StoreUnavailable,
     StreamlogError,
     WalPending,
 )
 from streamlog.model.located import ObjectTable
+from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.runtime.buffers import Buffer
 from streamlog.spark import worker
 from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
-from streamlog.spark.plan_types import ReadPlace, StorePiece
+from streamlog.spark.object_read import Chunk, ObjectReader
+from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece
 from streamlog.spark.session import Planned
+from streamlog.spark.task import read_task
 from tests.spark.reading import SCHEMA, carry_out, consumed, plan, produce, read, rows, uploaded
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests
@@ -178,8 +183,6 @@ def test_few_columns_in_any_order(node: NodeProcess, new_topic: NewTopic) -> Non
 
 
 def _batches(task: object, planned: Planned, schema: pa.Schema) -> list[pa.RecordBatch]:
-    from streamlog.spark.task import read_task
-
     return list(read_task(task, planned.place, schema))  # type: ignore[arg-type]
 
 
@@ -377,3 +380,51 @@ def _until(holds: Callable[[], bool]) -> None:
     ends_at = time.monotonic() + 150
     while not holds():
         assert time.monotonic() < ends_at
+
+
+def test_an_object_that_goes_between_its_index_and_its_blocks(
+    node: NodeProcess, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    # Larger than what is read whole, in several blocks.
+    for _ in range(2):
+        produce(node.server, topic, [(0, b"%d" % n * 40_000) for n in range(60)], linger_ms=200)
+    expected = consumed(node.server, topic, 1)
+    planned = plan(server=node.server, subscribe=topic)
+    (task,) = planned.plan.tasks
+    store = worker.worker().store(planned.place.store_url or "", planned.place.cluster_id)
+    found: list[Chunk | ServicePiece] = list(
+        ObjectReader(worker.worker(), _Forgetful(store), task).chunks()
+    )
+    assert any(isinstance(one, ServicePiece) for one in found)
+    starts = [one.start for one in found if isinstance(one, ServicePiece)]
+    assert starts == sorted(starts)
+    pieces = [one for one in found if isinstance(one, ServicePiece)]
+    covered = {n for one in pieces for n in range(one.start, one.end)}
+    covered |= {n for one in found if isinstance(one, Chunk) for n in range(one.start, one.end)}
+    assert covered == {row[2] for row in expected}
+
+
+class _Forgetful:
+    """A store in which blocks are gone, and indexes are not."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        data = await self._store.get(key, start, length)
+        if bytes(data[:4]) == b"SLBK":
+            raise ObjectNotFound(f"{key} is gone", object_key=key)
+        return data
+
+
+def test_a_reader_that_is_left_early(node: NodeProcess, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    for _ in range(4):
+        produce(node.server, topic, _values(50, 1))
+    planned = plan(server=node.server, subscribe=topic)
+    (task,) = planned.plan.tasks
+    batches = read_task(task, planned.place, SCHEMA)
+    next(batches)
+    batches.close()
+    assert carry_out(planned).num_rows == 200

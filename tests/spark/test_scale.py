@@ -1,4 +1,4 @@
-"""A plan over a million objects: memory and requests. For its time see docs/benchmarks.md."""
+"""A plan over a million objects: memory and requests. For its time see docs/spark.md."""
 
 from __future__ import annotations
 

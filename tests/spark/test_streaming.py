@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamlog.client import Admin
 from streamlog.errors import Corrupt, UnknownTopicOrPartition, UnsupportedVersion
 from streamlog.spark import streaming
 from streamlog.spark.errors import DataLost
@@ -14,6 +16,8 @@ from streamlog.spark.offsets import decode_offsets, encode_offsets
 from streamlog.spark.options import parse_read_options
 from streamlog.spark.streaming import StreamPlanner, limited
 from tests.spark.fake_cluster import FakeCluster
+from tests.spark.reading import carry_out, produce
+from tests.support.node import NodeProcess
 
 
 def _planner(monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster, **given: str) -> StreamPlanner:
@@ -166,3 +170,34 @@ def test_a_pin_lasts_until_the_next_plan_and_ends_with_the_query(
 def test_a_topic_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="there is no t"):
         _planner(monkeypatch, FakeCluster({("u", 0): (0, 1)})).initial()
+
+
+def test_a_stream_over_topics_at_rest_lets_a_node_run_in_between(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    options = parse_read_options(
+        {
+            "store": f"local://{data}/objects",
+            "meta": f"rocksdb://{data}/meta",
+            "subscribe": "t",
+            "startingOffsets": "earliest",
+        },
+        streaming=True,
+    )
+    planner = StreamPlanner(options)
+    at: dict[str, Any] | None = None
+    for round_ in range(2):
+        with NodeProcess(data, wal="object") as node:
+            with Admin(node.server) as admin:
+                if not round_:
+                    admin.create_topic("t", 1)
+            produce(node.server, "t", [(0, b"x")] * 10)
+        at = planner.initial() if at is None else at
+        end = planner.latest(at, None)
+        assert end == _offsets(t0=10 * (round_ + 1))
+        planned = planner.plan(at, end)
+        planner.let_go()
+        assert carry_out(planned).column("offset").to_pylist() == list(
+            range(10 * round_, 10 * round_ + 10)
+        )
+        at = end
+    planner.close()
