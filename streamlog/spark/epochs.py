@@ -1,0 +1,92 @@
+"""The driver's part of a write: one commit for each epoch, and what is done when it fails.
+
+1. An epoch is committed once, whoever repeats it: a lost answer, a replayed batch, a second driver.
+2. What a repetition staged is dropped; it was never visible.
+3. A query replays its last batch and no earlier one. An epoch below the writer's last means that
+   the checkpoint is another one, or that two queries share a writer id: EpochPassed, for to go on
+   would lose records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from streamlog.client.staging import StagedCommit, StagedObject, WriterStatus
+from streamlog.errors import StreamlogError
+from streamlog.spark.errors import EpochPassed
+
+log = logging.getLogger(__name__)
+
+
+class EpochWriter(Protocol):
+    """What is asked of `StagedWriter`."""
+
+    writer_id: str
+
+    def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit: ...
+
+    def status(self) -> WriterStatus: ...
+
+    def abort(self, objects: Iterable[StagedObject]) -> int: ...
+
+
+def commit_epoch(
+    writer: EpochWriter, epoch: int, objects: Sequence[StagedObject]
+) -> StagedCommit | None:
+    """All objects are visible on return, or those of an earlier commit of the epoch are.
+
+    None: there was nothing to commit. Errors: EpochPassed; StagedNotFound (expired), Conflict;
+    OutcomeUnknown: repeat it with the same epoch.
+    """
+    if not objects:
+        return None
+    found = writer.commit(epoch, objects)
+    if not found.was_committed:
+        return found
+    last = writer.status().last_epoch
+    _drop(writer, objects)
+    if last is not None and last > epoch:
+        raise EpochPassed(
+            f"writer {writer.writer_id} has committed epoch {last}, and now {epoch} comes. Either "
+            "the query's checkpoint was lost or put back: give it a new writerId; or two queries "
+            "write with this writerId: give each its own. Nothing was written",
+            writer_id=writer.writer_id,
+            epoch=epoch,
+            last_epoch=last,
+        )
+    log.warning(
+        "epoch %d of writer %s had been committed before; it was not written again",
+        epoch,
+        writer.writer_id,
+    )
+    return found
+
+
+def abort_epoch(writer: EpochWriter, epoch: int, objects: Sequence[StagedObject]) -> bool:
+    """Drops what is not committed. True: the epoch is, by a commit whose answer was lost.
+
+    Errors: Unavailable, OutcomeUnknown: what is left expires.
+    """
+    if not objects:
+        return False
+    last = writer.status().last_epoch
+    dropped = writer.abort(objects)
+    is_committed = last is not None and last >= epoch
+    if is_committed:
+        log.warning(
+            "epoch %d of writer %s is committed, though this write failed: its records are there",
+            epoch,
+            writer.writer_id,
+        )
+    log.info("%d of %d staged objects were dropped", dropped, len(objects))
+    return is_committed
+
+
+def _drop(writer: EpochWriter, objects: Sequence[StagedObject]) -> None:
+    """Those of them that are not committed; they would expire."""
+    try:
+        writer.abort(objects)
+    except StreamlogError as error:
+        log.warning("up to %d staged objects are left to expire: %s", len(objects), error)

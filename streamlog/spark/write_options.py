@@ -1,0 +1,84 @@
+"""Options of `df.write.format("streamlog")` and `writeStream`: those of Spark's Kafka sink, and
+ours. Spark hands them over in lower case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamlog.client.settings import COMPRESSIONS
+from streamlog.codec.batch import Compression
+from streamlog.spark.options import OptionValues
+
+BATCH_BYTES_DEFAULT = 64 << 10
+BATCH_BYTES_MIN = 512
+TIMEOUT_MS_DEFAULT = 120_000
+WRITER_ID_BYTES_MAX = 200
+
+WRITE_OPTIONS = {
+    "server": "host:port of a node",
+    "topic": "the topic of all rows; without it, the column topic",
+    "compression": "none, gzip, snappy, lz4 or zstd",
+    "batchBytes": "bytes of a record batch at most, before compression",
+    "writerId": "who writes; the same for all runs that together must write once",
+    "writerEpoch": "of a batch write with writerId: which of its writes this is, rising",
+    "timeoutMs": "how long a call to a node that is not there is repeated",
+    "stagedTtlMs": "how long staged records are kept when nothing commits them",
+}
+"""Names as people write them, with what they take."""
+_READ_ALONE = ("store", "meta", "readMode")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Checked options of a batch or streaming write; holds no secrets."""
+
+    server: str
+    topic: str | None = None
+    compression: Compression = Compression.NONE
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    writer_id: str | None = None
+    """None: one for each batch write, the query's for a stream."""
+    writer_epoch: int = 0
+    """Of a batch write."""
+    timeout_ms: int = TIMEOUT_MS_DEFAULT
+    staged_ttl_ms: int = 0
+    """0: as the node says, a day by default."""
+    checkpoint: str | None = None
+    """Where a stream's query has its checkpoint, as it was given to Spark."""
+
+
+def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Errors: InvalidConfig, which names the option."""
+    options = OptionValues(given, (*WRITE_OPTIONS, *_READ_ALONE, "checkpointLocation"))
+    options.check_known()
+    for name in _READ_ALONE:
+        if options.has(name):
+            options.refuse(name, "is for reading; writes go through a node: give server")
+    server = options.text("server")
+    if server is None:
+        options.refuse("server", "is missing: writes go through a node")
+    if not re.fullmatch(r"[^\s/]+:\d+", server):
+        options.refuse("server", f"is {server!r}, not host:port such as 127.0.0.1:9644")
+    writer_id = options.text("writerId")
+    if writer_id is not None and len(writer_id.encode()) > WRITER_ID_BYTES_MAX:
+        options.refuse("writerId", f"is longer than {WRITER_ID_BYTES_MAX} bytes")
+    if options.has("writerEpoch"):
+        if streaming:
+            options.refuse("writerEpoch", "is for batch writes; a stream's epochs are its batches")
+        if writer_id is None:
+            options.refuse("writerEpoch", "needs writerId")
+    compression = options.choice("compression", tuple(COMPRESSIONS), "none")
+    return WriteOptions(
+        server=server,
+        topic=options.text("topic"),
+        compression=COMPRESSIONS[compression],
+        batch_bytes=options.number("batchBytes", BATCH_BYTES_MIN, 1 << 30) or BATCH_BYTES_DEFAULT,
+        writer_id=writer_id,
+        writer_epoch=options.number("writerEpoch", 0) or 0,
+        timeout_ms=options.number("timeoutMs", 1) or TIMEOUT_MS_DEFAULT,
+        staged_ttl_ms=options.number("stagedTtlMs", 1000) or 0,
+        checkpoint=options.text("checkpointLocation"),
+    )
