@@ -30,6 +30,7 @@ from streamlog.log.staged_logs import (
 )
 from streamlog.runtime.buffers import join
 from streamlog.wiring import OpenEngine
+from tests.compaction.test_end_to_end import CONFIG
 from tests.engine.harness import error_of, until
 from tests.engine.test_staging import MODES, Site, WalMode, run
 
@@ -303,5 +304,29 @@ def test_a_commit_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
             await until(lambda: log.high_watermark == 1)
             assert (await staged_of(engine).commit("w", 0, [entry(found)])).was_committed
             assert await contents(log) == numbered(b"a")
+
+    run(scenario)
+
+
+def test_compaction_writes_attached_batches_out_placed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, "object", CONFIG)
+        async with site.open() as engine:
+            partitions = await topic(engine, 2)
+            logs = [await engine.logs.log(one) for one in partitions]
+            expected: list[bytes] = []
+            for n in range(30):
+                value = b"%d-" % n * 50
+                await produce(logs[0], value)
+                found = await stage(engine, str(n), dict.fromkeys(partitions, encoded([value] * 3)))
+                await staged_of(engine).commit("w", n, [entry(found)])
+                expected += [value] * 4
+            await until(lambda: len(engine.metadata.staging.attached) < 8)
+            assert await contents(logs[0]) == numbered(*expected)
+            assert len(await contents(logs[1])) == 90
+        # The bytes themselves have their places now, whatever the metadata says of the rest.
+        async with site.open() as engine:
+            log = await engine.logs.log(partitions[0])
+            assert await contents(log) == numbered(*expected)
 
     run(scenario)
