@@ -12,11 +12,13 @@ from streamlog.codec.batch import LOG_APPEND_TIME, scan
 from streamlog.codec.records import BatchBuilder, Producer, decode
 from streamlog.errors import (
     Conflict,
+    Fenced,
     InvalidRecord,
     MessageTooLarge,
     OffsetOutOfRange,
     StagedNotFound,
     StoreUnavailable,
+    Unavailable,
     UnknownTopicOrPartition,
 )
 from streamlog.log.abstract import AbstractLog, Isolation, TopicPartition
@@ -33,6 +35,7 @@ from streamlog.wiring import OpenEngine
 from tests.compaction.test_end_to_end import CONFIG
 from tests.engine.harness import error_of, until
 from tests.engine.test_staging import MODES, Site, WalMode, run
+from tests.repair.cluster import Cluster
 
 NOW_MS = 1_700_000_000_000
 
@@ -328,5 +331,25 @@ def test_compaction_writes_attached_batches_out_placed(tmp_path: Path) -> None:
         async with site.open() as engine:
             log = await engine.logs.log(partitions[0])
             assert await contents(log) == numbered(*expected)
+
+    run(scenario)
+
+
+def test_a_zombie_commits_nothing_and_its_successor_does() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(1, crash=True) as zombie, cluster.node(2) as other:
+            partitions = await topic(zombie, 3)
+            logs = [await zombie.logs.log(one) for one in partitions]
+            await produce(logs[0], b"first")
+            found = await stage(zombie, "1", {one: encoded([b"v"]) for one in partitions})
+            await other.metadata.seal(zombie.metadata.tenure, even_if_alive=True)
+            await other.metadata.take_over(zombie.metadata.tenure)
+            error = await error_of(staged_of(zombie).commit("w", 0, [entry(found)]))
+            assert isinstance(error, Fenced | Unavailable), repr(error)
+            committed = await staged_of(other).commit("w", 0, [entry(found)])
+            assert [part.start_offset for part in committed.parts] == [1, 0, 0]
+            assert await contents(await other.logs.log(partitions[0])) == numbered(b"first", b"v")
+            assert (await staged_of(other).status("w")).last_epoch == 0
 
     run(scenario)
