@@ -371,6 +371,7 @@ def test_hostile_columns_are_the_same_to_both(data):
 
 
 @each_twin
+@settings(deadline=None)
 @given(keys=st.lists(nullable, max_size=20), partitions=st.integers(1, 50))
 def test_partitions_of_a_column_are_those_of_the_client(twin, keys, partitions):
     found = memoryview(twin.key_partitions(binary(keys), len(keys), partitions)).cast("i").tolist()

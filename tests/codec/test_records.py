@@ -32,6 +32,7 @@ headers = st.lists(st.tuples(st.text(max_size=8), nullable), max_size=3)
 record = st.tuples(st.integers(0, 1 << 42), nullable, nullable, headers)
 
 
+@settings(deadline=None)
 @given(st.lists(record, min_size=1, max_size=30), st.sampled_from(CODECS))
 def test_round_trip_agrees_with_the_plain_decoder(records, codec):
     stamps, keys, values, head = (list(column) for column in zip(*records, strict=True))
@@ -148,7 +149,7 @@ def outcome(function, data):
         return "refused"
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_hostile_records_with_a_valid_crc(data):
     """Both decoders refuse, or both read the same; ours checks the offsets as well."""
@@ -168,6 +169,7 @@ def test_hostile_records_with_a_valid_crc(data):
         ]
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=0, max_size=60), st.integers(-3, 1 << 31 - 1), st.sampled_from(range(8)))
 def test_noise_behind_a_valid_header(noise, count, codec):
     header = struct.pack(

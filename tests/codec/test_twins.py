@@ -269,6 +269,7 @@ def test_scans_are_the_same(run, verify, data):
         assert all(type(one.header) is BatchHeader for one in found)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.integers(1, 1 << 31))
 def test_hashes_are_the_same(key, partitions):
     expected = (same(lambda twin: twin.murmur2(key)) & 0x7FFFFFFF) % partitions
@@ -281,7 +282,7 @@ def test_hashes_are_the_same(key, partitions):
 
 
 @needs_native
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 40_000), st.integers(0, 9), st.integers(0, (1 << 32) - 1))
 def test_checksums_are_the_same_by_instruction_and_by_table(size, skew, previous):
     data = memoryview(bytes(range(256)) * 160)[skew : skew + size]
@@ -294,6 +295,7 @@ def test_checksums_are_the_same_by_instruction_and_by_table(size, skew, previous
     assert _native.crc32c(b"123456789") == 0xE3069283, "the check value of CRC-32C"
 
 
+@settings(deadline=None)
 @given(nullable, nullable, headers)
 def test_the_bound_of_a_record_holds(key, value, pairs):
     writer = pure_writer.RecordWriter(0)

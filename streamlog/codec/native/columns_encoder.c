@@ -183,14 +183,16 @@ static int64_t floor_ms(int64_t microseconds) {
     return microseconds % 1000 < 0 ? milliseconds - 1 : milliseconds;
 }
 
+/* About what `total` records will take; right when they are all of the columns', and no headers. */
 static int64_t bytes_hint(const Encoder *self, int64_t total) {
-    if (self->rows.is_held)
-        return 0;
-    int64_t hint = 24 * total + HEADER_BYTES;
+    int64_t data = 0, share = total < self->count ? total : self->count;
     if (self->keys.is_there)
-        hint += self->keys.data.buffer.len;
+        data += self->keys.data.buffer.len;
     if (self->values.is_there)
-        hint += self->values.data.buffer.len;
+        data += self->values.data.buffer.len;
+    int64_t hint = 24 * total + HEADER_BYTES;
+    if (self->count > 0)
+        hint += (int64_t)((double)data * (double)share / (double)self->count);
     return hint + hint / self->batch_bytes * HEADER_BYTES;
 }
 
