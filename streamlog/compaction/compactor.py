@@ -3,8 +3,8 @@
 1. Fresh objects go first, also between the specs of a long merge: they are the ones that pile up.
 2. A merge too large for one spec is done stream by stream; each spec is planned anew from what
    lives then, so that trims, takeovers and restarts in between need no care.
-3. What fails is looked at again at the next tick. A damaged or missing input is left alone from
-   then on, with an error in the log: fsck finds out what it cost.
+3. What fails is looked at again at the next tick. A damaged or missing input is left alone for a
+   time, with an error in the log: fsck finds out what it cost.
 4. A job that did not come to its commit leaves orphans, which the node sweeps.
 """
 
@@ -34,6 +34,7 @@ from streamlog.compaction.planner import (
     tier_of,
 )
 from streamlog.compaction.planning import PlanRequest
+from streamlog.compaction.quarantine import Quarantine
 from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job
 from streamlog.errors import (
     Conflict,
@@ -124,7 +125,7 @@ class Compactor:
         """Sets of objects that gained nothing, by the time until which they are left alone."""
         self._forgotten = 0
         """Such sets that had to give way to others before their time."""
-        self._quarantine: set[int] = set()
+        self._quarantine = Quarantine(clock)
         self._replaced: dict[int, float] = {}
         """Inputs by the time until which they are not looked at."""
         self._missed: dict[int, int] = {}
@@ -200,7 +201,10 @@ class Compactor:
         busy = frozenset[int]().union(*(merge.ids for merge in self._merges))
         # Such a set can only stay as it is: the catalog has room for others in its place.
         full = (ids for ids in self._futile if len(ids) >= INPUTS_MAX)
-        candidates = await self._catalog.look(self._quarantine.union(self._replaced, *full))
+        await self._forget_dead_suspects()
+        resting = self._quarantine.resting
+        self._metrics.quarantined.set(len(resting))
+        candidates = await self._catalog.look(resting.union(self._replaced, *full))
         self._show()
         free = [one for one in candidates if one.row.object_id not in busy]
         choice = choose(free, self._config, self._futile)
@@ -295,6 +299,7 @@ class Compactor:
         inputs = [one.row.object_id for one in spec.inputs]
         outputs = await self._offload.run(Lane.CPU, outcome.outputs, spec)
         await self._commit(tenure, Replacement(spec.point, inputs, outputs))
+        self._trust(inputs)
         self._metrics.specs.labels("committed").inc()
         self._metrics.inputs.inc(len(inputs))
         self._metrics.outputs.inc(len(ids))
@@ -366,13 +371,25 @@ class Compactor:
             self._missed[object_id] = self._missed.get(object_id, 0) + 1
             if self._missed[object_id] < MISSED_MAX:
                 return
-        self._quarantine.add(object_id)
-        self._metrics.quarantined.set(len(self._quarantine))
+        rest_s = self._quarantine.add(object_id)
+        self._metrics.quarantined.set(len(self._quarantine.resting))
         log.error(
-            "compaction leaves an object alone from now on: %s",
+            "compaction leaves an object alone for %.0f minutes: %s",
+            rest_s / 60,
             error,
             extra={"object_id": object_id, **error.fields},
         )
+
+    async def _forget_dead_suspects(self) -> None:
+        """Those that live are tried again, once their time has come."""
+        for object_id in self._quarantine.due:
+            if await self._metadata.object(object_id) is None:
+                self._trust([object_id])
+
+    def _trust(self, object_ids: Sequence[int]) -> None:
+        self._quarantine.clear(object_ids)
+        for object_id in object_ids:
+            self._missed.pop(object_id, None)
 
     def _give_up(self, merge: _Merge) -> None:
         """The same inputs alone are not tried again for a time: more of them may die."""

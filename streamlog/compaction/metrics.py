@@ -53,7 +53,7 @@ class CompactionMetrics:
         )
         self.quarantined = Gauge(
             "streamlog_compaction_quarantined_objects",
-            "Damaged or missing objects that compaction leaves alone; see the error log.",
+            "Damaged or missing objects that compaction leaves alone now; see the error log.",
             registry=registry,
         )
         self.running = Gauge(

@@ -7,6 +7,8 @@
    tiers.
 3. In a merge, streams with much data get objects of their own; all others go together, sorted, so
    that each one's part is one piece.
+   No output is larger than object_bytes_max, but for what one input holds of a stream in one piece;
+   so a spec takes no more than its outputs hold, of one stream alone as many inputs as that.
 4. Settled objects are touched again only when most of their bytes are dead.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
@@ -46,7 +48,9 @@ REST_MAX = 240
 REST_PARTS_MAX = 1_500_000
 """Their parts: some 100 MiB while the merge is planned."""
 _PIECES = 15
-"""Outputs that the size of a spec alone makes; twice as many where large parts do not pack well."""
+"""Outputs that the size of a spec alone makes, at most; twice as many where large parts do not pack
+well.
+"""
 _OWNERS_MAX = OUTPUTS_MAX - 2 * _PIECES - 2
 """Streams with objects of their own in a spec."""
 
@@ -273,13 +277,21 @@ def plan(
     `is_reclaiming`: inputs are mostly dead, so that to rewrite them is a gain in itself.
     """
     chosen: list[_Run] = []
-    rows = owners = 0
+    rows = owners = size_bytes = 0
+    room = min(config.spec_bytes_max, _PIECES * config.object_bytes_max)
     next_stream = None if end == STREAM_END else end
     for stream_id, group in groupby(_runs(inputs), key=attrgetter("stream_id")):
         runs = list(group)
         rows += sum(run.rows for run in runs)
         owners += any(run.size_bytes >= config.stream_object_bytes_min for run in runs)
-        if rows > OUTPUT_ROWS_MAX or owners > _OWNERS_MAX:
+        size_bytes += sum(run.size_bytes for run in runs)
+        if size_bytes > room and not chosen:
+            # What is left out stays where it is: the next look at its objects finds it.
+            cut, next_stream = _first_inputs(runs, room), stream_id + 1
+            if sum(run.rows for run in cut) <= OUTPUT_ROWS_MAX:
+                chosen = cut
+            break
+        if rows > OUTPUT_ROWS_MAX or owners > _OWNERS_MAX or size_bytes > room:
             # One stream alone never gets here but with thousands of epochs: it is left as it is.
             next_stream = stream_id if chosen else stream_id + 1
             break
@@ -315,10 +327,31 @@ def _used(
     ]
 
 
+def _first_inputs(runs: Sequence[_Run], room: int) -> list[_Run]:
+    """A stream's runs of the inputs that begin first, as many as are below `room`; at least one."""
+    parts = [part for run in runs for part in run.parts]
+    held: dict[int, int] = {}
+    for part in parts:
+        held[part.input] = held.get(part.input, 0) + part.size_bytes
+    kept: set[int] = set()
+    size_bytes = 0
+    for number, bytes_more in held.items():
+        size_bytes += bytes_more
+        if kept and size_bytes > room:
+            break
+        kept.add(number)
+    return list(_joined(part for part in parts if part.input in kept))
+
+
 def _runs(inputs: Sequence[PlannedInput]) -> Iterator[_Run]:
     """By (stream, start). One part of each input is held at a time."""
+    return _joined(merge(*(_parts(number, one) for number, one in enumerate(inputs))))
+
+
+def _joined(parts: Iterable[_Part]) -> Iterator[_Run]:
+    """Of parts by (stream, start)."""
     run: _Run | None = None
-    for part in merge(*(_parts(number, one) for number, one in enumerate(inputs))):
+    for part in parts:
         if run and run.stream_id == part.stream_id and run.parts[-1].end == part.start:
             run.parts.append(part)
             run.size_bytes += part.size_bytes
@@ -359,8 +392,10 @@ def _outputs(
     attribute_share = sum(one.attribute_bytes for one in inputs) / max(
         sum(one.row.size_bytes for one in inputs), 1
     )
-    max_bytes = int(min(config.object_bytes_max, ATTRIBUTE_BYTES_MAX / max(attribute_share, 1e-9)))
-    max_bytes = max(max_bytes, size_bytes // _PIECES, 1)
+    # Attributes bound the size where that makes no more outputs than a spec may have.
+    fitting = max(int(ATTRIBUTE_BYTES_MAX / max(attribute_share, 1e-9)), size_bytes // _PIECES)
+    # One input alone may hold more than a spec is to: it was written with other settings.
+    max_bytes = max(min(config.object_bytes_max, fitting), size_bytes // (2 * _PIECES), 1)
     least = config.stream_object_bytes_min
     own = [run for run in runs if run.size_bytes >= least]
     if len(own) + 2 * _PIECES >= OUTPUTS_MAX:

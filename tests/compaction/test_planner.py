@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -28,6 +28,7 @@ from streamlog.compaction.spec import (
     OUTPUT_ROWS_MAX,
     OUTPUTS_MAX,
     OutputKind,
+    Rows,
     decode_spec,
     encode_spec,
 )
@@ -96,28 +97,98 @@ def inputs(draw: st.DrawFn) -> list[PlannedInput]:
     return made
 
 
+def left_of(
+    given: Sequence[PlannedInput], done: set[tuple[int, int]], first: int
+) -> list[PlannedInput]:
+    """Rows from stream `first` on that are not in `done` (stream, start)."""
+    left: list[PlannedInput] = []
+    for one in given:
+        at = [n for n, row in enumerate(one.rows) if (row.stream_id, row.start) not in done]
+        at = [n for n in at if one.rows.streams[n] >= first]
+        if at:
+            rows = Rows([list(one.rows)[n] for n in at])
+            left.append(PlannedInput(one.row, rows, array("Q", [one.sizes[n] for n in at])))
+    return left
+
+
+def plans(given: Sequence[PlannedInput], config: CompactionConfig) -> Iterator[Plan]:
+    """One after another, until all is rewritten; what a merge leaves out is the next one's."""
+    done: set[tuple[int, int]] = set()
+    while left_of(given, done, 0):
+        first, before = 0, len(done)
+        while left := left_of(given, done, first):
+            found = plan(POINT, left, STREAM_END, config, is_reclaiming=True)
+            if found.spec is not None:
+                yield found
+                rows = [row for one in found.spec.inputs for row in one.rows]
+                done.update((row.stream_id, row.start) for row in rows)
+            if found.next_stream is None:
+                break
+            assert found.next_stream > first
+            first = found.next_stream
+        assert len(done) > before
+
+
 @settings(max_examples=150, deadline=None)
 @given(inputs())
 def test_every_live_row_is_covered_once_and_whole(given_inputs: list[PlannedInput]) -> None:
-    found = plan(POINT, given_inputs, STREAM_END, SMALL, is_reclaiming=True)
-    assert found.spec is not None
-    assert found.next_stream is None
-    rows = [row for one in given_inputs for row in one.rows]
-    assert covered(found) == merged(rows)
-    assert merged([row for one in found.spec.inputs for row in one.rows]) == merged(rows)
+    placed, specs = [], []
+    for found in plans(given_inputs, SMALL):
+        assert found.spec is not None
+        specs.append(found.spec)
+        rows = [row for one in found.spec.inputs for row in one.rows]
+        assert covered(found) == merged(rows)
+        placed += [one for output in found.spec.outputs for one in without_epochs(output.rows)]
+    all_rows = [row for one in given_inputs for row in one.rows]
+    assert merged([row for spec in specs for one in spec.inputs for row in one.rows]) == merged(
+        all_rows
+    )
     # An input's rows that meet are one range to the fold, whatever their epochs.
     wholes = [one for given_input in given_inputs for one in without_epochs(given_input.rows)]
     ends = {(stream, end) for stream, _, end in wholes}
-    placed = [one for output in found.spec.outputs for one in without_epochs(output.rows)]
     for stream, start, end in wholes:
         assert [1 for s, low, high in placed if s == stream and low <= start and end <= high] == [1]
     assert all((stream, end) in ends for stream, _, end in placed)
-    for output in found.spec.outputs:
-        assert list(output.rows) == sorted(output.rows, key=lambda row: (row[0], row[2]))
-        kinds = {row.stream_id for row in output.rows}
-        assert (output.kind is OutputKind.STREAM) == (len(kinds) == 1)
-    assert len(found.spec.outputs) <= OUTPUTS_MAX
-    assert decode_spec(encode_spec(found.spec)) == found.spec
+    for spec in specs:
+        for output in spec.outputs:
+            assert list(output.rows) == sorted(output.rows, key=lambda row: (row[0], row[2]))
+            kinds = {row.stream_id for row in output.rows}
+            assert (output.kind is OutputKind.STREAM) == (len(kinds) == 1)
+        assert len(spec.outputs) <= OUTPUTS_MAX
+        assert decode_spec(encode_spec(spec)) == spec
+
+
+@settings(max_examples=150, deadline=None)
+@given(inputs(), st.sampled_from([64, 256, 512]), st.sampled_from([256, 1024, 1 << 20]))
+def test_no_output_is_larger_than_may_be(
+    given_inputs: list[PlannedInput], object_kib: int, spec_kib: int
+) -> None:
+    """One stream may be in all inputs, and larger than a spec: then it takes some of them."""
+    config = replace(SMALL, object_bytes_max=object_kib * KIB, spec_bytes_max=spec_kib * KIB)
+    whole_bytes_max = max(
+        sum(size for row, size in zip(one.rows, one.sizes, strict=True) if row.stream_id == stream)
+        for one in given_inputs
+        for stream in {row.stream_id for row in one.rows}
+    )
+    for found in plans(given_inputs, config):
+        assert found.spec is not None
+        sizes = [output.size_bytes for output in found.spec.outputs]
+        assert max(sizes) <= max(config.object_bytes_max, whole_bytes_max)
+        if len(found.spec.inputs) > 1:
+            assert sum(sizes) <= config.spec_bytes_max
+
+
+def test_a_stream_larger_than_a_spec_is_merged_in_parts() -> None:
+    rows = [[RangeRow(7, 1, 10 * n, 10 * n + 10)] for n in range(20)]
+    given_inputs = [planned(n + 1, one, 150 * KIB) for n, one in enumerate(rows)]
+    found = list(plans(given_inputs, SMALL))
+    assert [len(one.spec.inputs) for one in found if one.spec is not None] == [6, 6, 6, 2]
+    assert all(
+        output.size_bytes <= SMALL.object_bytes_max
+        for one in found
+        if one.spec is not None
+        for output in one.spec.outputs
+    )
 
 
 @settings(max_examples=50, deadline=None)
