@@ -20,10 +20,10 @@ from streamlog.kvstore.interface import (
 )
 from streamlog.metadata import follower
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, Tenure
-from streamlog.metadata.keys import checkpoint, fence
+from streamlog.metadata.keys import checkpoint, fence, late
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.tenure_metadata import TenureMetadata
-from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves
+from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves, writes
 from tests.metadata.world import World, append, create, ranges_of
 
 PREFIX = prefix_of("test")
@@ -233,6 +233,30 @@ def test_a_dead_nodes_streams_are_not_taken_without_its_wal() -> None:
             row = other.stream(stream)
             assert row is not None
             assert (row.holder, row.end) == (other.tenure, 2)
+
+    asyncio.run(main())
+
+
+def test_a_list_of_late_objects_that_changed_meanwhile_is_written_again() -> None:
+    """Until it is, the ids stay orphans: the floor does not pass them."""
+
+    async def main() -> None:
+        world = World()
+        scripted = ScriptedKV(world.kv)
+        scripted.matches = writes("o")
+        async with world.tenure(1, kv=scripted) as metadata:
+            object_id = await metadata.allocate_object_id()
+            metadata.release_object_id(object_id)
+            (orphans,) = await metadata.orphan_candidates()
+            scripted.plan = ["refused"]
+            with pytest.raises(MetadataUnavailable, match="late objects changed"):
+                await metadata.orphans_deleted(orphans)
+            assert await metadata.orphan_candidates() == [orphans]
+            await metadata.orphans_deleted(orphans)
+            assert await metadata.orphan_candidates() == []
+            kv = await world.kv.get(late.key(PREFIX, metadata.tenure))
+            assert kv is not None
+            assert late.decode(kv.value) == (object_id,)
 
     asyncio.run(main())
 
