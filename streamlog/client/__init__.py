@@ -7,6 +7,7 @@ from streamlog.client.delivery import Delivery, ManyDeliveries
 from streamlog.client.kv import KV
 from streamlog.client.producer import Producer
 from streamlog.client.records import ConsumerRecord, FetchedBatch
+from streamlog.client.staging import StagedCommit, StagedObject, StagedWriter, WriterStatus
 from streamlog.client.streams import Append, StreamBatch, StreamFetch, StreamInfo, Streams
 from streamlog.client.topic_calls import OffsetAndTimestamp
 
@@ -23,8 +24,12 @@ __all__ = [
     "OffsetAndTimestamp",
     "Producer",
     "RecordMetadata",
+    "StagedCommit",
+    "StagedObject",
+    "StagedWriter",
     "StreamBatch",
     "StreamFetch",
     "StreamInfo",
     "Streams",
+    "WriterStatus",
 ]
