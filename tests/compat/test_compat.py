@@ -185,7 +185,7 @@ def test_an_object_of_a_newer_version_is_named_by_whoever_reads_it(tmp_path: Pat
     for path in (data / "objects" / "data").rglob("*"):
         if path.is_file():
             whole = path.read_bytes()
-            trailer = whole[-56:-16] + b"\x02\x00" + whole[-14:-12]
+            trailer = whole[-56:-16] + b"\x03\x00" + whole[-14:-12]
             crc = crc32c(trailer).to_bytes(4, "little")
             path.write_bytes(whole[:-56] + trailer + crc + whole[-8:])
 
