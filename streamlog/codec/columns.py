@@ -39,7 +39,7 @@ __all__ = [
 
 ROWS_MAX = 1 << 20
 BYTES_MAX = 4 << 20
-"""Small enough that the allocator hands the same memory out again: fresh pages cost more than copies."""
+"""Small enough that the allocator hands the same memory out again, where fresh pages cost more."""
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _ALL = Wanted()

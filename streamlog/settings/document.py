@@ -29,6 +29,9 @@ upper case, with `_` for each `.` (`STREAMLOG_ENGINE__APPEND__APPEND_BYTES_MAX`,
 `STREAMLOG_BROKER__NUM_PARTITIONS`); settings of `[node]` may leave the table out
 (`STREAMLOG_LISTEN`). An unknown name is an error that names the nearest known one.
 
+`STREAMLOG_CODEC` is no setting: `native` or `pure` chooses the codec of every process that has it;
+unset, it is the compiled one where that is installed (`streamlog --version` says which).
+
 ```toml
 [node]
 data = "/var/lib/streamlog"
