@@ -168,7 +168,7 @@ class Service:
                 streams, calls=calls, budgets=budgets, drain=drain, metrics=self.metrics
             ).handlers(),
             GrpcStaging(
-                StagingService(backend.logs, clock=clock, authorize=authorize, limits=limits),
+                StagingService(backend.logs, authorize=authorize, limits=limits),
                 calls=calls,
                 budgets=budgets,
             ).handlers(),

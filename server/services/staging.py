@@ -14,7 +14,6 @@ from streamlog.log.staged_logs import (
     WriterStatus,
 )
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -33,11 +32,8 @@ OBJECTS_MAX = 100_000
 class StagingService:
     """Whoever may write to the topics may stage and commit; of a writer id whoever knows it."""
 
-    def __init__(
-        self, logs: Logs, *, clock: Clock, authorize: Authorize, limits: LimitsConfig
-    ) -> None:
+    def __init__(self, logs: Logs, *, authorize: Authorize, limits: LimitsConfig) -> None:
         self._logs = logs
-        self._clock = clock
         self._authorize = authorize
         self._limits = limits
 

@@ -24,6 +24,7 @@ from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cold_reader import ReaderMetadata
 from streamlog.engine.engine import Engine, fenced
 from streamlog.engine.staging_config import StagingConfig
+from streamlog.engine.staging_metrics import StagingMetrics
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import (
     Closed,
@@ -34,6 +35,7 @@ from streamlog.errors import (
     MessageTooLarge,
     OutcomeUnknown,
     StagedNotFound,
+    StreamlogError,
     StreamNotFound,
     Unavailable,
 )
@@ -83,6 +85,8 @@ class EngineStaging:
         self._gate = ByteGate(config.bytes_in_flight_max)
         self._slots = asyncio.Semaphore(config.stages_in_flight_max)
         self._under_way: dict[tuple[str, str], asyncio.Lock] = {}
+        self._metrics = StagingMetrics(engine.parts.registry)
+        self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
 
     def start(self) -> None:
         """Begins to look for what has expired."""
@@ -172,6 +176,8 @@ class EngineStaging:
                 array("I", [one.end for one in ranges]),
             )
             await self._metadata.commit(CommitEntry(stages=[stage]))
+            self._metrics.stages.inc()
+            self._metrics.stage_bytes.inc(sum(parts_size(entry.parts) for entry in entries))
         except BaseException:
             # Of what was committed all the same this is void.
             self._metadata.release_object_id(written.object_id)
@@ -193,12 +199,19 @@ class EngineStaging:
         if not 0 <= epoch <= EPOCH_MAX:
             raise Invalid(f"epoch {epoch} of writer {writer_id}; epochs are 0 to 2^63-1")
         if self._metadata.staging.last_epoch(writer_id) >= epoch:
+            self._metrics.attaches.labels("known").inc()
             return self._attached(writer_id, epoch, was_attached=True)
         streams = self._streams_of(writer_id, object_ids)
-        return await self._engine.background.unbroken(
-            lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs or {}),
-            name="attach",
-        )
+        try:
+            attached = await self._engine.background.unbroken(
+                lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs or {}),
+                name="attach",
+            )
+        except StreamlogError:
+            self._metrics.attaches.labels("refused").inc()
+            raise
+        self._metrics.attaches.labels("known" if attached.was_attached else "attached").inc()
+        return attached
 
     def _streams_of(self, writer_id: str, object_ids: Sequence[int]) -> list[int]:
         streams: set[int] = set()
@@ -230,6 +243,7 @@ class EngineStaging:
                 await alone.enter_async_context(self._streams.alone(stream_id))
             cores = [self._core(stream_id) for stream_id in streams]
             sequencer = self._engine.sequencer
+            began = self._clock.monotonic()
             for core in cores:
                 sequencer.close_gate(core)
             try:
@@ -256,6 +270,7 @@ class EngineStaging:
             finally:
                 for core in cores:
                     sequencer.open_gate(core)
+                self._metrics.attach_seconds.observe(self._clock.monotonic() - began)
             return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
 
     async def _checkpointed(self) -> None:
@@ -323,6 +338,7 @@ class EngineStaging:
         for low in range(0, len(own), _UNSTAGED_AT_ONCE):
             part = own[low : low + _UNSTAGED_AT_ONCE]
             await self._metadata.commit(CommitEntry(unstages=[UnstageEntry(part)]))
+            self._metrics.dropped.labels("abort").inc(len(part))
         return len(own)
 
     def writer(self, writer_id: str) -> WriterState:
@@ -343,6 +359,7 @@ class EngineStaging:
             while expired or silent:
                 entry = UnstageEntry(expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE])
                 await self._metadata.commit(CommitEntry(unstages=[entry]))
+                self._metrics.dropped.labels("expiry").inc(len(entry.object_ids))
                 log.info(
                     "dropped what was staged and not committed in time",
                     extra={"objects": len(entry.object_ids), "writers": len(entry.forgotten)},
