@@ -20,6 +20,7 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.logs import trace_id as current_trace_id
 from streamlog.runtime.rand import Random
 from streamlog.server.context import ANONYMOUS, RequestContext
+from streamlog.server.ended_calls import is_ended
 from streamlog.server.metrics import ServerMetrics
 from streamlog.settings.limits import CLIENT_ID_BYTES_MAX, LimitsConfig
 from streamlog.v1support import metadata
@@ -116,6 +117,9 @@ class Calls:
             status = "ABORTED"
             raise
         except Exception as error:
+            if is_ended(error):
+                status = "CANCELLED"
+                raise
             log.exception("request failed by a bug", extra={"method": name})
             bug = Internal(f"a bug in the server: {type(error).__name__}: {error}")
             bug.has_no_side_effects = False

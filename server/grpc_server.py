@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from streamlog.errors import Invalid, Unavailable
 from streamlog.server.calls import Handlers
 from streamlog.server.connections import count_connections, last_server_id
+from streamlog.server.ended_calls import quiet_grpc
 from streamlog.settings.limits import LimitsConfig
 
 
@@ -65,6 +66,7 @@ class GrpcServer:
     def __init__(
         self, handlers: Iterable[Handlers], names: list[str], limits: LimitsConfig
     ) -> None:
+        quiet_grpc()
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
