@@ -61,9 +61,12 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
             ("outcome", "check", "found"),
             [(one.outcome.value, one.name, one.detail) for one in found],
         )
+        advice: dict[tuple[Outcome, str], list[str]] = {}
         for one in found:
             if one.advice:
-                click.echo(f"\n{one.outcome.value} {one.name}: {one.advice}")
+                advice.setdefault((one.outcome, one.advice), []).append(one.name)
+        for (outcome, what), names in advice.items():
+            click.echo(f"\n{outcome.value} {', '.join(names)}: {what}")
         if failures:
             click.echo(f"\nNot a place for data: {', '.join(failures)} failed.")
     if failures:

@@ -60,8 +60,12 @@ def test_a_data_folder_is_examined(tmp_path: Path) -> None:
 
 def test_beside_a_running_node_what_can_be_checked_is(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "d") as node:
-        ended = run("doctor", "--data", node.data, "--listen", node.server)
+        addresses = ("--listen", node.server, "--http-listen", node.banner["http"])
+        ended = run("doctor", "--data", node.data, *addresses)
         assert ended.returncode == 0, ended.stderr
+        # What is to be done is said once, for both ports.
+        assert b"\nwarn port.grpc, port.http: " in ended.stdout
+        assert ended.stdout.count(b"or choose another port") == 1
         lines = {line.split()[1]: line for line in ended.stdout.decode().splitlines() if line}
         assert lines["port.grpc"].startswith("warn")
         assert f"process {node.pid} (" in lines["port.grpc"]

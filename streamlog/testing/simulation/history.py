@@ -42,7 +42,7 @@ from streamlog.testing.simulation.node import (
 from streamlog.testing.simulation.offload import InlineOffload
 from streamlog.testing.simulation.staging_users import StagedJob
 from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
-from streamlog.testing.simulation.verdict import Violation
+from streamlog.testing.simulation.verdict import Violation, few
 from streamlog.testing.simulation.world import WalMode, World
 
 PATIENCE_S = 300
@@ -340,7 +340,7 @@ class _History:
         worst = Severity.ERROR if world.has_wild_clocks else Severity.WARNING
         found = [str(one) for one in report.findings if one.severity >= worst]
         if found:
-            raise Violation("fsck: " + "; ".join(found))
+            raise Violation(f"fsck: {few(found)}")
 
     async def _start_calmly(self, machine: Machine) -> Node:
         node = machine.start_node()
@@ -373,7 +373,7 @@ class _History:
             if not left:
                 return
         if not world.has_wild_clocks:
-            raise Violation(f"everything was deleted, and {left} stays")
+            raise Violation(f"everything was deleted, and this stays: {few(left)}")
 
     async def _insist(self, node: Node, work: object) -> None:
         while True:

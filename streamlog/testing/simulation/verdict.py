@@ -29,6 +29,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 
+def few(found: Sequence[str], shown: int = 5) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(found) - shown} more" if len(found) > shown else ""
+    return "; ".join(found[:shown]) + more
+
+
 class Violation(AssertionError):
     """The engine broke a promise."""
 
