@@ -66,6 +66,7 @@ class StagedNode:
 
     def __exit__(self, *_: object) -> None:
         self.run(self._close(is_killed=False))
+        self.run(self._kv.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(WAIT_S)
         self._loop.close()
@@ -82,9 +83,7 @@ class StagedNode:
             components=Components(store=self._store, kv=self._kv, registry=CollectorRegistry()),
         )
         engine = self._engine = await self._opened.__aenter__()
-        service = StagingService(
-            engine.logs, clock=SystemClock(), authorize=allow_all, limits=LimitsConfig()
-        )
+        service = StagingService(engine.logs, authorize=allow_all, limits=LimitsConfig())
         budgets = Budgets(
             LimitsConfig().in_flight_bytes_per_connection_max, ServerMetrics(CollectorRegistry())
         )
