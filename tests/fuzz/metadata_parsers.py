@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from streamlog.kvstore import rocks_format
 from streamlog.kvstore.interface import KeyValue
-from streamlog.metadata.interface import StreamEpoch, Tenure
-from streamlog.metadata.keys import checkpoint, fence, head, id_block, late, move, node, pin
+from streamlog.metadata.interface import Recovery, StreamEpoch, Tenure
+from streamlog.metadata.keys import (
+    checkpoint,
+    fence,
+    head,
+    id_block,
+    late,
+    move,
+    node,
+    pin,
+    recovery,
+)
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.move import Move
@@ -54,6 +64,7 @@ PARSERS = (
     Parser("key_node", node.decode, (node.encode(Node(9, True, 64, "host:1", "rack-ä")),)),
     Parser("key_id_counter", id_block.decode_counter, (id_block.encode_counter(5),)),
     Parser("key_id_owner", id_block.decode_owner, (id_block.encode_owner(T),)),
+    Parser("key_recovery", recovery.decode, (recovery.encode(Recovery(True, 1, 2, 3, 4)),)),
     Parser("key_late", late.decode, (late.encode((1 << 20, 7 << 20)),)),
     Parser("key_pin", pin.decode, (pin.encode(Pin(44, "spark job")),)),
     Parser(

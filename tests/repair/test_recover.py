@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import streamlog
+from streamlog.cli.wal_folder import Places, look
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
 from streamlog.kvstore.memory import MemoryKVStore
@@ -281,6 +282,8 @@ def test_a_node_replays_its_log_into_recovered_metadata(tmp_path: Path) -> None:
             await engine.drain()
             await produce(log, b"in the log alone")
             expected = await consume(log)
+            young = await engine.streams.create_and_open_stream()
+            await append(young, b"young")
             await engine.kill()
         shutil.rmtree(tmp_path / "meta")
         kv = await open_metadata_store(None, url, clock, offload)
@@ -288,7 +291,11 @@ def test_a_node_replays_its_log_into_recovered_metadata(tmp_path: Path) -> None:
         await recover(kv, store, clock=clock, random=random, offload=offload)
         await store.close()
         await kv.close()
+        # `streamlog wal show` knows what a start will bring back.
+        seen = await look(tmp_path / "wal", Places(url, None), config)
+        assert [s.state for s in seen.streams if s.stream_id == young.stream_id] == ["pending"]
         async with streamlog.open(url, wal="disk", config=config) as engine:
+            assert await read(await engine.streams.open_stream(young.stream_id)) == {0: b"young"}
             log = await partition(engine, "t")
             assert await consume(log) == expected
             assert await produce(log, b"next") == 2
