@@ -13,7 +13,7 @@ EXAMPLES ?= 3000
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools test test-fast fuzz asan test-minio bench dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
@@ -42,6 +42,9 @@ setup: $(VENV)/.installed ## make the environment in .venv, nothing else
 
 demo: $(VENV)/.installed ## log lines in, kill -9, log lines out (LOGS=DIR: your own; STORE=s3: on an S3 server)
 	@$(BIN)/streamlog demo $(if $(LOGS),--logs "$(LOGS)") $(if $(STORE),--store $(STORE))
+
+demo-spark: $(VENV)/.installed-spark ## log lines through a streaming PySpark job (LOGS=DIR: your own); needs Java 17
+	@$(BIN)/streamlog spark demo $(if $(LOGS),--logs "$(LOGS)")
 
 # ---- tests
 

@@ -58,6 +58,7 @@ class Commands(LazyGroup):
             "Rebuild lost metadata from the backup FILE and the object store.",
         ),
         "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
+        "spark": ("streamlog.cli.spark:spark", "Bulk work on Apache Spark."),
     }
 
 

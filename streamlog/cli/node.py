@@ -42,7 +42,7 @@ more_option = click.option(
 )
 
 
-def _wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
+def wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
     """Options in the order in which help shows them."""
     wrapped: Any = function
     for option in reversed(options):
@@ -53,7 +53,7 @@ def _wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
 
 def store_options(function: Function) -> Function:
     """Where objects and metadata are."""
-    return _wrapped(
+    return wrapped(
         function,
         click.option(
             "--store",
@@ -71,7 +71,7 @@ def store_options(function: Function) -> Function:
 
 def place_options(function: Function) -> Function:
     """Where the data is."""
-    return _wrapped(
+    return wrapped(
         function,
         data_option,
         store_options,
@@ -83,7 +83,7 @@ def place_options(function: Function) -> Function:
 
 def settings_options(function: Function) -> Function:
     """All that decides how a node works."""
-    return _wrapped(
+    return wrapped(
         function,
         config_option,
         click.option(

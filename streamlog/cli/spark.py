@@ -1,0 +1,33 @@
+"""`streamlog spark`: bulk work on executors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import click
+
+from streamlog.cli.lazy import LazyGroup
+
+
+class Commands(LazyGroup):
+    lazy: ClassVar = {
+        "demo": (
+            "streamlog.cli.spark_demo:demo",
+            "Log lines through a streaming job: parsed, counted by minute and level.",
+        ),
+        "scrub": (
+            "streamlog.cli.spark_scrub:scrub",
+            "Read every live object on executors and check every CRC and range.",
+        ),
+        "stats": ("streamlog.cli.spark_stats:stats", "Sizes, rates, keys and skew of topics."),
+        "export": ("streamlog.cli.spark_export:export", "Write topics into a folder as Parquet."),
+    }
+
+
+@click.group(cls=Commands)
+def spark() -> None:
+    """Bulk work on Apache Spark.
+
+    Needs this package's extra spark, and Java 17 or newer. Commands run on this machine's cores
+    unless --master names a cluster, whose executors have the package, too.
+    """

@@ -1,0 +1,1 @@
+"""The demonstration: log lines through a streaming job, counted into a topic and into Parquet."""

@@ -1,0 +1,212 @@
+"""The demonstration's steps.
+
+1. Lines go into topics, one for each file, as if each file had been written within one hour: a
+   record's timestamp is its place in that hour.
+2. Two streaming queries read all topics, parse the lines, and count them by minute, file and level;
+   one writes the counts into a topic, exactly once, the other into Parquet. They run until all is
+   read, and stop.
+3. A later line comes, and the queries go on from their checkpoints: its time is what closes the
+   windows that were open.
+4. Both results are read, and compared with the lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from streamlog.client import Admin, Producer
+from streamlog.errors import StreamlogError
+from streamlog.spark.demo.lines import COLOURS, level_table, parsed
+from streamlog.spark.picture import bars
+
+COUNTS = "line-counts"
+HOUR_MS = 3_600_000
+LATER_MS = 600_000
+"""After the hour's end: well behind the watermark."""
+WATERMARK = "5 minutes"
+MICRO_BATCHES = 3
+QUERY_TIMEOUT_S = 1800
+COUNT_SCHEMA = "minute timestamp, source string, level string, lines long, templates long"
+
+Progress = Callable[[str], None]
+Lines = Mapping[str, Sequence[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`counts`: (topic, level) → lines, of the topic with the results."""
+
+    lines: int
+    lines_in_topic: int
+    lines_in_parquet: int
+    rows_in_topic: int
+    counts: Mapping[tuple[str, str], int]
+    templates: Sequence[tuple[str, str, int]]
+    """The most frequent ones: (template, component, lines)."""
+    parquet: Path
+    picture: Path
+
+    @property
+    def is_good(self) -> bool:
+        """Every line was counted once."""
+        return self.lines == self.lines_in_topic == self.lines_in_parquet
+
+
+def run(
+    spark: Any, server: str, lines: Lines, folder: Path, begin_ms: int, progress: Progress
+) -> Outcome:
+    """`lines`: by topic, which is not there yet. `begin_ms`: of the hour; a whole minute.
+
+    Errors: what client and queries raise.
+    """
+    total = sum(map(len, lines.values()))
+    replay(server, lines, begin_ms)
+    progress(f"{total:,} lines in {len(lines)} topics are acknowledged")
+    pipeline = _Pipeline(spark, server, list(lines), folder, -(-total // MICRO_BATCHES))
+    batches = pipeline.run()
+    progress(f"the streaming queries have read them, in {batches} micro-batches")
+    with Producer(server) as producer:
+        first = next(iter(lines))
+        producer.send(first, b"later", partition=0, timestamp_ms=begin_ms + HOUR_MS + LATER_MS)
+        producer.flush()
+    pipeline.run()
+    progress("a later line came, the queries went on and closed their windows")
+    return pipeline.outcome(total)
+
+
+def replay(server: str, lines: Lines, begin_ms: int) -> None:
+    """Returns when all is acknowledged."""
+    with Admin(server) as admin:
+        for topic in lines:
+            admin.create_topic(topic, 1)
+        admin.create_topic(COUNTS, 1)
+    with Producer(server) as producer:
+        for topic, some in lines.items():
+            for number, line in enumerate(some):
+                at = begin_ms + (number + 1) * (HOUR_MS - 1) // len(some)
+                producer.send(topic, line, partition=0, timestamp_ms=at)
+        producer.flush()
+
+
+class _Pipeline:
+    def __init__(
+        self, spark: Any, server: str, topics: Sequence[str], folder: Path, batch_records: int
+    ) -> None:
+        self._spark = spark
+        self._server = server
+        self._topics = ",".join(topics)
+        self._folder = folder
+        self._batch_records = batch_records
+        self._levels = level_table(spark)
+
+    def _counted(self) -> Any:
+        source = (
+            self._spark.readStream.format("streamlog")
+            .option("server", self._server)
+            .option("subscribe", self._topics)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", self._batch_records)
+            .schema("topic STRING, value BINARY, timestamp TIMESTAMP")
+            .load()
+        )
+        return (
+            parsed(source.withWatermark("timestamp", WATERMARK), self._levels)
+            .groupBy(f.window("timestamp", "1 minute").alias("span"), "source", "level")
+            .agg(
+                f.count("*").alias("lines"),
+                f.approx_count_distinct("template").alias("templates"),
+            )
+            .selectExpr("span.start AS minute", "source", "level", "lines", "templates")
+        )
+
+    def run(self) -> int:
+        """Until all is read that is there; how many micro-batches that took, of one query."""
+        counted = self._counted()
+        to_topic = (
+            counted.selectExpr("source AS key", "to_json(struct(*)) AS value")
+            .writeStream.format("streamlog")
+            .option("server", self._server)
+            .option("topic", COUNTS)
+        )
+        to_parquet = counted.writeStream.format("parquet").option("path", str(self.parquet))
+        queries = [
+            writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
+            .outputMode("append")
+            .trigger(availableNow=True)
+            .start()
+            for name, writer in (("topic", to_topic), ("parquet", to_parquet))
+        ]
+        try:
+            for query in queries:
+                if not query.awaitTermination(QUERY_TIMEOUT_S):
+                    raise StreamlogError(f"a query did not end within {QUERY_TIMEOUT_S} s")
+            return sum(1 for one in queries[0].recentProgress if one["numInputRows"])
+        finally:
+            for query in queries:
+                query.stop()
+
+    @property
+    def parquet(self) -> Path:
+        return self._folder / "counts.parquet"
+
+    def outcome(self, total: int) -> Outcome:
+        rows = (
+            self._read(COUNTS, "value BINARY")
+            .select(f.from_json(f.decode("value", "UTF-8"), COUNT_SCHEMA).alias("row"))
+            .select("row.*")
+            .collect()
+        )
+        in_parquet = self._spark.read.parquet(str(self.parquet)).agg(f.sum("lines")).first()[0]
+        templates = (
+            parsed(
+                self._read(self._topics, "topic STRING, value BINARY, timestamp TIMESTAMP"),
+                self._levels,
+            )
+            .groupBy("template", "component")
+            .count()
+            .orderBy(f.desc("count"), "template")
+            .limit(5)
+            .collect()
+        )
+        counts: dict[tuple[str, str], int] = {}
+        for row in rows:
+            at = (row["source"], row["level"])
+            counts[at] = counts.get(at, 0) + row["lines"]
+        picture = self._folder / "lines-per-minute.svg"
+        picture.write_text(_picture(rows), "utf-8")
+        return Outcome(
+            lines=total,
+            lines_in_topic=sum(counts.values()),
+            lines_in_parquet=in_parquet or 0,
+            rows_in_topic=len(rows),
+            counts=counts,
+            templates=[tuple(row) for row in templates],
+            parquet=self.parquet,
+            picture=picture,
+        )
+
+    def _read(self, topics: str, schema: str) -> Any:
+        reader = self._spark.read.format("streamlog").option("server", self._server)
+        return reader.option("subscribe", topics).schema(schema).load()
+
+
+def _picture(rows: Sequence[Any]) -> str:
+    minutes = sorted({row["minute"] for row in rows})
+    at = {minute: number for number, minute in enumerate(minutes)}
+    found = {row["level"] for row in rows}
+    series = {level: [0] * len(minutes) for level in COLOURS if level in found}
+    for row in rows:
+        series[row["level"]][at[row["minute"]]] += row["lines"]
+    starts = [int(_utc(minute).timestamp() * 1000) for minute in minutes]
+    return bars("Lines per minute, by level", starts, series, COLOURS)
+
+
+def _utc(moment: datetime) -> datetime:
+    """`collect` gives timestamps in this machine's time, without saying so."""
+    return moment.astimezone(UTC)

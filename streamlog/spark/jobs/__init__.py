@@ -1,0 +1,1 @@
+"""Bulk work on executors: functions of a Spark session, and commands under `streamlog spark`."""

@@ -1,0 +1,100 @@
+"""A Spark session for commands: Java is found first, Spark's own noise is kept down."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from streamlog.errors import Invalid
+
+JAVA_LEAST = 17
+_INSTALL = (
+    f"install Java {JAVA_LEAST} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; "
+    "Fedora: dnf install java-21-openjdk-headless; macOS: brew install openjdk@21) and set "
+    "JAVA_HOME where it is not on the PATH"
+)
+_PLACES = ("/usr/lib/jvm", "/opt/homebrew/opt", "/Library/Java/JavaVirtualMachines")
+
+
+class JavaMissing(Invalid):
+    """No Java that is new enough is on this machine."""
+
+
+def java_version(java: Path) -> int | None:
+    """17 of 17.0.2, 8 of 1.8; None where it does not run."""
+    try:
+        ran = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return None if found is None or ran.returncode else int(found[1])
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """The home of a Java that Spark runs on: JAVA_HOME, PATH, usual folders. Errors: JavaMissing,
+    which says what was found and what to do.
+    """
+    seen: list[str] = []
+    for java in _javas(environment):
+        version = java_version(java)
+        if version is not None and version >= JAVA_LEAST:
+            return java.resolve().parent.parent
+        seen.append(f"{java} is {'Java ' + str(version) if version else 'none that runs'}")
+    told = "; ".join(seen) or "there is no Java on this machine"
+    raise JavaMissing(f"{told}: {_INSTALL}")
+
+
+def _javas(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield Path(home, "bin", "java")
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if on_path:
+        yield Path(on_path)
+    if environment is not os.environ:
+        return
+    for place in map(Path, _PLACES):
+        yield from sorted(place.glob("*/bin/java"))
+
+
+@contextmanager
+def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
+    """Stopped at the end. Its Python workers are of this Python and find this package.
+
+    Errors: JavaMissing; Invalid where PySpark is not installed.
+    """
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise Invalid("PySpark is not installed: install this package with its extra spark")
+    os.environ["JAVA_HOME"] = str(find_java())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    package = str(Path(__file__).resolve().parents[2])
+    found = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(found))
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(name)
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+    }
+    if master.startswith("local"):
+        defaults["spark.driver.host"] = defaults["spark.driver.bindAddress"] = "127.0.0.1"
+    for key, value in {**defaults, **conf}.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    try:
+        yield made
+    finally:
+        made.stop()

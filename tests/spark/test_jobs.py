@@ -1,0 +1,301 @@
+"""Jobs on real Spark: scrub, statistics, export; each stopped and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from streamlog.cli.at_rest import Opened, Places, opened
+from streamlog.client import Producer
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import DataInUse, Invalid, OffsetOutOfRange
+from streamlog.repair.findings import Report
+from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.spark.jobs import scrub as scrub_module
+from streamlog.spark.jobs.export import export
+from streamlog.spark.jobs.manifest import OWN, Manifest
+from streamlog.spark.jobs.scrub import scrub
+from streamlog.spark.jobs.stats import over_time, stats
+from streamlog.spark.jobs.tasks import TaskFailed, run_tasks
+from tests.spark.reading import consumed, produce, started
+from tests.support.node import NodeProcess
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.slow,
+    # A session starts in 8 s on two quiet cores, in minutes beside others.
+    pytest.mark.timeout(900),
+]
+
+NewTopic = Callable[..., str]
+DAY_MS = 86_400_000
+
+
+class Stopped(Exception):
+    """As a Ctrl-C between two waves."""
+
+
+def stop_after(count: int) -> Callable[[str, int, int], None]:
+    """A progress that stops its job when it is told the `count`th time."""
+    told = iter(range(1, count))
+
+    def progress(what: str, done: int, total: int) -> None:
+        if next(told, None) is None:
+            raise Stopped
+
+    return progress
+
+
+# tasks
+
+
+def test_results_come_in_order_and_errors_as_they_were_raised(spark: Any) -> None:
+    # Within, so that it travels by value: executors do not have this module.
+    def _square(number: int) -> int:
+        if number == 7:
+            raise OffsetOutOfRange("seven is out of range", start_offset=1)
+        if number == 9:
+            raise ValueError("nine is no good")
+        return number * number
+
+    assert run_tasks(spark, _square, []) == []
+    assert run_tasks(spark, _square, [3, 1, 2]) == [9, 1, 4]
+    with pytest.raises(OffsetOutOfRange, match="seven") as found:
+        run_tasks(spark, _square, [1, 7])
+    assert found.value.fields == {"start_offset": 1}
+    with pytest.raises(TaskFailed, match="ValueError: nine is no good"):
+        run_tasks(spark, _square, [9])
+
+
+# scrub
+
+
+@pytest.fixture(scope="module")
+def at_rest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a node that has ended, with some objects."""
+    folder = tmp_path_factory.mktemp("rest") / "data"
+    with started(folder, wal="object") as node:
+        for number in range(6):
+            produce(node.server, "logs", [(0, b"value %d %d" % (number, n)) for n in range(50)])
+    return folder
+
+
+def _with(data: Path, work: Callable[[Opened], Any]) -> Report:
+    async def run() -> Report:
+        places = Places(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
+        async with opened(places) as at:
+            report = await work(at)
+            assert isinstance(report, Report)
+            return report
+
+    return asyncio.run(run())
+
+
+def _scrub(spark: Any, data: Path, **more: Any) -> Report:
+    return _with(
+        data,
+        lambda at: scrub(
+            spark,
+            at.kv,
+            at.store,
+            f"local://{data}/objects",
+            clock=at.clock,
+            random=at.random,
+            offload=at.offload,
+            **more,
+        ),
+    )
+
+
+def _fsck(data: Path) -> Report:
+    return _with(
+        data,
+        lambda at: fsck(
+            at.kv,
+            at.store,
+            clock=at.clock,
+            random=at.random,
+            offload=at.offload,
+            options=FsckOptions(deep=True),
+        ),
+    )
+
+
+def _objects(data: Path) -> list[Path]:
+    """Largest first."""
+    found = [path for path in (data / "objects" / "data").rglob("*") if path.is_file()]
+    return sorted(found, key=lambda path: (-path.stat().st_size, path))
+
+
+def test_a_scrub_finds_what_fsck_finds(
+    spark: Any, at_rest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = _scrub(spark, at_rest)
+    assert clean.is_clean
+    expected = _fsck(at_rest)
+    for name in ("streams", "records", "objects", "object_bytes", "blocks", "read_bytes"):
+        assert clean.counts[name] == expected.counts[name] > 0
+    # A flipped bit in the middle of one object; another one is gone.
+    damaged, gone = _objects(at_rest)[:2]
+    whole = damaged.read_bytes(), gone.read_bytes()
+    at = len(whole[0]) // 4
+    damaged.write_bytes(whole[0][:at] + bytes([whole[0][at] ^ 1]) + whole[0][at + 1 :])
+    gone.unlink()
+    try:
+        expected = _fsck(at_rest)
+        found = _scrub(spark, at_rest)
+        assert not found.is_clean
+        assert sorted(map(str, found.findings)) == sorted(map(str, expected.findings))
+        assert set(found.by_kind) == {"object-corrupt", "object-missing"}
+        # Stopped behind a wave, then gone on with: nothing is read twice, nothing forgotten.
+        monkeypatch.setattr(scrub_module, "TASK_OBJECTS_MAX", 1)
+        monkeypatch.setattr(scrub_module, "wave_size", lambda spark: 1)
+        file = tmp_path / "scrub.json"
+        with pytest.raises(Stopped):
+            _scrub(spark, at_rest, state_file=file, progress=_stop_at_objects(2))
+        assert json.loads(file.read_bytes())["counts"]["objects"] == 2
+        resumed = _scrub(spark, at_rest, state_file=file)
+        assert resumed.counts == found.counts
+        assert sorted(map(str, resumed.findings)) == sorted(map(str, found.findings))
+        assert not file.exists()
+    finally:
+        damaged.write_bytes(whole[0])
+        gone.write_bytes(whole[1])
+
+
+def _stop_at_objects(count: int) -> Callable[[str, int, int], None]:
+    def progress(what: str, done: int, total: int) -> None:
+        if what == "checking objects" and done >= count:
+            raise Stopped
+
+    return progress
+
+
+# statistics
+
+
+def test_statistics_are_those_of_the_records(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    keys = [b"often"] * 60 + [b"key %d" % n for n in range(40)]
+    with Producer(node.server) as producer:
+        for number, key in enumerate(keys):
+            producer.send(topic, b"12345", key=key, partition=0, timestamp_ms=number * 1000)
+        producer.send(topic, None, partition=1, timestamp_ms=300_000)
+        producer.flush()
+    options = {"server": node.server, "subscribe": topic}
+    file = tmp_path / "stats.json"
+    with pytest.raises(Stopped):
+        stats(spark, options, state_file=file, round_records=70, progress=stop_after(1))
+    # What comes now is not for the run that was begun.
+    produce(node.server, topic, [(1, b"later")])
+    found = stats(spark, options, state_file=file, round_records=70)
+    one = found.facts()["topics"][topic]
+    assert not file.exists()
+    assert one["records"] == 101
+    assert one["key_bytes"] == sum(map(len, keys))
+    assert one["value_bytes"] == 500
+    assert (one["without_key"], one["without_value"]) == (1, 1)
+    assert (one["first_ms"], one["last_ms"]) == (0, 300_000)
+    assert one["partitions"]["0"]["records_per_s"] == round(100 / 99, 3)
+    assert one["skew"] == 2
+    assert one["keys"]["distinct_about"] == pytest.approx(41, abs=1)
+    assert one["keys"]["top"][0] == {"key": "often", "records_at_least": 60}
+    assert one["minutes"] == {"0": 60, "1": 40, "5": 1}
+    assert over_time(found.topics, 3) == ([0, 120_000, 240_000], {topic: [100, 0, 1]})
+    assert stats(spark, options).facts()["topics"][topic]["records"] == 102
+
+
+# export
+
+
+def _exported(folder: Path) -> list[tuple[Any, ...]]:
+    """(partition, offset, key, value) as any reader of Parquet folders sees them, sorted."""
+    table = ds.dataset(folder, partitioning="hive", exclude_invalid_files=False).to_table()
+    names = ("partition", "offset", "key", "value")
+    return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def _expected(server: str, topic: str) -> list[tuple[Any, ...]]:
+    return [(row[1], row[2], row[4], row[5]) for row in consumed(server, topic, 2)]
+
+
+def test_an_export_goes_on_where_it_was_stopped(
+    spark: Any,
+    node: NodeProcess,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic(2)
+    with Producer(node.server) as producer:
+        for number in range(90):
+            at = DAY_MS * (20_000 + number // 40)
+            producer.send(topic, b"%d" % number, partition=number % 2, timestamp_ms=at)
+        producer.flush()
+    folder = tmp_path / "out"
+    options = {"server": node.server, "subscribe": topic}
+    with pytest.raises(Stopped):
+        export(spark, folder, options, round_records=40, progress=stop_after(1))
+    assert _exported(folder) == _expected(node.server, topic)[:40]
+    # A task that was killed leaves this; a crash behind the manifest leaves files where they were.
+    stray = Manifest.pending(folder) / "stray.parquet"
+    stray.write_bytes(b"half a file")
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "_move", _crash)
+        with pytest.raises(Stopped):
+            export(spark, folder, options, round_records=40)
+    assert len(_exported(folder)) == 40
+    assert len(list(Manifest.pending(folder).iterdir())) > 0
+    done = export(spark, folder, options, round_records=40)
+    assert (done.records, done.rounds) == (10, 1)
+    assert _exported(folder) == _expected(node.server, topic)
+    assert list(Manifest.pending(folder).iterdir()) == []
+    days = {path.parent.name for path in folder.rglob("*.parquet")}
+    assert days == {"date=2024-10-04", "date=2024-10-05", "date=2024-10-06"}
+    named = json.loads((folder / OWN / "manifest.json").read_bytes())
+    assert named["offsets"] == {topic: {"0": 45, "1": 45}}
+    spans = Counter[str]()
+    for one in named["files"]:
+        assert (folder / one["path"]).stat().st_size == one["bytes"]
+        spans.update({p: end - first for p, (first, end) in one["offsets"].items()})
+    assert spans == {"0": 45, "1": 45}
+    assert export(spark, folder, options).records == 0
+    produce(node.server, topic, [(1, b"more")])
+    assert export(spark, folder, options).records == 1
+    assert _exported(folder) == _expected(node.server, topic)
+
+
+def _crash(self: Manifest, paths: list[str]) -> None:
+    if paths:
+        raise Stopped
+
+
+def test_an_export_at_rest_and_what_it_refuses(spark: Any, at_rest: Path, tmp_path: Path) -> None:
+    options = {
+        "store": f"local://{at_rest}/objects",
+        "meta": f"rocksdb://{at_rest}/meta",
+        "subscribe": "logs",
+    }
+    folder = tmp_path / "out"
+    done = export(spark, folder, {**options, "includeHeaders": "true"}, round_records=200)
+    assert (done.records, done.rounds) == (300, 2)
+    assert [row[3] for row in _exported(folder)][:2] == [b"value 0 0", b"value 0 1"]
+    assert "headers" in ds.dataset(folder, partitioning="hive").schema.names
+    next(folder.rglob("topic=*/*/*.parquet")).unlink()
+    with pytest.raises(Exception, match="named by the manifest and is gone"):
+        export(spark, folder, options)
+    with pytest.raises(Invalid, match="starts at earliest"):
+        export(spark, tmp_path / "other", {**options, "startingOffsets": '{"logs": {"0": 5}}'})
+    from streamlog.runtime.lockfile import hold
+
+    with hold(str(folder / OWN / "lock")), pytest.raises(DataInUse):
+        export(spark, folder, options)
