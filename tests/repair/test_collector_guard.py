@@ -185,7 +185,7 @@ def test_what_waits_for_deletion_says_so() -> None:
             upload = asyncio.create_task(metadata.allocate_object_id())
             merge = asyncio.create_task(compactor.allocate_object_ids(1))
             assert metadata.waiting_for_sweep() == []
-            while len(metadata.waiting_for_sweep()) < 2:
+            while len(metadata.waiting_for_sweep()) < 2:  # noqa: ASYNC110 - any state may be waited for
                 await asyncio.sleep(0)
             assert "belongs to cluster else" in await collected.tick()
             assert waits("uploads") == waits("compaction") == 1.0
