@@ -21,6 +21,7 @@ class Commands(LazyGroup):
         ),
         "stats": ("streamlog.cli.spark_stats:stats", "Sizes, rates, keys and skew of topics."),
         "export": ("streamlog.cli.spark_export:export", "Write topics into a folder as Parquet."),
+        "import": ("streamlog.cli.spark_import:import_", "Write files to a topic, each once."),
     }
 
 

@@ -69,14 +69,18 @@ def _javas(environment: Mapping[str, str]) -> Iterator[Path]:
 
 @contextmanager
 def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
-    """Stopped at the end. Its Python workers are of this Python and find this package.
+    """Stopped at the end. Its Python workers are of this Python, on a cluster that of
+    PYSPARK_PYTHON where it is set, and on this machine find this package.
 
     Errors: JavaMissing; Invalid where PySpark is not installed.
     """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise Invalid("PySpark is not installed: install this package with its extra spark")
     os.environ["JAVA_HOME"] = str(find_java())
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(__file__).resolve().parents[2])
     found = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(found))

@@ -18,6 +18,7 @@ from tests.cli.conftest import COMMAND
 ROOT = Path(__file__).resolve().parents[2]
 
 LOCAL = {"dev", "serve", "demo", "wal", "doctor", "fsck", "recover", "restore"}
+LOCAL |= {"spark demo", "spark scrub"}
 """Commands that talk to no node that is given to them."""
 
 
@@ -48,6 +49,7 @@ def test_the_commands_are_these() -> None:
         *("config describe", "config show", "doctor"),
         *("fsck", "recover", "backup", "restore"),
         *("bench consume", "bench produce", "bench verify"),
+        *("spark demo", "spark scrub", "spark stats", "spark export", "spark import"),
     ]
 
 
@@ -55,7 +57,8 @@ def test_the_commands_are_these() -> None:
 def test_every_command_has_json_and_server(path: str) -> None:
     options = {text for param in LEAVES[path].params for text in param.opts}
     assert "--json" in options
-    assert ("--server" in options) == (path.split()[1] not in LOCAL)
+    names = path.removeprefix("streamlog ")
+    assert ("--server" in options) == (not {names, names.split()[0]} & LOCAL)
 
 
 @pytest.mark.parametrize("path", ALL)

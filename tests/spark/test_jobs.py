@@ -20,6 +20,7 @@ from streamlog.repair.findings import Report
 from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.spark.jobs import scrub as scrub_module
 from streamlog.spark.jobs.export import export
+from streamlog.spark.jobs.load import import_files
 from streamlog.spark.jobs.manifest import OWN, Manifest
 from streamlog.spark.jobs.scrub import scrub
 from streamlog.spark.jobs.stats import over_time, stats
@@ -299,3 +300,58 @@ def test_an_export_at_rest_and_what_it_refuses(spark: Any, at_rest: Path, tmp_pa
 
     with hold(str(folder / OWN / "lock")), pytest.raises(DataInUse):
         export(spark, folder, options)
+
+
+# import
+
+
+def test_an_import_takes_each_file_once(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, files = new_topic(1), tmp_path / "files"
+    (files / "date=2026-01-05").mkdir(parents=True)
+    lines = [b"plain", b"", b"\xff not UTF-8", b"ends in CR\r"]
+    (files / "a.log").write_bytes(b"\n".join(lines) + b"\n")
+
+    def load(kind: Any = "text", folder: Path = files, **more: Any) -> int:
+        check = tmp_path / f"check-{kind}"
+        return import_files(
+            spark, str(folder), node.server, topic, check, kind=kind, files_per_batch=1, **more
+        ).records
+
+    assert load() == 4
+    assert load() == 0
+    (files / "date=2026-01-05" / "b.log").write_bytes(b"new")
+    assert load() == 1
+    assert [row[5] for row in consumed(node.server, topic, 1)] == [*lines, b"new"]
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    (objects / "a.json").write_text('{"id": 7, "tags": ["x"]}\n')
+    assert load("json", objects, key="id") == 1
+    last = consumed(node.server, topic, 1)[-1]
+    assert (last[4], json.loads(last[5])) == (b"7", {"id": 7, "tags": ["x"]})
+    with pytest.raises(Invalid, match="no column nothing; there are id, tags"):
+        load("json", objects, value="nothing")
+    with pytest.raises(Invalid, match="cannot be imported"):
+        load("parquet", tmp_path / "nowhere")
+
+
+def test_an_export_can_be_imported(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target = new_topic(2), new_topic(2)
+    produce(node.server, source, [(n % 2, b"\xfe%d" % n) for n in range(20)])
+    export(spark, tmp_path / "out", {"server": node.server, "subscribe": source})
+    done = import_files(
+        spark,
+        str(tmp_path / "out"),
+        node.server,
+        target,
+        tmp_path / "check",
+        kind="parquet",
+        keep_partitions=True,
+    )
+    assert done.records == 20
+    found = [(row[1], row[4], row[5]) for row in consumed(node.server, target, 2)]
+    expected = [(row[1], row[4], row[5]) for row in consumed(node.server, source, 2)]
+    assert sorted(found, key=str) == sorted(expected, key=str)

@@ -58,7 +58,7 @@ def run_tasks(spark: Any, work: Callable[[T], R], units: Sequence[T]) -> list[R]
     try:
         rows = frame.collect()
     except PySparkException as error:
-        raise _task_failed(error) from error
+        raise task_failed(error) from error
     found = {row[0]: pickle.loads(row[1]) for row in rows}  # noqa: S301 - our own executors'
     for outcome in found.values():
         if isinstance(outcome, StreamlogError):
@@ -76,7 +76,7 @@ def _outcome(work: Callable[[T], R], unit: T) -> R | StreamlogError:
         return error
 
 
-def _task_failed(error: PySparkException) -> TaskFailed:
+def task_failed(error: PySparkException) -> TaskFailed:
     """With the last line of the task's traceback."""
     raised = [found.group(0) for found in _RAISED.finditer(str(error)) if "Error" in found[1]]
     ours = [found.group(0) for found in _RAISED.finditer(str(error)) if "streamlog." in found[0]]

@@ -1,0 +1,199 @@
+"""Parts of the jobs that need no JVM."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections import Counter
+from pathlib import Path
+from xml.dom.minidom import parseString
+
+import click
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streamlog.cli.spark_session import source_options
+from streamlog.cli.state import State
+from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
+from streamlog.model.located import OffsetWindow
+from streamlog.spark.arrow import COLUMNS
+from streamlog.spark.jobs.batches import runs
+from streamlog.spark.jobs.facts import TopicFacts
+from streamlog.spark.jobs.manifest import Manifest, Written
+from streamlog.spark.jobs.rounds import rounds
+from streamlog.spark.jobs.scrub_state import ScrubState
+from streamlog.spark.jobs.sketches import KEYS_MAX, Distinct, Frequent
+from streamlog.spark.jobs.stats_state import StatsState
+from streamlog.spark.local import JavaMissing, find_java
+from streamlog.spark.picture import BANDS_MAX, OTHERS, bars
+
+
+def test_rounds_take_one_partition_after_the_other() -> None:
+    windows = [OffsetWindow("a", 0, 5, 12), OffsetWindow("a", 1, 0, 2), OffsetWindow("b", 0, 0, 9)]
+    found = list(rounds(windows, 8))
+    assert found == [
+        [OffsetWindow("a", 0, 5, 12), OffsetWindow("a", 1, 0, 1)],
+        [OffsetWindow("a", 1, 1, 2), OffsetWindow("b", 0, 0, 7)],
+        [OffsetWindow("b", 0, 7, 9)],
+    ]
+    assert list(rounds([], 8)) == []
+
+
+def test_runs_are_rows_of_one_partition() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(["a", "a", "b", "b", "b", "a"]),
+            "partition": pa.array([0, 0, 0, 1, 1, 0], pa.int32()),
+        }
+    )
+    assert list(runs(batch)) == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert list(runs(batch.slice(0, 1))) == [(0, 1)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 500, 50_000])
+def test_distinct_is_near_and_merges(count: int) -> None:
+    rng = np.random.default_rng(7)
+    hashes = rng.integers(0, 1 << 64, count, np.uint64)
+    whole, left, right = Distinct(), Distinct(), Distinct()
+    whole.add(hashes)
+    whole.add(hashes)
+    left.add(hashes[: count // 2])
+    right.add(hashes[count // 3 :])
+    left.merge(right)
+    assert left.estimate() == whole.estimate() == pytest.approx(count, rel=0.05)
+
+
+def test_frequent_keys_lie_within_their_bounds() -> None:
+    rng = random.Random(5)
+    true = Counter[bytes]()
+    parts = []
+    for _ in range(6):
+        part = Counter[bytes](b"%d" % int(rng.paretovariate(0.5)) for _ in range(4000))
+        true.update(part)
+        one = Frequent()
+        one.add(list(part), np.array(list(part.values())))
+        parts.append(one)
+    merged = parts[0]
+    for one in parts[1:]:
+        merged.merge(one)
+    assert 0 < len(merged.counts) <= KEYS_MAX
+    assert merged.missed > 0
+    for key, count in true.items():
+        assert merged.counts.get(key, 0) <= count <= merged.counts.get(key, 0) + merged.missed
+    assert merged.top(1)[0][0] == true.most_common(1)[0][0]
+
+
+def _facts() -> TopicFacts:
+    names = ("key", "value", "timestamp")
+    values = ([b"a", None, b"a\xff"], [b"1", b"22", None], [0, 60_000_000, 61_000_000])
+    arrays = [pa.array(v, COLUMNS[n]) for n, v in zip(names, values, strict=True)]
+    facts = TopicFacts()
+    facts.add(3, pa.RecordBatch.from_arrays(arrays, names=list(names)))
+    return facts
+
+
+def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    state = StatsState.read(file, "c")
+    assert state.left is None
+    state.add([{"t": _facts()}, {"t": _facts()}], [OffsetWindow("t", 3, 5, 9)])
+    state.write()
+    again = StatsState.read(file, "c")
+    assert again.left == [OffsetWindow("t", 3, 5, 9)]
+    one, other = again.topics["t"], state.topics["t"]
+    assert (one.partitions, one.minutes, one.frequent) == (
+        other.partitions,
+        other.minutes,
+        other.frequent,
+    )
+    assert (one.distinct.registers == other.distinct.registers).all()
+    assert one.whole.records == 6
+    one.distinct.add(np.array([1], np.uint64))
+    with pytest.raises(ForeignCluster, match="cluster c"):
+        StatsState.read(file, "d")
+    with pytest.raises(Corrupt, match="no state of a scrub"):
+        ScrubState.read(file, "c")
+    file.write_text("{")
+    with pytest.raises(Corrupt, match="no state of statistics"):
+        StatsState.read(file, "c")
+
+
+def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> None:
+    manifest = Manifest.open(tmp_path, "c")
+    (Manifest.pending(tmp_path) / "x.parquet").write_bytes(b"1")
+    written = Written("topic=t/date=2026-01-05", "x.parquet", 1, 1, {0: (4, 5)})
+    manifest.add([written], {("t", 0): 5})
+    again = Manifest.open(tmp_path, "c")
+    again.check()
+    assert (again.offsets, again.files) == ({("t", 0): 5}, [written.facts()])
+    assert (tmp_path / written.path).read_bytes() == b"1"
+    with pytest.raises(ForeignCluster):
+        Manifest.open(tmp_path, "d")
+    path = tmp_path / "_streamlog" / "manifest.json"
+    whole = path.read_text()
+    path.write_text(whole.replace('"version": 1', '"version": 2'))
+    with pytest.raises(UnsupportedVersion):
+        Manifest.open(tmp_path, "c")
+    path.write_text(whole[:-5])
+    with pytest.raises(Corrupt):
+        Manifest.open(tmp_path, "c")
+    path.write_text(whole)
+    (tmp_path / written.path).unlink()
+    with pytest.raises(StreamlogError, match="is gone"):
+        Manifest.open(tmp_path, "c").check()
+
+
+def test_a_picture_has_a_bar_for_each_count() -> None:
+    series = {f"<{n}>": [n, 0, 2] for n in range(BANDS_MAX + 3)}
+    found = parseString(bars("a & b", [0, 60_000, 120_000], series))
+    texts = [one.firstChild.data for one in found.getElementsByTagName("text")]
+    assert texts[0] == "a & b"
+    assert texts[-1] == OTHERS
+    # Background, one each in the legend, two bars of each band.
+    assert len(found.getElementsByTagName("rect")) == 1 + BANDS_MAX + 2 * BANDS_MAX
+    assert parseString(bars("nothing", [], {}))
+
+
+def _java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def test_java_is_found_or_one_message_says_what_to_do(tmp_path: Path) -> None:
+    old, new = _java(tmp_path / "old", "1.8.0_392"), _java(tmp_path / "new", "21.0.5")
+    path = os.pathsep.join((str(new / "bin"), "/bin"))
+    assert find_java({"JAVA_HOME": str(new), "PATH": ""}) == new
+    assert find_java({"JAVA_HOME": str(old), "PATH": path}) == new
+    with pytest.raises(JavaMissing, match="is Java 8: install Java 17 or newer"):
+        find_java({"JAVA_HOME": str(old), "PATH": "/nowhere"})
+    with pytest.raises(JavaMissing, match="no Java on this machine: install"):
+        find_java({"PATH": "/nowhere"})
+
+
+def test_what_is_typed_becomes_options_of_the_source() -> None:
+    state = State(server="h:1")
+    nowhere = (None, None, None)
+    assert source_options(state, ("a", "b"), None, {}, nowhere) == {
+        "subscribe": "a,b",
+        "server": "h:1",
+    }
+    assert source_options(state, (), None, {"readMode": "store"}, (None, "s3://b/p", None)) == {
+        "subscribePattern": ".*",
+        "readMode": "store",
+        "store": "s3://b/p",
+        "server": "h:1",
+    }
+    assert source_options(state, (), "x.*", {}, ("/d", None, None)) == {
+        "subscribePattern": "x.*",
+        "store": "local:///d/objects",
+        "meta": "rocksdb:///d/meta",
+    }
+    with pytest.raises(click.UsageError):
+        source_options(state, ("a",), "x", {}, nowhere)
+    with pytest.raises(click.UsageError):
+        source_options(state, (), None, {}, ("/d", "local:///x", None))
