@@ -27,7 +27,7 @@ _COMPONENT = r"(?:^|[\s\]])([A-Za-z_][\w.$/-]*)(?:\[\d+\]|\([\w-]*\))?:(?:\s|$)"
 _VARIABLE = (
     r"\b\d+(?:\.\d+){3}(?::\d+)?\b"  # addresses
     r"|\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"  # hexadecimal numbers
-    r"|-?\d+(?:[.,:]\d+)*"  # numbers and times
+    r"|\d+(?:[.,:/-]\d+)*"  # numbers, dates, times
 )
 TEMPLATE_CHARACTERS = 160
 

@@ -1,12 +1,12 @@
 """The demonstration's steps.
 
 1. Lines go into topics, one for each file, as if each file had been written within one hour: a
-   record's timestamp is its place in that hour.
+   record's timestamp is its place in that hour. First come those of the first half hour.
 2. Two streaming queries read all topics, parse the lines, and count them by minute, file and level;
    one writes the counts into a topic, exactly once, the other into Parquet. They run until all is
    read, and stop.
-3. A later line comes, and the queries go on from their checkpoints: its time is what closes the
-   windows that were open.
+3. The second half hour comes, and then one later line, whose time closes the windows that are still
+   open. Each time the queries go on from their checkpoints.
 4. Both results are read, and compared with the lines.
 """
 
@@ -29,8 +29,8 @@ COUNTS = "line-counts"
 HOUR_MS = 3_600_000
 LATER_MS = 600_000
 """After the hour's end: well behind the watermark."""
+PARTS = 2
 WATERMARK = "5 minutes"
-MICRO_BATCHES = 3
 QUERY_TIMEOUT_S = 1800
 COUNT_SCHEMA = "minute timestamp, source string, level string, lines long, templates long"
 
@@ -65,44 +65,51 @@ def run(
 
     Errors: what client and queries raise.
     """
-    total = sum(map(len, lines.values()))
-    replay(server, lines, begin_ms)
-    progress(f"{total:,} lines in {len(lines)} topics are acknowledged")
-    pipeline = _Pipeline(spark, server, list(lines), folder, -(-total // MICRO_BATCHES))
-    batches = pipeline.run()
-    progress(f"the streaming queries have read them, in {batches} micro-batches")
-    with Producer(server) as producer:
-        first = next(iter(lines))
-        producer.send(first, b"later", partition=0, timestamp_ms=begin_ms + HOUR_MS + LATER_MS)
-        producer.flush()
-    pipeline.run()
-    progress("a later line came, the queries went on and closed their windows")
-    return pipeline.outcome(total)
-
-
-def replay(server: str, lines: Lines, begin_ms: int) -> None:
-    """Returns when all is acknowledged."""
     with Admin(server) as admin:
-        for topic in lines:
+        for topic in (*lines, COUNTS):
             admin.create_topic(topic, 1)
-        admin.create_topic(COUNTS, 1)
+    pipeline = _Pipeline(spark, server, list(lines), folder)
     with Producer(server) as producer:
-        for topic, some in lines.items():
-            for number, line in enumerate(some):
-                at = begin_ms + (number + 1) * (HOUR_MS - 1) // len(some)
-                producer.send(topic, line, partition=0, timestamp_ms=at)
-        producer.flush()
+        for part in range(PARTS):
+            sent = _replay(producer, lines, begin_ms, part)
+            progress(f"{sent:,} lines of half hour {part + 1} are acknowledged")
+            pipeline.run()
+            progress("the streaming queries have read them")
+        at = begin_ms + HOUR_MS + LATER_MS
+        producer.send(next(iter(lines)), b"later", partition=0, timestamp_ms=at).result()
+    pipeline.run()
+    progress("a later line came, and the last windows are closed")
+    return pipeline.outcome(sum(map(len, lines.values())))
+
+
+def _replay(producer: Producer, lines: Lines, begin_ms: int, part: int) -> int:
+    """One part of the hour; how many lines. Returns when all are acknowledged."""
+    sent = [
+        producer.send(
+            topic,
+            some[number],
+            partition=0,
+            timestamp_ms=begin_ms + number * HOUR_MS // len(some),
+        )
+        for topic, some in lines.items()
+        for number in range(_first(some, part), _first(some, part + 1))
+    ]
+    for one in sent:
+        one.result()
+    return len(sent)
+
+
+def _first(lines: Sequence[bytes], part: int) -> int:
+    """Number of the first line that does not come before the part."""
+    return -(-len(lines) * part // PARTS)
 
 
 class _Pipeline:
-    def __init__(
-        self, spark: Any, server: str, topics: Sequence[str], folder: Path, batch_records: int
-    ) -> None:
+    def __init__(self, spark: Any, server: str, topics: Sequence[str], folder: Path) -> None:
         self._spark = spark
         self._server = server
         self._topics = ",".join(topics)
         self._folder = folder
-        self._batch_records = batch_records
         self._levels = level_table(spark)
 
     def _counted(self) -> Any:
@@ -111,7 +118,6 @@ class _Pipeline:
             .option("server", self._server)
             .option("subscribe", self._topics)
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", self._batch_records)
             .schema("topic STRING, value BINARY, timestamp TIMESTAMP")
             .load()
         )
@@ -125,8 +131,8 @@ class _Pipeline:
             .selectExpr("span.start AS minute", "source", "level", "lines", "templates")
         )
 
-    def run(self) -> int:
-        """Until all is read that is there; how many micro-batches that took, of one query."""
+    def run(self) -> None:
+        """Until all is read that is there."""
         counted = self._counted()
         to_topic = (
             counted.selectExpr("source AS key", "to_json(struct(*)) AS value")
@@ -146,7 +152,6 @@ class _Pipeline:
             for query in queries:
                 if not query.awaitTermination(QUERY_TIMEOUT_S):
                     raise StreamlogError(f"a query did not end within {QUERY_TIMEOUT_S} s")
-            return sum(1 for one in queries[0].recentProgress if one["numInputRows"])
         finally:
             for query in queries:
                 query.stop()
