@@ -21,6 +21,7 @@ from streamlog.client.staging import StagedObject, StagedWriter
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
+from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.log.abstract import TopicPartition
@@ -37,7 +38,9 @@ from streamlog.wiring import Components, OpenEngine
 
 T = TypeVar("T")
 WAIT_S = 120
-CONFIG = StreamEngineConfig(upload=UploadConfig(upload_interval_ms=5))
+CONFIG = StreamEngineConfig(
+    upload=UploadConfig(upload_interval_ms=5), staging=StagingConfig(sweep_interval_ms=50)
+)
 
 
 class Row(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from streamlog.spark.epochs import abort_epoch, commit_epoch
 from streamlog.spark.errors import EpochPassed
 from streamlog.spark.stage import StagingTask
 from streamlog.spark.write_options import WriteOptions
-from tests.spark.staged_node import StagedNode, broken_off, quick_retries
+from tests.spark.staged_node import WAIT_S, StagedNode, broken_off, quick_retries
 
 TOPIC = "t"
 
@@ -28,8 +29,10 @@ def node() -> Iterator[StagedNode]:
         yield running
 
 
-def _stage(node: StagedNode, writer_id: str, attempt: str, *values: bytes) -> list[StagedObject]:
-    options = WriteOptions(server="h:1", topic=TOPIC)
+def _stage(
+    node: StagedNode, writer_id: str, attempt: str, *values: bytes, ttl_ms: int = 0
+) -> list[StagedObject]:
+    options = WriteOptions(server="h:1", topic=TOPIC, staged_ttl_ms=ttl_ms)
     target = node.target(writer_id)
     task = StagingTask(target, options, attempt, clock=SystemClock(), start=0.0)
     keys = [b"k%d" % n for n in range(len(values))]
@@ -166,3 +169,15 @@ def test_an_abort_that_cannot_ask_leaves_everything(node: StagedNode) -> None:
     assert _left(node) == 1
     assert not _abort(node, 0, [])
     assert not _commit(node, 0, objects).was_committed
+
+
+def test_what_nobody_commits_goes_by_itself(node: StagedNode) -> None:
+    kept = _stage(node, "q", "0-a", b"1")
+    killed = _stage(node, "q", "0-b", b"1", ttl_ms=1000)
+    ends_at = time.monotonic() + WAIT_S
+    while _left(node) > 1:
+        assert time.monotonic() < ends_at
+    with pytest.raises(StagedNotFound):
+        _commit(node, 0, killed)
+    assert not _commit(node, 0, kept).was_committed
+    assert _values(node) == [b"1"]
