@@ -27,9 +27,9 @@ from streamlog.spark.write_options import WriteOptions
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 16 << 20
-OBJECT_BYTES = 14 << 20
-"""A chunk may add as much again; the client cuts what is more than a message holds."""
+CHUNK_BYTES = 8 << 20
+OBJECT_BYTES = 7 << 20
+"""With the chunk that reaches it, it is less than what the client cuts in two."""
 
 
 class Target(Protocol):
