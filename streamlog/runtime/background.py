@@ -24,13 +24,14 @@ class Background:
     def __init__(self, owner: str, on_failure: Callable[[BaseException], None]) -> None:
         self._owner = owner
         self._on_failure = on_failure
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order of their making, which is that of their end: a simulated close replays."""
         self.failure: BaseException | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         """Runs `work`; an exception out of it is the owner's failure."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}.{name}")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
@@ -72,7 +73,7 @@ class Background:
         return results[0]
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
