@@ -21,6 +21,10 @@ class Commands(LazyGroup):
         ),
         "stats": ("streamlog.cli.spark_stats:stats", "Sizes, rates, keys and skew of topics."),
         "export": ("streamlog.cli.spark_export:export", "Write topics into a folder as Parquet."),
+        "compact": (
+            "streamlog.cli.spark_compact:compact",
+            "Merge small objects on executors, while no node runs.",
+        ),
         "import": ("streamlog.cli.spark_import:import_", "Write files to a topic, each once."),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -67,6 +68,10 @@ def _javas(environment: Mapping[str, str]) -> Iterator[Path]:
         yield from sorted(place.glob("*/bin/java"))
 
 
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
 @contextmanager
 def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     """Stopped at the end. Its Python workers are of this Python, on a cluster that of
@@ -86,6 +91,8 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(found))
     from pyspark.sql import SparkSession
 
+    # Py4J tells of a Ctrl-C by tracebacks, in the root log.
+    logging.getLogger().addFilter(_is_not_py4j)
     builder = SparkSession.builder.master(master).appName(name)
     defaults = {
         "spark.ui.enabled": "false",

@@ -18,7 +18,7 @@ from tests.cli.conftest import COMMAND
 ROOT = Path(__file__).resolve().parents[2]
 
 LOCAL = {"dev", "serve", "demo", "wal", "doctor", "fsck", "recover", "restore"}
-LOCAL |= {"spark demo", "spark scrub"}
+LOCAL |= {"spark demo", "spark scrub", "spark compact"}
 """Commands that talk to no node that is given to them."""
 
 
@@ -49,7 +49,8 @@ def test_the_commands_are_these() -> None:
         *("config describe", "config show", "doctor"),
         *("fsck", "recover", "backup", "restore"),
         *("bench consume", "bench produce", "bench verify"),
-        *("spark demo", "spark scrub", "spark stats", "spark export", "spark import"),
+        *("spark demo", "spark scrub", "spark stats", "spark export", "spark compact"),
+        "spark import",
     ]
 
 

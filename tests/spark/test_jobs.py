@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,14 @@ import pyarrow.dataset as ds
 import pytest
 
 from streamlog.cli.at_rest import Opened, Places, opened
-from streamlog.client import Producer
+from streamlog.client import Admin, Producer
+from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import DataInUse, Invalid, OffsetOutOfRange
 from streamlog.repair.findings import Report
 from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.spark.jobs import scrub as scrub_module
+from streamlog.spark.jobs.compaction import CompactionPlaces, compact
 from streamlog.spark.jobs.export import export
 from streamlog.spark.jobs.load import import_files
 from streamlog.spark.jobs.manifest import OWN, Manifest
@@ -355,3 +358,60 @@ def test_an_export_can_be_imported(
     found = [(row[1], row[4], row[5]) for row in consumed(node.server, target, 2)]
     expected = [(row[1], row[4], row[5]) for row in consumed(node.server, source, 2)]
     assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+# compaction
+
+SMALL = StreamEngineConfig(
+    compaction=CompactionConfig(
+        stream_object_bytes_min=100 << 10,
+        object_bytes_max=1 << 20,
+        settled_part_bytes=64 << 10,
+        block_target_bytes=8 << 10,
+    )
+)
+
+
+def test_compaction_at_rest_keeps_every_record(spark: Any, tmp_path: Path) -> None:
+    data, noise = tmp_path / "data", random.Random(3)
+    with started(data, wal="object") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("logs", 6)
+        for _ in range(5):
+            values = [(n % 3 and n % 6, noise.randbytes(4000)) for n in range(60)]
+            produce(node.server, "logs", values)
+        expected = consumed(node.server, "logs", 6)
+    before = _fsck(data).counts["ranges"]
+    places = CompactionPlaces(
+        f"local://{data}/objects", f"rocksdb://{data}/meta", "disk", str(data / "wal")
+    )
+    done = asyncio.run(compact(spark, places, SMALL))
+    assert done.failed == []
+    assert done.outputs > done.specs >= 1
+    report = _fsck(data)
+    assert report.is_clean
+    assert report.counts["ranges"] < before
+    again = asyncio.run(compact(spark, places, SMALL))
+    assert again.bytes_written < done.bytes_written // 2
+    with started(data, wal="object") as node:
+        assert consumed(node.server, "logs", 6) == expected
+        with pytest.raises(DataInUse):
+            asyncio.run(compact(spark, places, SMALL))
+
+
+def test_what_executors_cannot_merge_is_told_and_stays(spark: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with started(data, wal="object") as node:
+        for number in range(4):
+            produce(node.server, "logs", [(0, b"%d %d" % (number, n)) for n in range(400)])
+    damaged = _objects(data)[0]
+    whole = damaged.read_bytes()
+    at = len(whole) // 4
+    damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    places = CompactionPlaces(
+        f"local://{data}/objects", f"rocksdb://{data}/meta", "disk", str(data / "wal")
+    )
+    done = asyncio.run(compact(spark, places, StreamEngineConfig()))
+    assert any(told.startswith("Corrupt: ") for told in done.failed)
+    damaged.write_bytes(whole)
+    assert _fsck(data).is_clean

@@ -1,0 +1,73 @@
+"""`streamlog spark compact`: compaction by executors, while no node runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+import click
+
+from streamlog.cli.node import config_option, data_option, store_options
+from streamlog.cli.output import emit, facts, size
+from streamlog.cli.spark_session import spark_options, spark_session
+from streamlog.cli.state import State, json_option, pass_state
+
+
+@click.command()
+@data_option
+@store_options
+@config_option
+@spark_options
+@json_option
+@pass_state
+def compact(
+    state: State,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+    master: str,
+    conf: dict[str, str],
+) -> None:
+    """Merge small objects on executors, all that is due, as the node would by and by.
+
+    Stop the node first, and give what it was started with (--data, or --store and --meta, and
+    --config). What a run that was stopped has committed stays; the next one goes on. The store
+    needs room for the new objects; the old ones are deleted later, by the node.
+
+    Exit code 1 where objects could not be merged: fsck says why.
+    """
+    import asyncio
+    from dataclasses import asdict
+
+    from streamlog import settings
+    from streamlog.cli.at_rest import places as checked
+    from streamlog.cli.at_rest import progress_of
+    from streamlog.server.node import with_places
+    from streamlog.spark.jobs.compaction import CompactionPlaces
+    from streamlog.spark.jobs.compaction import compact as work
+
+    where = checked(data, store, meta, file)
+    flags = {"data": data, "store": store, "meta": meta}
+    given = {name: value for name, value in flags.items() if value is not None}
+    node = with_places(settings.load(file, None, given).node, "serve")
+    wal: Literal["disk", "object"] | None = None
+    if node.wal is not None:
+        wal = "disk" if node.wal == "disk" else "object"
+    places = CompactionPlaces(where.store, where.meta, wal, node.wal_dir, node.node_id)
+    with spark_session("compact", master, conf) as made:
+        done = asyncio.run(work(made, places, where.config, progress=progress_of(state)))
+    if state.json:
+        emit(asdict(done))
+    else:
+        facts(
+            {
+                "merges": f"{done.specs:,} of {done.inputs:,} inputs into {done.outputs:,} objects",
+                "read": size(done.bytes_read),
+                "written": size(done.bytes_written),
+            }
+        )
+        for failure in done.failed:
+            click.echo(f"given up: {failure}")
+    if done.failed:
+        sys.exit(1)
