@@ -84,6 +84,7 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     os.environ["JAVA_HOME"] = str(find_java())
     if master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(__file__).resolve().parents[2])
