@@ -100,6 +100,7 @@ class EngineStreamClient:
         engine.check_open()
         # Before the old epoch is given up: the stream goes on under it.
         check_epoch(stream_id, options.epoch)
+        await engine.save_attaches()
         async with self._alone(stream_id):
             row = self._metadata.stream(stream_id)
             if row is not None and row.holder == self._metadata.tenure:
@@ -124,7 +125,10 @@ class EngineStreamClient:
             old = engine.cores.pop(stream_id, None)
             if old is not None:
                 old.halt(fenced(stream_id, row.epoch))
-            return self._handed_out(engine.core(row))
+            core = engine.core(row)
+            # What its last holder attached.
+            await engine.save_attaches()
+            return self._handed_out(core)
 
     async def close_stream(self, stream_id: int, options: CloseStreamOptions = _CLOSE) -> None:
         row = self._held(stream_id)

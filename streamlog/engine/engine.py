@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.cache.tail import TailCache
 from streamlog.engine.after_recovery import Settled, carry_out, settle
+from streamlog.engine.backoff import Backoff
 from streamlog.engine.block_reader import BlockReader
 from streamlog.engine.budget import Budget
 from streamlog.engine.closing import ClosePolicy
@@ -43,6 +44,7 @@ from streamlog.errors import (
     StreamFenced,
     StreamlogError,
     TenureFenced,
+    Unavailable,
 )
 from streamlog.metadata.interface import Committed, StreamRow
 from streamlog.objectstore.interface import ObjectStore
@@ -193,6 +195,7 @@ class Engine:
             self._recover(wal, found)
         else:
             await metadata.take_over_previous(frozenset())
+        await self.save_attaches()
         if self.group_commit is not None:
             self.background.spawn(self.group_commit.run(), name="group_commit")
         self.background.spawn(self.uploader.run(), name="commit")
@@ -267,6 +270,29 @@ class Engine:
                 await self._progress.wait()
             await wal.persist_release()
         self.foreign.discard(stream_id)
+
+    async def save_attaches(self) -> None:
+        """A checkpoint tells where staged objects were attached: they do not say it.
+
+        Before appends go on behind them, or a recovery from the bucket alone would take these for
+        never acknowledged. With wal=disk nothing of the kind is promised. Waits for the store;
+        errors: TenureFenced, Closed.
+        """
+        if self.group_commit is not None or not self.metadata.has_unsaved_attach:
+            return
+        backoff: Backoff | None = None
+        while True:
+            try:
+                await self.metadata.checkpoint()
+            except (Unavailable, OutcomeUnknown) as error:
+                if isinstance(error, Closed):
+                    raise
+                if backoff is None:
+                    backoff = Backoff(self.config.append, self.parts.random)
+                    log.warning("a commit waits for a checkpoint", extra={"reason": str(error)})
+                await backoff.sleep()
+            else:
+                return
 
     async def wait_stopped(self) -> StreamlogError:
         """Returns when the engine has failed, with the reason."""

@@ -18,7 +18,6 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from streamlog.codec.crc import crc32c_parts
-from streamlog.engine.backoff import Backoff
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cold_reader import ReaderMetadata
@@ -37,7 +36,6 @@ from streamlog.errors import (
     StagedNotFound,
     StreamlogError,
     StreamNotFound,
-    Unavailable,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.generation import SPAN_MAX
@@ -199,6 +197,8 @@ class EngineStaging:
         if not 0 <= epoch <= EPOCH_MAX:
             raise Invalid(f"epoch {epoch} of writer {writer_id}; epochs are 0 to 2^63-1")
         if self._metadata.staging.last_epoch(writer_id) >= epoch:
+            # The call that attached it may be waiting for its checkpoint yet.
+            await self._saved(writer_id, epoch)
             self._metrics.attaches.labels("known").inc()
             return self._attached(writer_id, epoch, was_attached=True)
         streams = self._streams_of(writer_id, object_ids)
@@ -260,41 +260,22 @@ class EngineStaging:
                 committed = await self._metadata.commit(CommitEntry(attaches=[entry]))
                 for core in cores:
                     self._moved(core)
-                try:
-                    await self._checkpointed()
-                except (Fenced, Closed) as error:
-                    raise OutcomeUnknown(
-                        f"epoch {epoch} of writer {writer_id} was committed, and the node ended "
-                        "before that was safe; commit the same epoch again"
-                    ) from error
+                await self._saved(writer_id, epoch)
             finally:
                 for core in cores:
                     sequencer.open_gate(core)
                 self._metrics.attach_seconds.observe(self._clock.monotonic() - began)
             return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
 
-    async def _checkpointed(self) -> None:
-        """A checkpoint in the store tells where the objects were attached: they do not say it.
-
-        Without it a recovery from the bucket alone would take what follows in these streams for
-        never acknowledged. With wal=disk nothing of the kind is promised.
-        """
-        engine = self._engine
-        if engine.group_commit is not None:
-            return
-        backoff: Backoff | None = None
-        while True:
-            try:
-                await self._metadata.checkpoint()
-            except (Unavailable, OutcomeUnknown) as error:
-                if isinstance(error, Closed):
-                    raise
-                if backoff is None:
-                    backoff = Backoff(engine.config.append, engine.parts.random)
-                    log.warning("a commit waits for a checkpoint", extra={"reason": str(error)})
-                await backoff.sleep()
-            else:
-                return
+    async def _saved(self, writer_id: str, epoch: int) -> None:
+        """Errors: OutcomeUnknown."""
+        try:
+            await self._engine.save_attaches()
+        except (Fenced, Closed) as error:
+            raise OutcomeUnknown(
+                f"epoch {epoch} of writer {writer_id} was committed, and the node ended before "
+                "that was safe; commit the same epoch again"
+            ) from error
 
     def _core(self, stream_id: int) -> StreamCore:
         row = self._metadata.stream(stream_id)

@@ -169,10 +169,8 @@ class StagedLogs:
     async def _commit(
         self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
     ) -> StagedCommit:
-        known = self._streams.writer(writer_id)
-        if known.last_epoch > epoch:
-            return StagedCommit(epoch, (), True)
-        if known.last_epoch == epoch:
+        if self._streams.writer(writer_id).last_epoch >= epoch:
+            known = await self._streams.attach(writer_id, epoch, ())
             return StagedCommit(epoch, await self._placed(known.rows), True)
         partitions = _in_order({one for entry in manifest for one in entry.partitions})
         logs = {partition: await self._taking(partition) for partition in partitions}

@@ -393,6 +393,7 @@ class Draft:
         if rows.row.placements:
             self._fold.staging.take(object_id)
             self._fold.staging.attached[object_id] = rows.row.placements
+            self._fold.staging.attached_revision = revision
         ranges = newest.ranges
         for low in range(0, len(rows.ends), STEP_ROWS):
             high = low + STEP_ROWS

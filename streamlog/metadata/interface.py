@@ -275,6 +275,11 @@ class Metadata(Protocol):
         """`callback(stream_id, new_epoch)` when the fold shows that another tenure took it."""
         ...
 
+    @property
+    def has_unsaved_attach(self) -> bool:
+        """Staged objects were attached, by any node, that no checkpoint shows attached yet."""
+        ...
+
     async def checkpoint(self) -> None:
         """Writes a checkpoint now; MetadataUnavailable, StoreUnavailable leave the old one."""
         ...

@@ -24,14 +24,18 @@ from streamlog.format.staged_entries import WriterRow as WriterRow
 
 
 class Staging:
-    """`staged` and `attached` by object id, `writers` by writer id."""
+    """`staged` and `attached` by object id, `writers` by writer id.
 
-    __slots__ = ("_attempts", "attached", "staged", "writers")
+    `attached_revision`: of the last record that attached something; 0: a checkpoint has all.
+    """
+
+    __slots__ = ("_attempts", "attached", "attached_revision", "staged", "writers")
 
     def __init__(self, rows: StagingRows | None = None) -> None:
         self.staged: dict[int, Stage] = {}
         self.writers: dict[str, WriterRow] = {}
         self.attached: dict[int, tuple[Placement, ...]] = {}
+        self.attached_revision = 0
         self._attempts: dict[tuple[str, str], int] = {}
         if rows is not None:
             for stage in rows.stages:

@@ -266,6 +266,11 @@ class TenureMetadata:
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
         self._follower.on_moved(lambda moved: callback(moved.stream_id, moved.epoch))
 
+    @property
+    def has_unsaved_attach(self) -> bool:
+        state = self._follower.state
+        return state.fold.staging.attached_revision > state.levels.revision
+
     async def checkpoint(self) -> None:
         self._check_open()
         # Given up half-way, it would not know whether the metadata names its files.

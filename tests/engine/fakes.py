@@ -170,6 +170,8 @@ class FakeMetadata:
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
         self._lost = callback
 
+    has_unsaved_attach = False
+
     async def checkpoint(self) -> None:
         pass
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from streamlog.errors import Closed
 from streamlog.log.staged_logs import ManifestEntry
+from streamlog.metadata.interface import Tenure
+from streamlog.model.batch import RecordBatch
+from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.findings import Kind, Severity
+from streamlog.wiring import OpenEngine
+from tests.engine.harness import until
 from tests.log.test_staged_logs import TopicPartition, contents, encoded, staged_of
-from tests.repair.cluster import Cluster, partition, produce, run
+from tests.repair.cluster import Cluster, append, partition, produce, read, run
 from tests.repair.test_recover import recovered
 
 
@@ -67,5 +77,100 @@ def test_what_was_committed_comes_back_from_the_bucket_alone() -> None:
             await staged_of(engine).commit("w", 5, [entry])
             assert [value for _, value in await contents(logs[1])] == [b"a", b"b"] * 2
         assert not (await cluster.fsck()).by_severity[Severity.ERROR]
+
+    run(scenario)
+
+
+def checkpoints_held_up(engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Gets one element for each that is asked for; none comes to its end."""
+    asked: list[None] = []
+
+    async def never() -> None:
+        asked.append(None)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(engine.metadata, "checkpoint", never)
+    return asked
+
+
+async def cut_off_before_its_checkpoint(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A commit to a stream, which is returned, by a node that crashes."""
+    async with cluster.node(crash=True) as engine:
+        stream = await engine.streams.create_and_open_stream()
+        await append(stream, b"first")
+        batches = {stream.stream_id: [RecordBatch(1, 1000, (b"staged",))]}
+        one = await engine.staging.stage("w", "1", batches)
+        asked = checkpoints_held_up(engine, monkeypatch)
+        commit = asyncio.create_task(engine.staging.attach("w", 4, [one.object_id]))
+        await until(lambda: bool(asked) or commit.done())
+        assert not commit.done()
+    with pytest.raises(Closed):
+        await commit
+    return stream.stream_id
+
+
+async def goes_on_behind_it(stream: Stream) -> dict[int, bytes]:
+    """What it has then, all of it acknowledged."""
+    await append(stream, b"behind")
+    expected = await read(stream)
+    assert list(expected.values()) == [b"first", b"staged", b"behind"]
+    return expected
+
+
+async def comes_back(cluster: Cluster, stream_id: int, expected: dict[int, bytes]) -> None:
+    """From the bucket alone."""
+    cluster.lose_metadata()
+    await recovered(cluster)
+    async with cluster.node() as engine:
+        assert await read(await engine.streams.open_stream(stream_id)) == expected
+
+
+def test_a_start_after_a_cut_off_commit_writes_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        stream_id = await cut_off_before_its_checkpoint(cluster, monkeypatch)
+        async with cluster.node(crash=True) as engine:
+            stream = await engine.streams.open_stream(stream_id)
+            expected = await goes_on_behind_it(stream)
+        await comes_back(cluster, stream_id, expected)
+
+    run(scenario)
+
+
+def test_a_node_that_takes_over_after_a_cut_off_commit_writes_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(2, crash=True) as other:
+            stream_id = await cut_off_before_its_checkpoint(cluster, monkeypatch)
+            await other.metadata.seal(Tenure(1, 1), even_if_alive=True)
+            stream = await other.streams.open_stream(stream_id)
+            expected = await goes_on_behind_it(stream)
+        await comes_back(cluster, stream_id, expected)
+
+    run(scenario)
+
+
+def test_a_repeated_commit_is_answered_when_a_checkpoint_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 1)
+            batches = {TopicPartition("t", 0): encoded([b"a", b"b"])}
+            one = await staged_of(engine).stage("w", "1", batches)
+            entry = ManifestEntry(one.staged.object_id, list(batches))
+            asked = checkpoints_held_up(engine, monkeypatch)
+            commits = [asyncio.create_task(staged_of(engine).commit("w", 4, [entry]))]
+            await until(lambda: bool(asked))
+            commits.append(asyncio.create_task(staged_of(engine).commit("w", 4, [entry])))
+            await until(lambda: len(asked) == 2 or commits[1].done())
+            assert not commits[1].done()
+        commits[1].cancel()
+        await asyncio.gather(*commits, return_exceptions=True)
 
     run(scenario)
