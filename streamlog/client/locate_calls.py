@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
-from streamlog.client.channel import Call, Caller, typed_error
+from streamlog.client.channel import Call, Caller, Retry, typed_error
+from streamlog.errors import StreamlogError
 from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.v1 import admin_pb2
 
@@ -31,11 +33,24 @@ def unpin_objects(pin_id: int) -> Call:
     )
 
 
-def locate_records(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
+def locate_records(
+    caller: Caller, windows: Sequence[OffsetWindow], *, timeout_ms: float
+) -> Located:
     """Where the windows' records lie; what is in no object yet is missing at a window's end.
 
-    Errors: those of the server; Unavailable where the answer breaks off.
+    Asked for again from the beginning, for `timeout_ms`, where that can help. Errors: those of the
+    server; Unavailable where the answer breaks off.
     """
+    retry = Retry(timeout_ms)
+    while True:
+        try:
+            return _located(caller, windows)
+        except StreamlogError as error:
+            wait_s = retry.wait_s(error)
+        time.sleep(wait_s)
+
+
+def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
     request = admin_pb2.LocateRecordsRequest()
     for one in windows:
         request.windows.add(

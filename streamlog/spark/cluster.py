@@ -140,7 +140,7 @@ class ServerCluster:
             return look_up(left) if left else {}
 
     def locate(self, windows: Sequence[OffsetWindow]) -> Located:
-        return locate_calls.locate_records(self._caller, windows)
+        return locate_calls.locate_records(self._caller, windows, timeout_ms=TIMEOUT_MS)
 
     def pin(self, ttl_ms: int) -> int:
         pin_id: int = self._caller.run(locate_calls.pin_objects(None, CLIENT_ID, ttl_ms))

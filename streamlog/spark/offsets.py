@@ -7,6 +7,7 @@ Spark compares these as texts, so keys are always in the same order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from streamlog.model.located import OffsetWindow
 from streamlog.spark.cluster import Cluster, Offsets
 from streamlog.spark.errors import DataLost
 from streamlog.spark.options import EARLIEST, LATEST, Bound, ReadOptions, TopicPartition
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 NAMED_MAX = 10
@@ -102,7 +105,9 @@ def resolve(
     Errors: Invalid, where a bound names other partitions, or a time that no record reaches.
     """
     if bound.timestamp_ms is not None or bound.timestamps_ms is not None:
-        times = bound.timestamps_ms or dict.fromkeys(partitions, bound.timestamp_ms or 0)
+        times = bound.timestamps_ms
+        if times is None:
+            times = dict.fromkeys(partitions, bound.timestamp_ms or 0)
         _check_named(times, partitions, f"{name}ByTimestamp")
         found = cluster.offsets_at({at: times[at] for at in partitions})
         late = [at for at, offset in found.items() if offset is None]
@@ -171,6 +176,7 @@ def checked_window(
 
 
 def lost(options: ReadOptions, what: str) -> None:
-    """Raises DataLost, unless failOnDataLoss is false."""
+    """Raises DataLost; a warning where failOnDataLoss is false."""
     if options.fail_on_data_loss:
         raise DataLost(f"{what}; failOnDataLoss=false goes on without them")
+    log.warning("%s; the query goes on without them, for failOnDataLoss is false", what)

@@ -21,6 +21,7 @@ T = TypeVar("T")
 TopicPartition = tuple[str, int]
 
 EARLIEST, LATEST = -2, -1
+INT64_MAX = (1 << 63) - 1
 MAX_BYTES_DEFAULT = 128 << 20
 PIN_TTL_MS_DEFAULT = 600_000
 
@@ -196,7 +197,7 @@ class OptionValues:
     def flag(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
-    def number(self, name: str, least: int, most: int = (1 << 63) - 1) -> int | None:
+    def number(self, name: str, least: int, most: int = INT64_MAX) -> int | None:
         value = self.text(name)
         if value is None:
             return None
@@ -272,10 +273,10 @@ def _by_partition(options: OptionValues, name: str, least: int) -> dict[TopicPar
             options.refuse(name, f"needs partitions for {topic!r}: {READ_OPTIONS[name]}")
         for partition, value in partitions.items():
             if (
-                not str(partition).isdigit()
+                not str(partition).isdecimal()
                 or not isinstance(value, int)
                 or isinstance(value, bool)
-                or value < least
+                or not least <= value <= INT64_MAX
             ):
                 options.refuse(
                     name, f"has {partition!r}: {value!r} for {topic!r}: {READ_OPTIONS[name]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from streamlog.client.channel import Call, Caller, typed_error
 from streamlog.client.fetch_state import without_aborted
 from streamlog.client.topic_calls import ISOLATION
 from streamlog.codec.batch import scan
-from streamlog.errors import Internal, OffsetOutOfRange, StreamlogError
+from streamlog.errors import Internal, OffsetOutOfRange, StreamlogError, Unavailable
 from streamlog.runtime.buffers import Buffer
 from streamlog.spark.cluster import CLIENT_ID, TIMEOUT_MS
 from streamlog.spark.errors import DataLost
@@ -20,8 +21,12 @@ from streamlog.spark.plan_types import ReadPlace, ServicePiece
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import from_proto
 
+log = logging.getLogger(__name__)
+
 ANSWER_BYTES = 8 << 20
 WAIT_MS = 500
+EMPTY_ANSWERS_MAX = TIMEOUT_MS // WAIT_MS
+"""In a row; each waits for WAIT_MS."""
 
 
 class ServiceReader:
@@ -35,8 +40,12 @@ class ServiceReader:
         self._caller.close()
 
     def chunks(self, piece: ServicePiece) -> Iterator[Chunk]:
-        """In order. Errors: DataLost, Unavailable, Unauthorized, UnknownTopicOrPartition."""
-        at = piece.start
+        """In order.
+
+        Errors: DataLost, Unavailable (also where the planned end is not reached any more),
+        Unauthorized, UnknownTopicOrPartition.
+        """
+        at, empty = piece.start, 0
         pending = self._start(piece, at)
         while at < piece.end:
             try:
@@ -49,11 +58,26 @@ class ServiceReader:
                         f"planned and are gone ({error.message}); failOnDataLoss=false goes on "
                         "without them"
                     ) from error
+                log.warning(
+                    "offsets %d to %d of %s-%d are gone; the read goes on without them, for "
+                    "failOnDataLoss is false",
+                    at,
+                    min(start, piece.end),
+                    piece.topic,
+                    piece.partition,
+                )
                 at = start
                 if at < piece.end:
                     pending = self._start(piece, at)
                 continue
             begun, at = at, max(at, result.next_offset)
+            empty = 0 if at > begun else empty + 1
+            if empty == EMPTY_ANSWERS_MAX:
+                raise Unavailable(
+                    f"{piece.topic}-{piece.partition} gives nothing at offset {at}, and was to be "
+                    f"read to {piece.end}: the topic was made anew, or lost records; run the query "
+                    "again"
+                )
             if at < piece.end:
                 pending = self._start(piece, at)
             data = _committed(result)

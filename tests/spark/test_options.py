@@ -81,6 +81,8 @@ def test_a_timestamp_wins_over_offsets_as_in_kafkas_source() -> None:
         ({"startingOffsets": '{"other": {"0": 1}}'}, "startingOffsets"),
         ({"startingOffsets": '{"logs": {"0": -3}}'}, "startingOffsets"),
         ({"startingOffsets": "soon"}, "startingOffsets"),
+        ({"startingOffsets": '{"logs": {"²": 1}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"logs": {"0": 9223372036854775808}}'}, "startingOffsets"),
         ({"endingOffsets": "earliest"}, "endingOffsets"),
         ({"endingOffsets": '{"logs": {"0": -2}}'}, "endingOffsets"),
         ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger"),

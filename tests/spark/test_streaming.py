@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin
-from streamlog.errors import Corrupt, UnknownTopicOrPartition, UnsupportedVersion
+from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
 from streamlog.spark import streaming
 from streamlog.spark.errors import DataLost
 from streamlog.spark.offsets import decode_offsets, encode_offsets
@@ -118,8 +118,9 @@ def test_available_now_ends_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -
         (_offsets(t0=3), {("t", 0): (0, 20), ("t", 1): (7, 9)}, "new partition"),
     ],
 )
-def test_loss_is_an_error_unless_it_is_allowed(
+def test_loss_is_an_error_unless_it_is_allowed_and_then_a_warning(
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     start: dict[str, Any],
     ends: dict[tuple[str, int], tuple[int, int]],
     says: str,
@@ -128,6 +129,7 @@ def test_loss_is_an_error_unless_it_is_allowed(
         _planner(monkeypatch, FakeCluster(ends)).latest(start, None)
     planner = _planner(monkeypatch, FakeCluster(ends), failOnDataLoss="false")
     end = planner.latest(start, None)
+    assert says in caplog.text
     planner.plan(start, end)
     assert planner.latest(end, None) == planner.latest(end, 5)
     planner.close()
@@ -165,6 +167,12 @@ def test_a_pin_lasts_until_the_next_plan_and_ends_with_the_query(
     planner.close()
     assert cluster.pins == []
     assert cluster.closed == 2
+
+
+def test_times_for_no_partition_are_not_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 20)})
+    with pytest.raises(Invalid, match="must name all partitions"):
+        _planner(monkeypatch, cluster, startingOffsetsByTimestamp="{}").initial()
 
 
 def test_a_topic_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,108 @@
+"""Windows through a node that answers from a list, and the retries of their planning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamlog.client import locate_calls
+from streamlog.codec.records import encode_values
+from streamlog.errors import NotLeader, OffsetOutOfRange, Unauthorized, Unavailable
+from streamlog.model.located import Located, ObjectTable, OffsetWindow
+from streamlog.spark import cluster
+from streamlog.spark.cluster import ServerCluster
+from streamlog.spark.errors import DataLost
+from streamlog.spark.plan_types import ReadPlace, ServicePiece
+from streamlog.spark.service_read import EMPTY_ANSWERS_MAX, ServiceReader
+
+PIECE = ServicePiece("t", 0, 0, 4, 0)
+
+
+def _place(*, fail_on_data_loss: bool) -> ReadPlace:
+    return ReadPlace("127.0.0.1:1", None, "", False, "read_committed", fail_on_data_loss, True)
+
+
+def _answer(next_offset: int, *values: bytes) -> Any:
+    data = encode_values(list(values), timestamp_ms=5).data if values else b""
+    return SimpleNamespace(next_offset=next_offset, record_batches=data, aborted_transactions=())
+
+
+def _ends(
+    monkeypatch: pytest.MonkeyPatch, answers: Sequence[Any], *, fail_on_data_loss: bool = True
+) -> list[tuple[int, int]]:
+    """Windows of the chunks that a reader makes of `answers`, errors among them."""
+    left = iter(answers)
+
+    def finish(_: ServiceReader, __: Any, ___: ServicePiece, offset: int) -> Any:
+        found = next(left, None)
+        assert found is not None, f"asked once more, at {offset}"
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(ServiceReader, "_start", lambda *_: None)
+    monkeypatch.setattr(ServiceReader, "_finish", finish)
+    place = _place(fail_on_data_loss=fail_on_data_loss)
+    with closing(ServiceReader("127.0.0.1:1", place)) as reader:
+        return [(chunk.start, chunk.end) for chunk in reader.chunks(PIECE)]
+
+
+def test_a_partition_that_gives_nothing_any_more_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = [_answer(0)] * (EMPTY_ANSWERS_MAX - 1)
+    some = [_answer(2, b"a", b"b")]
+    assert _ends(monkeypatch, [*nothing, *some, *nothing, _answer(4, b"c", b"d")]) == [
+        (0, 2),
+        (2, 4),
+    ]
+    with pytest.raises(Unavailable, match=r"gives nothing at offset 2.*to 4"):
+        _ends(monkeypatch, [*some, *nothing, _answer(0)])
+
+
+def test_what_went_after_planning_is_an_error_or_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = OffsetOutOfRange("offset 0 was deleted", start_offset=2)
+    answers = [gone, _answer(4, b"c", b"d")]
+    with pytest.raises(DataLost, match="failOnDataLoss"):
+        _ends(monkeypatch, answers)
+    assert _ends(monkeypatch, answers, fail_on_data_loss=False) == [(2, 4)]
+    assert "offsets 0 to 2 of t-0 are gone" in caplog.text
+
+
+@pytest.fixture
+def at() -> Iterator[ServerCluster]:
+    with closing(ServerCluster("127.0.0.1:1", "read_committed")) as opened:
+        yield opened
+
+
+def _failing(*errors: Exception) -> Callable[..., Located]:
+    left = list(errors)
+
+    def located(*_: object) -> Located:
+        if left:
+            raise left.pop(0)
+        return Located(7, [], ObjectTable())
+
+    return located
+
+
+def test_a_plan_outlives_a_node_that_is_away_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, at: ServerCluster
+) -> None:
+    windows = [OffsetWindow("t", 0, 0, 4)]
+    away = Unavailable("the node is starting")
+    monkeypatch.setattr(locate_calls, "_located", _failing(away, NotLeader("opening")))
+    assert at.locate(windows).revision == 7
+    monkeypatch.setattr(locate_calls, "_located", _failing(Unauthorized("no")))
+    with pytest.raises(Unauthorized):
+        at.locate(windows)
+    monkeypatch.setattr(cluster, "TIMEOUT_MS", 1)
+    monkeypatch.setattr(locate_calls, "_located", _failing(away))
+    with pytest.raises(Unavailable):
+        at.locate(windows)
