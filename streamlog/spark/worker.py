@@ -93,6 +93,10 @@ class Worker:
             known = self._stores[url] = self.run(self._open(url))
         store, found = known
         if found != cluster_id:
+            # A worker may outlive a cluster, and its place be another's by now.
+            found = self.run(_cluster_in(store))
+            self._stores[url] = store, found
+        if found != cluster_id:
             raise ForeignCluster(
                 f"{store.url} holds cluster {found or '(none)'}, the topics are of {cluster_id}; "
                 "set the option store to where this machine finds the node's store",
@@ -117,8 +121,17 @@ class Worker:
             self.offload,
             CollectorRegistry(),
         )
-        claimed = await read_cluster(store)
-        return store, "" if claimed is None else claimed.cluster_id
+        try:
+            return store, await _cluster_in(store)
+        except BaseException:
+            await store.close()
+            raise
+
+
+async def _cluster_in(store: ObjectStore) -> str:
+    """Empty: none has claimed it."""
+    claimed = await read_cluster(store)
+    return "" if claimed is None else claimed.cluster_id
 
 
 def worker() -> Worker:

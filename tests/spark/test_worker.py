@@ -1,0 +1,58 @@
+"""What a worker keeps between tasks, without a JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.errors import ForeignCluster, StoreUnavailable
+from streamlog.objectstore.cluster_guard import claim
+from streamlog.objectstore.keys import CLUSTER_KEY
+from streamlog.spark import worker as module
+from streamlog.spark.worker import Worker, worker
+
+ONE, TWO = "1" * 32, "2" * 32
+
+
+@pytest.fixture
+def at() -> Worker:
+    return worker()
+
+
+def test_a_worker_outlives_a_cluster(at: Worker, tmp_path: Path) -> None:
+    url = f"local://{tmp_path}"
+    with pytest.raises(ForeignCluster):
+        at.store(url, ONE)
+    store, _ = at._stores[url]
+    at.run(claim(store, ONE))
+    assert at.store(url, ONE) is store
+    at.run(store.delete([CLUSTER_KEY]))
+    at.run(claim(store, TWO))
+    assert at.store(url, TWO) is store
+    with pytest.raises(ForeignCluster, match=TWO):
+        at.store(url, ONE)
+
+
+def test_a_store_that_cannot_be_read_is_closed_again(
+    at: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = 0
+
+    class Away:
+        async def get(self, *_: object) -> bytes:
+            raise StoreUnavailable("away")
+
+        async def close(self) -> None:
+            nonlocal closed
+            closed += 1
+
+    async def opened(*_: Any) -> Away:
+        return Away()
+
+    monkeypatch.setattr(module, "open_object_store", opened)
+    for tries in (1, 2):
+        with pytest.raises(StoreUnavailable):
+            at.store(f"local://{tmp_path}", ONE)
+        assert closed == tries
