@@ -51,6 +51,8 @@ def test_whoever_may_write_to_the_topics_may_stage_and_commit() -> None:
             rules.denied = {CLUSTER.name}
             assert isinstance(await error_of(service.status(CONTEXT, "w")), Unauthorized)
             assert isinstance(await error_of(service.abort(CONTEXT, "w", [1])), Unauthorized)
+            # Of no topic: it would make the writer's later epochs look committed.
+            assert isinstance(await error_of(service.commit(CONTEXT, "w", 9, [])), Unauthorized)
             rules.denied = set()
             many = [TopicPartition("t", n) for n in range(3)]
             crowded = service.commit(CONTEXT, "w", 0, [ManifestEntry(1, many)])
