@@ -175,6 +175,12 @@ def decode_index(data: Buffer, row: ObjectRow, *, object_key: str = "") -> Objec
     return ObjectIndex(bytes(rows), row.index_position, key, row.placements)
 
 
+def is_unplaced(data: Buffer, row: ObjectRow) -> bool:
+    """Whether the object, whose region `decode_index` took, was staged, and `row` does not say
+    where it was attached: then all offsets are its own."""
+    return not row.placements and _HEADER.unpack_from(data)[1] == STAGED_VERSION
+
+
 def decode_attributes(
     data: Buffer,
     stream_id: int,
@@ -254,4 +260,5 @@ __all__ = [
     "encode_attributes",
     "encode_region",
     "encode_row",
+    "is_unplaced",
 ]

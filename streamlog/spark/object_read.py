@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from streamlog.errors import Corrupt, Invalid, ObjectNotFound
 from streamlog.format.object_block import BlockRow, decode_payload
-from streamlog.format.object_index import ObjectIndex, decode_index
+from streamlog.format.object_index import ObjectIndex, decode_index, is_unplaced
 from streamlog.format.rows import ObjectRow, Placement
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
@@ -257,7 +257,11 @@ class ObjectReader:
             raise
         except Invalid as error:
             raise _short(key, start, end - start) from error
-        index = decode_index(data[row.index_position - start :], row, object_key=key)
+        region = data[row.index_position - start :]
+        index = decode_index(region, row, object_key=key)
+        if is_unplaced(region, row):
+            # It died while the plan was made, and where its records lay was forgotten.
+            raise ObjectNotFound(f"{key} is in no stream any more", object_key=key)
         return index, data[: row.index_position] if is_whole else None
 
     def _runs(

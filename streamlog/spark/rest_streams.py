@@ -79,6 +79,7 @@ async def first_offset_at(
             min(end, live.end),
             object_key=key,
             index_position=row.index_position,
+            placements=row.placements,
         )
         for one in found:
             if decode_facts(one.attributes).max_timestamp_ms < time_ms:

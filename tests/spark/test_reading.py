@@ -322,6 +322,34 @@ def test_staged_batches_once_they_are_attached(node: NodeProcess, new_topic: New
     (task,) = planned.plan.tasks
     assert len(task.objects.placements) == 1
     assert rows(carry_out(planned)) == expected
+    # The object died between the look at ranges and that at objects. Its own offsets are others.
+    task.objects.placements.clear()
+    with pytest.raises(DataLost, match="run the query again"):
+        carry_out(planned)
+    assert rows(carry_out(_as_auto(planned))) == expected
+
+
+def _as_auto(planned: Planned) -> Planned:
+    return replace(planned, place=replace(planned.place, is_store_needed=False))
+
+
+def test_times_of_staged_records_at_rest(tmp_path: Path) -> None:
+    later_ms = int(time.time() * 1000) + 60_000
+    with NodeProcess(tmp_path / "data") as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("logs", 1)
+        produce(node.server, "logs", [(0, b"before")] * 20)
+        with StagedWriter(node.server, "writer") as writer:
+            batch = encode_values([b"staged"] * 3, timestamp_ms=later_ms).data
+            writer.commit(0, writer.stage("attempt", {("logs", 0): batch}))
+        start = str(later_ms - 1)
+        expected = rows(read(server=node.server, subscribe="logs", startingTimestamp=start))
+    assert [row[2] for row in expected] == [20, 21, 22]
+    at_rest = {
+        "store": f"local://{tmp_path}/data/objects",
+        "meta": f"rocksdb://{tmp_path}/data/meta",
+    }
+    assert rows(read(**at_rest, subscribe="logs", startingTimestamp=start)) == expected
 
 
 def test_a_pin_keeps_what_compaction_replaces(tmp_path: Path) -> None:
