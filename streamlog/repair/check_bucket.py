@@ -17,13 +17,17 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from streamlog.errors import ObjectNotFound
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, id_block
 from streamlog.metadata.object_ids import position_of
+from streamlog.metadata.staging import Stage
+from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket
 from streamlog.repair.check_keys import Keys
 from streamlog.repair.findings import Finding, Kind, Report, Severity
+from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView
 
 
@@ -38,9 +42,14 @@ class Leftovers:
 
 
 async def check_bucket(
-    view: MetadataView, bucket: Bucket, live: array[int], keys: Keys, report: Report
+    view: MetadataView,
+    bucket: Bucket,
+    store: ObjectStore,
+    live: array[int],
+    keys: Keys,
+    report: Report,
 ) -> Leftovers:
-    """`bucket` was listed before the view was read; `live` is sorted."""
+    """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
     found = Leftovers()
     for known in keys.fences.values():
         found.windows += 0 if known.is_live else known.window
@@ -48,7 +57,7 @@ async def check_bucket(
     report.counts["bytes_in_store"] = bucket.size_bytes
     report.counts["dead_objects"] = len(view.state.dead)
     staged = view.state.fold.staging.staged
-    _check_staged(view, bucket, report)
+    await _check_staged(view, bucket, store, report)
     judge = _Judge(view, keys)
     for object_id in bucket.ids:
         index = bisect_left(live, object_id)
@@ -89,9 +98,25 @@ async def check_bucket(
     return found
 
 
-def _check_staged(view: MetadataView, bucket: Bucket, report: Report) -> None:
-    for object_id, stage in view.state.fold.staging.staged.items():
-        if bucket.size_of(object_id) != stage.row.size_bytes:
+async def _check_staged(
+    view: MetadataView, bucket: Bucket, store: ObjectStore, report: Report
+) -> None:
+    async def is_there(stage: Stage) -> bool:
+        """It may have been staged since the bucket was listed."""
+        try:
+            found = await store.head(data_key(stage.row.object_id))
+        except ObjectNotFound:
+            return False
+        return found.size_bytes == stage.row.size_bytes
+
+    unlisted = [
+        (object_id, stage)
+        for object_id, stage in view.state.fold.staging.staged.items()
+        if bucket.size_of(object_id) != stage.row.size_bytes
+    ]
+    there = await in_flight((stage for _, stage in unlisted), is_there)
+    for (object_id, stage), found in zip(unlisted, there, strict=True):
+        if not found:
             report.add(
                 _finding(
                     Kind.OBJECT_MISSING,

@@ -77,7 +77,7 @@ async def fsck(
     await check_topics(view, report)
     checks = ObjectChecks(view, store, offload, report, progress, deep=options.deep)
     await checks.run()
-    leftovers = await check_bucket(view, bucket, checks.live, keys, report)
+    leftovers = await check_bucket(view, bucket, store, checks.live, keys, report)
     if options.repair:
         await _repair(store, bucket, leftovers, report, options, len(checks.live))
     return report

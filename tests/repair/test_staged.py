@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
+from streamlog.repair import fsck
+from streamlog.repair.bucket import Bucket, list_bucket
 from streamlog.repair.findings import Kind, Severity
 from streamlog.wiring import OpenEngine
 from tests.engine.harness import until
@@ -42,6 +45,25 @@ def test_fsck_knows_what_is_staged_and_what_was_attached() -> None:
             one for one in (await cluster.fsck()).findings if one.severity >= Severity.WARNING
         ]
         assert (finding.kind, finding.object_id) == (Kind.OBJECT_MISSING, two.staged.object_id)
+
+    run(scenario)
+
+
+def test_fsck_beside_a_writer_that_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            stream = await engine.streams.create_and_open_stream()
+
+            async def listed(*given: Any) -> Bucket:
+                bucket = await list_bucket(*given)
+                batches = {stream.stream_id: [RecordBatch(1, 1000, (b"a",))]}
+                await engine.staging.stage("w", "1", batches)
+                return bucket
+
+            monkeypatch.setattr(fsck, "list_bucket", listed)
+            report = await cluster.fsck()
+            assert report.is_clean, [str(one) for one in report.findings]
 
     run(scenario)
 
