@@ -12,22 +12,26 @@ from xml.dom.minidom import parseString
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 
 from streamlog.cli.spark_session import source_options
 from streamlog.cli.state import State
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
-from streamlog.model.located import OffsetWindow
+from streamlog.model.located import ObjectTable, OffsetWindow
 from streamlog.spark.arrow import COLUMNS
+from streamlog.spark.jobs import parquet
 from streamlog.spark.jobs.batches import runs
 from streamlog.spark.jobs.facts import TopicFacts
 from streamlog.spark.jobs.manifest import Manifest, Written
+from streamlog.spark.jobs.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import rounds
 from streamlog.spark.jobs.scrub_state import ScrubState
 from streamlog.spark.jobs.sketches import KEYS_MAX, Distinct, Frequent
 from streamlog.spark.jobs.stats_state import StatsState
 from streamlog.spark.local import JavaMissing, find_java
 from streamlog.spark.picture import BANDS_MAX, OTHERS, bars
+from streamlog.spark.plan_types import ReadPlace, TaskPlan
 
 
 def test_rounds_take_one_partition_after_the_other() -> None:
@@ -118,6 +122,26 @@ def test_statistics_come_back_from_their_state(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(Corrupt, match="no state of statistics"):
         StatsState.read(file, "c")
+
+
+@pytest.mark.parametrize("topic", ["_hidden", ".hidden", "t" * 249])
+def test_exported_files_have_names_that_every_reader_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, topic: str
+) -> None:
+    def read_task(_: object, __: object, schema: pa.Schema) -> list[pa.RecordBatch]:
+        row = {"topic": topic, "partition": 0, "offset": 7, "timestamp": 5, "timestampType": 0}
+        return [pa.RecordBatch.from_pylist([row], schema)]
+
+    monkeypatch.setattr(parquet, "read_task", read_task)
+    manifest = Manifest.open(tmp_path, "c")
+    place = ReadPlace(None, None, "", False, "read_committed", True, True)
+    written = ParquetTask(str(tmp_path), headers=False)(TaskPlan((), ObjectTable()), place)
+    manifest.add(written, {(topic, 0): 8})
+    assert [one.path for one in written] == [
+        f"topic={topic}/date=1970-01-01/{one.name}" for one in written
+    ]
+    found = pa.dataset.dataset(tmp_path, format="parquet").to_table()
+    assert found.column("offset").to_pylist() == [7]
 
 
 def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> None:

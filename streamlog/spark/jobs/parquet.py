@@ -89,12 +89,14 @@ class ParquetTask:
         opened: OrderedDict[str, _Open] = OrderedDict()
         done: list[Written] = []
         try:
-            for topic, partition, folder, batch in _by_day(plan, place, schema):
+            for partition, folder, batch in _by_day(plan, place, schema):
                 known = opened.get(folder)
                 if known is None:
                     if len(opened) == OPEN_FILES_MAX:
                         done.append(opened.popitem(last=False)[1].close())
-                    path = pending / f"{topic}-{random.uuid().hex}.parquet"
+                    # Not after the topic: readers pass over names that begin with _ or a dot, and
+                    # its name may fill all that a file's may have.
+                    path = pending / f"part-{random.uuid().hex}.parquet"
                     writer = pq.ParquetWriter(
                         path, schema, compression=COMPRESSION, compression_level=LEVEL
                     )
@@ -111,8 +113,8 @@ class ParquetTask:
 
 def _by_day(
     plan: TaskPlan, place: ReadPlace, schema: pa.Schema
-) -> Iterator[tuple[str, int, str, pa.RecordBatch]]:
-    """(topic, partition, folder, records of one day in UTC); the order within a day is kept."""
+) -> Iterator[tuple[int, str, pa.RecordBatch]]:
+    """(partition, folder, records of one day in UTC); the order within a day is kept."""
     whole = pa.schema([pa.field("topic", pa.string()), *schema])
     for batch in read_task(plan, place, whole):
         for at, end in runs(batch):
@@ -125,4 +127,4 @@ def _by_day(
                 if one is None:
                     one = records.filter(pa.array(days == day))
                 date = np.datetime64(int(day), "D")
-                yield topic, partition, f"topic={quote(topic)}/date={date}", one
+                yield partition, f"topic={quote(topic)}/date={date}", one
