@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 ANSWER_BYTES = 8 << 20
 WAIT_MS = 500
 EMPTY_ANSWERS_MAX = TIMEOUT_MS // WAIT_MS
-"""In a row; each waits for WAIT_MS."""
+"""In a row, each after WAIT_MS, of a partition that ends before what was planned."""
 
 
 class ServiceReader:
@@ -71,12 +71,12 @@ class ServiceReader:
                     pending = self._start(piece, at)
                 continue
             begun, at = at, max(at, result.next_offset)
-            empty = 0 if at > begun else empty + 1
+            # A node that paces readers, or ends, may answer with nothing at once, and has it.
+            empty = empty + 1 if result.high_watermark <= begun else 0
             if empty == EMPTY_ANSWERS_MAX:
                 raise Unavailable(
-                    f"{piece.topic}-{piece.partition} gives nothing at offset {at}, and was to be "
-                    f"read to {piece.end}: the topic was made anew, or lost records; run the query "
-                    "again"
+                    f"{piece.topic}-{piece.partition} ends at offset {at}, and was to be read to "
+                    f"{piece.end}: the topic was made anew, or lost records; run the query again"
                 )
             if at < piece.end:
                 pending = self._start(piece, at)

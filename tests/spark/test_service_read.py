@@ -26,9 +26,14 @@ def _place(*, fail_on_data_loss: bool) -> ReadPlace:
     return ReadPlace("127.0.0.1:1", None, "", False, "read_committed", fail_on_data_loss, True)
 
 
-def _answer(next_offset: int, *values: bytes) -> Any:
+def _answer(next_offset: int, *values: bytes, end: int = 4) -> Any:
     data = encode_values(list(values), timestamp_ms=5).data if values else b""
-    return SimpleNamespace(next_offset=next_offset, record_batches=data, aborted_transactions=())
+    return SimpleNamespace(
+        next_offset=next_offset,
+        record_batches=data,
+        aborted_transactions=(),
+        high_watermark=end,
+    )
 
 
 def _ends(
@@ -54,14 +59,15 @@ def _ends(
 def test_a_partition_that_gives_nothing_any_more_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nothing = [_answer(0)] * (EMPTY_ANSWERS_MAX - 1)
-    some = [_answer(2, b"a", b"b")]
-    assert _ends(monkeypatch, [*nothing, *some, *nothing, _answer(4, b"c", b"d")]) == [
-        (0, 2),
-        (2, 4),
-    ]
-    with pytest.raises(Unavailable, match=r"gives nothing at offset 2.*to 4"):
-        _ends(monkeypatch, [*some, *nothing, _answer(0)])
+    some = [_answer(2, b"a", b"b", end=2)]
+    at_end = [_answer(2, end=2)] * (EMPTY_ANSWERS_MAX - 1)
+    rest = [_answer(4, b"c", b"d")]
+    whole = [(0, 2), (2, 4)]
+    assert _ends(monkeypatch, [*some, *at_end, *rest]) == whole
+    with pytest.raises(Unavailable, match=r"t-0 ends at offset 2.*to 4"):
+        _ends(monkeypatch, [*some, *at_end, _answer(2, end=2)])
+    paced = [_answer(2, end=4)] * (2 * EMPTY_ANSWERS_MAX)
+    assert _ends(monkeypatch, [*some, *paced, *rest]) == whole
 
 
 def test_what_went_after_planning_is_an_error_or_a_warning(
