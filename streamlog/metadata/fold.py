@@ -287,7 +287,9 @@ class Draft:
                 newest.cuts.setdefault(stream_id, fold.starts.get(stream_id, 0))
                 if stream_id in fold.info:
                     fold.remove_stream(stream_id)
-        fold.staging.writers.update(self._writers)
+        if self._writers:
+            fold.staging.writers.update(self._writers)
+            fold.staging.attached_revision = revision
         for unstage in self._unstages:
             self._finish_unstage(unstage, revision)
         for _ in range(self._raised):
@@ -393,7 +395,6 @@ class Draft:
         if rows.row.placements:
             self._fold.staging.take(object_id)
             self._fold.staging.attached[object_id] = rows.row.placements
-            self._fold.staging.attached_revision = revision
         ranges = newest.ranges
         for low in range(0, len(rows.ends), STEP_ROWS):
             high = low + STEP_ROWS

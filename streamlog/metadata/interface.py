@@ -277,7 +277,7 @@ class Metadata(Protocol):
 
     @property
     def has_unsaved_attach(self) -> bool:
-        """Staged objects were attached, by any node, that no checkpoint shows attached yet."""
+        """A writer's epoch was attached, by any node, that no checkpoint shows attached yet."""
         ...
 
     async def checkpoint(self) -> None:

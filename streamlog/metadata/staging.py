@@ -26,7 +26,8 @@ from streamlog.format.staged_entries import WriterRow as WriterRow
 class Staging:
     """`staged` and `attached` by object id, `writers` by writer id.
 
-    `attached_revision`: of the last record that attached something; 0: a checkpoint has all.
+    `attached_revision`: of the last record with an attach, be it of nothing; 0: a checkpoint has
+    all.
     """
 
     __slots__ = ("_attempts", "attached", "attached_revision", "staged", "writers")
