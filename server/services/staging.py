@@ -27,6 +27,8 @@ from streamlog.settings.limits import LimitsConfig
 
 OBJECTS_MAX = 100_000
 """In one commit or abort; what a commit record holds is less."""
+EXPIRES_MS_MAX = 365 * 24 * 3600 * 1000
+"""What nobody commits goes at last, whatever a client asked for."""
 
 
 class StagingService:
@@ -47,8 +49,11 @@ class StagingService:
     ) -> StagedBatches:
         """Errors: those of StagedLogs.stage, Unauthorized."""
         self._check(context, batches)
-        if expires_ms < 0:
-            raise Invalid(f"an expiry of {expires_ms} ms; 0 is the server's default")
+        if not 0 <= expires_ms <= EXPIRES_MS_MAX:
+            raise Invalid(
+                f"an expiry of {expires_ms} ms; 1 to {EXPIRES_MS_MAX} is allowed, and 0, the "
+                "server's default"
+            )
         return await self._staged.stage(writer_id, attempt, batches, expires_ms=expires_ms)
 
     async def commit(

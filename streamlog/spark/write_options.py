@@ -16,6 +16,8 @@ BATCH_BYTES_DEFAULT = 64 << 10
 BATCH_BYTES_MIN = 512
 TIMEOUT_MS_DEFAULT = 120_000
 WRITER_ID_BYTES_MAX = 200
+STAGED_TTL_MS_MAX = 365 * 24 * 3600 * 1000
+"""A node's bound."""
 
 WRITE_OPTIONS = {
     "server": "host:port of a node",
@@ -79,6 +81,6 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         writer_id=writer_id,
         writer_epoch=options.number("writerEpoch", 0) or 0,
         timeout_ms=options.number("timeoutMs", 1) or TIMEOUT_MS_DEFAULT,
-        staged_ttl_ms=options.number("stagedTtlMs", 1000) or 0,
+        staged_ttl_ms=options.number("stagedTtlMs", 1000, STAGED_TTL_MS_MAX) or 0,
         checkpoint=options.text("checkpointLocation"),
     )

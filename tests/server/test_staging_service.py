@@ -8,7 +8,7 @@ from streamlog.errors import Invalid, PolicyViolation, StreamlogError, Unauthori
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.staged_logs import ManifestEntry
 from streamlog.server.context import CLUSTER, Operation, RequestContext, Resource, ResourceType
-from streamlog.server.services.staging import StagingService
+from streamlog.server.services.staging import EXPIRES_MS_MAX, StagingService
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import error_of
 from tests.log.test_staged_logs import encoded
@@ -57,8 +57,9 @@ def test_whoever_may_write_to_the_topics_may_stage_and_commit() -> None:
             many = [TopicPartition("t", n) for n in range(3)]
             crowded = service.commit(CONTEXT, "w", 0, [ManifestEntry(1, many)])
             assert isinstance(await error_of(crowded), Invalid)
-            late = service.stage(CONTEXT, "w", "2", batches, -1)
-            assert isinstance(await error_of(late), Invalid)
+            for expires_ms in (-1, EXPIRES_MS_MAX + 1, (1 << 63) - 2):
+                late = service.stage(CONTEXT, "w", "2", batches, expires_ms)
+                assert isinstance(await error_of(late), Invalid)
             assert (await service.commit(CONTEXT, "w", 0, [entry])).parts[0].end_offset == 1
             assert (await service.status(CONTEXT, "w")).last_epoch == 0
 

@@ -59,6 +59,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"batchBytes": "many"}, "batchBytes"),
         ({"writerId": "x" * 201}, "writerId"),
         ({"writerEpoch": "1"}, "writerEpoch"),
+        ({"stagedTtlMs": str(1 << 62)}, "stagedTtlMs"),
         ({"topik": "t"}, "topik"),
         ({"subscribe": "t"}, "subscribe"),
         ({"kafka.acks": "all"}, "kafka.acks"),
