@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from streamlog.errors import Corrupt
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.url import MemoryUrl, parse_store_url
 from streamlog.runtime.clock import SystemClock
@@ -14,6 +16,8 @@ from streamlog.spark.offsets import lost
 from streamlog.spark.options import ReadOptions
 from streamlog.spark.plan_types import ReadPlace
 from streamlog.spark.planning import Plan, plan_service, plan_store
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -60,20 +64,21 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
 
     Errors: DataLost, Corrupt, Unavailable.
     """
-    max_bytes, min_tasks = options.max_bytes_per_partition, options.min_partitions
     if not reads_store(options, cluster) or not windows:
-        plan = plan_service(windows, max_bytes=max_bytes, min_tasks=min_tasks)
+        plan = plan_service(
+            windows,
+            max_bytes=options.max_bytes_per_partition,
+            min_tasks=options.min_partitions,
+        )
         return Planned(plan, _place(options, cluster, None, None))
     pin_id = cluster.pin(options.pin_ttl_ms)
     try:
-        located = cluster.locate(windows)
-        plan = plan_store(
-            windows,
-            located,
-            max_bytes=max_bytes,
-            min_tasks=min_tasks,
-            has_node=cluster.server is not None,
-        )
+        try:
+            plan = _plan_store(options, cluster, windows)
+        except Corrupt as error:
+            # What is trimmed or compacted between two parts of an answer looks like damage.
+            log.warning("looking once more where records lie: %s", error)
+            plan = _plan_store(options, cluster, windows)
         for one in plan.lost:
             lost(
                 options,
@@ -84,6 +89,16 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
         cluster.unpin(pin_id)
         raise
     return Planned(plan, _place(options, cluster, cluster.store_url, pin_id))
+
+
+def _plan_store(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
+    return plan_store(
+        windows,
+        cluster.locate(windows),
+        max_bytes=options.max_bytes_per_partition,
+        min_tasks=options.min_partitions,
+        has_node=cluster.server is not None,
+    )
 
 
 def _place(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from streamlog.client import Admin
 from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
+from streamlog.model.located import Located, OffsetWindow
 from streamlog.spark import streaming
 from streamlog.spark.errors import DataLost
 from streamlog.spark.offsets import decode_offsets, encode_offsets
@@ -142,6 +146,51 @@ def test_a_trimmed_head_is_passed_over_where_loss_is_allowed(
     planner = _planner(monkeypatch, cluster, failOnDataLoss="false")
     plan = planner.plan(_offsets(t0=3), _offsets(t0=20)).plan
     assert plan.store_records == 15
+    planner.close()
+
+
+def test_a_trim_between_the_parts_of_an_answer_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Trimmed(FakeCluster):
+        def locate(self, windows: Sequence[OffsetWindow]) -> Located:
+            found = super().locate(windows)
+            if self.ends["t", 0][0] > 0:
+                return found
+            # Ranges up to 10 were answered; then everything below 20 was deleted.
+            self.ends["t", 0] = (20, 40)
+            first = replace(found.runs[0], ends=array("q", [10]), objects=array("Q", [1]))
+            return replace(found, runs=[first, *super().locate(windows).runs])
+
+    for allowed in ("true", "false"):
+        cluster = Trimmed({("t", 0): (0, 40)})
+        planner = _planner(monkeypatch, cluster, failOnDataLoss=allowed)
+        if allowed == "true":
+            with pytest.raises(DataLost, match="0 to 20 of t-0 were deleted"):
+                planner.plan(_offsets(t0=0), _offsets(t0=40))
+            assert cluster.pins == []
+        else:
+            assert planner.plan(_offsets(t0=0), _offsets(t0=40)).plan.store_records == 20
+        planner.close()
+
+
+def test_a_real_hole_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Holed(FakeCluster):
+        def locate(self, windows: Sequence[OffsetWindow]) -> Located:
+            found = super().locate(windows)
+            (run,) = found.runs
+            ends = [(0, 10, 1), (20, 40, 3)]
+            runs = [
+                replace(run, start=low, ends=array("q", [high]), objects=array("Q", [one]))
+                for low, high, one in ends
+            ]
+            return replace(found, runs=runs)
+
+    cluster = Holed({("t", 0): (0, 40)})
+    planner = _planner(monkeypatch, cluster)
+    with pytest.raises(Corrupt, match="10 to 20 of t-0"):
+        planner.plan(_offsets(t0=0), _offsets(t0=40))
+    assert cluster.pins == []
     planner.close()
 
 
