@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
 from streamlog.format.checkpoint_blocks import ObjectColumns, decode_objects
+from streamlog.format.rows import Placement
 from streamlog.metadata.checkpoint_files import (
     BlockReader,
     Levels,
@@ -49,7 +50,9 @@ class Lookup:
 
     async def object(self, object_id: int) -> ObjectRow | None:
         """As Metadata.object."""
-        return await self._with_levels(lambda state: self._object(state, state.levels, object_id))
+        return await self._with_levels(
+            lambda state: self._object(state, _Seen.of(state), object_id)
+        )
 
     async def live_objects(self, after: int, limit: int) -> list[LiveObject]:
         """As CompactionMetadata.live_objects."""
@@ -87,12 +90,13 @@ class Lookup:
         return await self._with_levels(lambda state: self._ranges(state, stream_id, start, end))
 
     async def _live_objects(self, state: State, after: int, limit: int) -> list[LiveObject]:
+        attached = state.fold.staging.attached
         found = await find_live_objects(
             state.fold.generations, state.levels, self._reader, after, limit
         )
-        if not state.fold.staging.attached:
+        if not attached:
             return found
-        return [replace(one, row=_placed(state, one.row)) for one in found]
+        return [replace(one, row=_placed(attached, one.row)) for one in found]
 
     async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
         """Reads ahead, in large GETs, for `ranges` of (stream id, start, end) in that order: the
@@ -116,19 +120,19 @@ class Lookup:
         self, state: State, stream_id: int, start: int, end: int, limit: int
     ) -> list[LiveRange]:
         # Everything of the state is looked at before the first wait: the fold goes on meanwhile.
-        levels, window = state.levels, _window(state.fold, stream_id, start, end)
+        seen, window = _Seen.of(state), _window(state.fold, stream_id, start, end)
         if window is None:
             return []
         newest = find_in_all(state.fold.generations, stream_id, window.start, window.end, limit)
         known = {r.object_id: self._in_memory(state, r.object_id) for r in newest}
         rows: list[LiveRange] = []
-        for one in await self._with_files(levels, stream_id, newest, window, limit):
+        for one in await self._with_files(seen.levels, stream_id, newest, window, limit):
             if rows and rows[-1].end == one.start and rows[-1].object.object_id == one.object_id:
                 rows[-1] = rows[-1]._replace(end=one.end)
                 continue
             row = known.get(one.object_id)
             if row is None:
-                row = known[one.object_id] = await self._object(state, levels, one.object_id)
+                row = known[one.object_id] = await self._object(state, seen, one.object_id)
             if row is None:
                 raise Corrupt(
                     f"the metadata has no entry for object {one.object_id}, in which stream "
@@ -169,15 +173,15 @@ class Lookup:
 
         return await _filled(newest, window.start, window.end, limit, in_files)
 
-    async def _object(self, state: State, levels: Levels, object_id: int) -> ObjectRow | None:
+    async def _object(self, state: State, seen: _Seen, object_id: int) -> ObjectRow | None:
         known = self._in_memory(state, object_id)
         if known is not None:
             return known
-        for level in (levels.delta, levels.base):
+        for level in (seen.levels.delta, seen.levels.base):
             if level is not None:
                 entry = await find_object(self._reader, level, object_id)
                 if entry is not None:
-                    return _placed(state, row_of(entry)) if entry.live else None
+                    return _placed(seen.attached, row_of(entry)) if entry.live else None
         return None
 
     def _in_memory(self, state: State, object_id: int) -> ObjectRow | None:
@@ -199,9 +203,20 @@ class Lookup:
                 await self._follower.replaced(put_at, error)
 
 
-def _placed(state: State, row: ObjectRow) -> ObjectRow:
+class _Seen(NamedTuple):
+    """What belongs together: files, and where objects in them were attached."""
+
+    levels: Levels
+    attached: Mapping[int, tuple[Placement, ...]]
+
+    @classmethod
+    def of(cls, state: State) -> _Seen:
+        return cls(state.levels, state.fold.staging.attached)
+
+
+def _placed(attached: Mapping[int, tuple[Placement, ...]], row: ObjectRow) -> ObjectRow:
     """A checkpoint's entry does not say where the object was attached."""
-    places = state.fold.staging.attached.get(row.object_id)
+    places = attached.get(row.object_id)
     return row if places is None else replace(row, placements=places)
 
 

@@ -76,5 +76,7 @@ class Staging:
         return -1 if known is None else known.epoch
 
     def forget_dead(self, object_ids: Iterable[int]) -> None:
-        for object_id in object_ids:
-            self.attached.pop(object_id, None)
+        gone = self.attached.keys() & object_ids
+        if gone:
+            # Look-ups under way go on with the one that they began with.
+            self.attached = {i: places for i, places in self.attached.items() if i not in gone}

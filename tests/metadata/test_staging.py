@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from streamlog.errors import Conflict, Invalid, StagedNotFound, StreamFenced, StreamlogError
+from streamlog.format.checkpoint_blocks import ObjectColumns
 from streamlog.format.staged_entries import Stage
+from streamlog.metadata.checkpoint_files import LevelFile
 from streamlog.metadata.interface import (
     AttachEntry,
     CommitEntry,
     ObjectRow,
     StreamEpoch,
+    TrimEntry,
     UnstageEntry,
 )
 from streamlog.metadata.tenure_metadata import TenureMetadata
@@ -304,3 +307,31 @@ async def test_a_writer_is_forgotten_only_as_it_was_seen() -> None:
         assert metadata.staging.last_epoch("w") == 2
         await metadata.commit(CommitEntry(unstages=[UnstageEntry([], [("w", 2)])]))
         assert metadata.staging.last_epoch("w") == -1
+
+
+@in_loop
+async def test_an_object_that_dies_during_a_look_up_is_placed_all_the_same() -> None:
+    """Else its own offsets, from 0, would be taken for those of the stream."""
+    world = World()
+    async with world.tenure() as metadata:
+        (a,) = await create(metadata)
+        await append(metadata, a, 5)
+        one = await stage(metadata, (a, 10))
+        await attach(metadata, 1, [one], [a], leader_epoch=9)
+        await metadata.checkpoint()
+    async with world.tenure() as metadata:
+        reader = metadata._lookup._reader
+        read = reader.objects
+
+        async def dies_before(level: LevelFile, block: int) -> ObjectColumns:
+            reader.objects = read  # type: ignore[method-assign]
+            row = metadata.stream(a)
+            assert row is not None
+            await metadata.commit(CommitEntry(trims=[TrimEntry(a, row.epoch, 15)]))
+            await metadata.checkpoint()
+            assert not metadata.staging.attached
+            return await read(level, block)
+
+        reader.objects = dies_before  # type: ignore[method-assign]
+        (found,) = await metadata.locate(a, 5, 15)
+        assert [tuple(place) for place in found.object.placements] == [(a, 5, 1, 9)]
