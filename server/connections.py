@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from grpc._cython import cygrpc  # type: ignore[attr-defined]
+from grpc._cython import cygrpc  # type: ignore[attr-defined,unused-ignore]
 
 _PAGE = 1000
 

@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be_trusted_is_named(
     assert run_here(["doctor", "--store", "memory://", "--meta", "memory://", *ANY_PORT]) == 1
     out = capsys.readouterr().out
     assert "fail     store.if_absent" in out
-    assert "\nfail store.if_absent: use a store" in out
+    assert "\nfail store.if_absent, store.racers: use a store" in out
     assert out.endswith("Not a place for data: store.if_absent, store.racers failed.\n")
 
 
