@@ -188,6 +188,12 @@ class OptionValues:
             self.refuse(name, "is empty")
         return value
 
+    def server(self) -> str | None:
+        value = self.text("server")
+        if value is not None and not re.fullmatch(r"[^\s/,]+:\d+", value):
+            self.refuse("server", f"is {value!r}, not one host:port such as 127.0.0.1:9644")
+        return value
+
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         value = (self.text(name) or default).lower()
         if value not in choices:
@@ -334,7 +340,7 @@ class _Places(NamedTuple):
 
 def _places(options: OptionValues) -> _Places:
     """What fits together."""
-    server, store, meta = (options.text(name) for name in ("server", "store", "meta"))
+    server, store, meta = options.server(), options.text("store"), options.text("meta")
     options.parsed("store", parse_store_url)
     options.parsed("meta", parse_meta_url)
     mode = options.choice("readMode", ("auto", "store", "service"), "auto")
@@ -342,8 +348,6 @@ def _places(options: OptionValues) -> _Places:
         options.refuse("server", "is missing: give it, or store and meta")
     if server is not None and meta is not None:
         options.refuse("meta", "goes with store where no node runs; leave out server or meta")
-    if server is not None and not re.fullmatch(r"[^\s/]+:\d+", server):
-        options.refuse("server", f"is {server!r}, not host:port such as 127.0.0.1:9644")
     if server is None and mode == "service":
         options.refuse("readMode", "is service, which needs server")
     return _Places(server, store, meta, mode)

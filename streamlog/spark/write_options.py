@@ -4,7 +4,6 @@ ours. Spark hands them over in lower case.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,11 +58,9 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     for name in _READ_ALONE:
         if options.has(name):
             options.refuse(name, "is for reading; writes go through a node: give server")
-    server = options.text("server")
+    server = options.server()
     if server is None:
         options.refuse("server", "is missing: writes go through a node")
-    if not re.fullmatch(r"[^\s/]+:\d+", server):
-        options.refuse("server", f"is {server!r}, not host:port such as 127.0.0.1:9644")
     writer_id = options.text("writerId")
     if writer_id is not None and len(writer_id.encode()) > WRITER_ID_BYTES_MAX:
         options.refuse("writerId", f"is longer than {WRITER_ID_BYTES_MAX} bytes")

@@ -94,6 +94,7 @@ def test_a_timestamp_wins_over_offsets_as_in_kafkas_source() -> None:
         ({"meta": "rocksdb:///x"}, "meta"),
         ({"store": "s4://x"}, "store"),
         ({"server": "nowhere"}, "server"),
+        ({"server": "h:1,i:2"}, "one host:port"),
         ({"pinTtlMs": "5"}, "pinTtlMs"),
     ],
 )

@@ -51,6 +51,7 @@ def test_defaults_and_names_in_any_case() -> None:
     [
         ({"server": None}, "server"),
         ({"server": "http://h:1/"}, "server"),
+        ({"server": "h:1,i:2"}, "server"),
         ({"store": "local:///data"}, "store"),
         ({"readMode": "auto"}, "readMode"),
         ({"topic": " "}, "topic"),
