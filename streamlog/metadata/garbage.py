@@ -38,7 +38,8 @@ from streamlog.runtime.clock import Clock
 
 LATE_MS = 3600 * 1000
 """No PUT of a living tenure lands so long after it was given up."""
-LATE_IDS_MAX = 4096
+LATE_IDS_MAX = 512
+"""Fewer than the collector's guard takes for one ended tenure's."""
 _LATE_IDS_A_RUN = 64
 
 

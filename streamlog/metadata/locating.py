@@ -12,7 +12,7 @@ from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from streamlog.errors import Conflict, Corrupt, ObjectNotFound
+from streamlog.errors import Conflict, MetadataUnavailable, ObjectNotFound
 from streamlog.format.checkpoint_blocks import ObjectColumns
 from streamlog.format.rows import Placement
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
@@ -68,7 +68,7 @@ class Places(Protocol):
 class Locating:
     """One answer: `ranges()` to its end, then `objects()`.
 
-    Errors of both: Corrupt, StoreUnavailable, MetadataUnavailable, Conflict (try again).
+    Errors of both: StoreUnavailable, MetadataUnavailable, Conflict (try again).
     """
 
     def __init__(self, places: Places, sections: Sequence[Section]) -> None:
@@ -131,7 +131,8 @@ class Locating:
         for object_id in sorted(self._named):
             row = await self._places.object(object_id)
             if row is None:
-                raise Corrupt(f"the metadata has no entry for object {object_id}, which is live")
+                # A trim and a checkpoint since its range was told.
+                raise MetadataUnavailable(f"object {object_id} died meanwhile; try again")
             table.append(object_id, row.index_position, row.index_length, row.index_crc32c)
             if row.placements:
                 table.placements[object_id] = row.placements

@@ -108,6 +108,7 @@ class ObjectIds:
     def committed(self, object_ids: Iterable[int], floor: int) -> None:
         """A record with that floor, which commits these ids, is durable."""
         self._open.difference_update(object_ids)
+        self._orphans &= self._open
         self._durable = max(self._durable, position_of(self._blocks, floor))
 
     def give_up(self, object_ids: Iterable[int]) -> None:

@@ -7,7 +7,10 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamlog.compaction.collector import CollectorConfig
 from streamlog.kvstore.interface import Put, prefix_end
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.garbage import LATE_IDS_MAX
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
 from streamlog.metadata.keys import fence, head, id_block, pin
 from streamlog.metadata.keys.space import prefix_of
@@ -269,3 +272,8 @@ def test_a_lost_lease_is_replaced_while_the_tenure_lives() -> None:
         assert not (await world.kv.range(PREFIX + b"l/", PREFIX + b"l0")).kvs
 
     asyncio.run(main())
+
+
+def test_what_a_tenure_remembers_as_late_is_less_than_the_guard_stops_at() -> None:
+    most = LATE_IDS_MAX + MetadataConfig().put_window
+    assert most <= CollectorConfig().orphans_per_tenure_max
