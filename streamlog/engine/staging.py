@@ -48,6 +48,7 @@ from streamlog.model.staging import (
     StagedObject,
     StagedRow,
     WriterState,
+    maybe_attached,
 )
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
@@ -207,6 +208,10 @@ class EngineStaging:
                 lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs or {}),
                 name="attach",
             )
+        except Closed as error:
+            # The work was cut off, or the metadata's commit was.
+            self._metrics.attaches.labels("refused").inc()
+            raise maybe_attached(writer_id, epoch) from error
         except StreamlogError:
             self._metrics.attaches.labels("refused").inc()
             raise

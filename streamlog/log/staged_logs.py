@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from streamlog.errors import Conflict, Invalid, PolicyViolation, StreamlogError
+from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.model.batch import RecordBatch
-from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams
+from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, maybe_attached
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
 
@@ -150,11 +150,15 @@ class StagedLogs:
         """Everything in the manifest, in this order, or nothing; durable and visible on return.
 
         It goes on when the caller is cancelled. Errors: StagedNotFound, Conflict (a partition is
-        not what it was at staging), NotLeader, StreamFenced, Unavailable, Invalid.
+        not what it was at staging), NotLeader, StreamFenced, Unavailable, Invalid; OutcomeUnknown
+        (the node ended meanwhile: the same epoch again is safe).
         """
-        return await self._background.unbroken(
-            lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
-        )
+        try:
+            return await self._background.unbroken(
+                lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
+            )
+        except Closed as error:
+            raise maybe_attached(writer_id, epoch) from error
 
     async def status(self, writer_id: str) -> WriterStatus:
         """Errors: those of opening the partitions that the last commit came to."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from streamlog.errors import OutcomeUnknown
 from streamlog.model.batch import RecordBatch
 
 
@@ -96,7 +97,8 @@ class StagedStreams(Protocol):
         and readable on return. It goes on when the caller is cancelled. `leader_epochs`: of streams
         of Kafka record batches, which are read with their offset and that epoch. Errors, with which
         nothing was attached: StagedNotFound, StreamFenced, Conflict (a stream is gone or closed),
-        Invalid, TenureFenced, Closed.
+        Invalid, TenureFenced, Closed. OutcomeUnknown: the node ended meanwhile; the same epoch
+        again is safe.
         """
         ...
 
@@ -105,3 +107,10 @@ class StagedStreams(Protocol):
         ...
 
     def writer(self, writer_id: str) -> WriterState: ...
+
+
+def maybe_attached(writer_id: str, epoch: int) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the node ended while epoch {epoch} of writer {writer_id} was being committed, which may "
+        "have happened; commit the same epoch again"
+    )

@@ -19,11 +19,13 @@ from streamlog.errors import (
     Conflict,
     Invalid,
     MessageTooLarge,
+    OutcomeUnknown,
     Overloaded,
     StagedNotFound,
     StreamNotFound,
 )
 from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.interface import CommitEntry, Committed
 from streamlog.model.batch import AppendContext, RecordBatch
 from streamlog.model.staging import AttachedRow, StagedObject
 from streamlog.model.stream import Stream
@@ -82,6 +84,21 @@ async def two_streams(engine: OpenEngine) -> tuple[Stream, Stream]:
         await engine.streams.create_and_open_stream(),
         await engine.streams.create_and_open_stream(),
     )
+
+
+def answer_lost(engine: OpenEngine, patch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Nobody hears of an attach; set when one is recorded."""
+    recorded, commit = asyncio.Event(), engine.metadata.commit
+
+    async def lost(entry: CommitEntry) -> Committed:
+        committed = await commit(entry)
+        if not entry.attaches:
+            return committed
+        recorded.set()
+        return await asyncio.Future()
+
+    patch.setattr(engine.metadata, "commit", lost)
+    return recorded
 
 
 @MODES
@@ -147,6 +164,29 @@ def test_a_crash_before_the_commit_leaves_it_to_be_done(tmp_path: Path, wal: Wal
             assert await read_all(a) == [b"x", b"s"]
             state = engine.staging.writer("w")
             assert (state.last_epoch, state.staged_objects) == (3, 0)
+
+    run(scenario)
+
+
+@MODES
+def test_a_commit_that_a_crash_cuts_off_may_be_there(
+    tmp_path: Path, wal: WalMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, wal)
+        async with site.open() as engine:
+            a, _ = await two_streams(engine)
+            one = await staged(engine, {a.stream_id: [b"s"]}, attempt="1")
+            recorded = answer_lost(engine, monkeypatch)
+            call = asyncio.create_task(engine.staging.attach("w", 0, [one.object_id]))
+            await recorded.wait()
+            await engine.kill()
+            error = await error_of(call)
+            assert isinstance(error, OutcomeUnknown), repr(error)
+            assert "commit the same epoch again" in str(error)
+        async with site.open() as engine:
+            assert (await engine.staging.attach("w", 0, [one.object_id])).was_attached
+            assert await read_all(await engine.streams.open_stream(a.stream_id)) == [b"s"]
 
     run(scenario)
 

@@ -16,6 +16,7 @@ from streamlog.errors import (
     InvalidRecord,
     MessageTooLarge,
     OffsetOutOfRange,
+    OutcomeUnknown,
     StagedNotFound,
     StoreUnavailable,
     Unavailable,
@@ -34,7 +35,7 @@ from streamlog.runtime.buffers import join
 from streamlog.wiring import OpenEngine
 from tests.compaction.test_end_to_end import CONFIG
 from tests.engine.harness import error_of, until
-from tests.engine.test_staging import MODES, Site, WalMode, run
+from tests.engine.test_staging import MODES, Site, WalMode, answer_lost, run
 from tests.repair.cluster import Cluster
 
 NOW_MS = 1_700_000_000_000
@@ -307,6 +308,28 @@ def test_a_commit_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
             await until(lambda: log.high_watermark == 1)
             assert (await staged_of(engine).commit("w", 0, [entry(found)])).was_committed
             assert await contents(log) == numbered(b"a")
+
+    run(scenario)
+
+
+def test_a_commit_that_a_crash_cuts_off_is_done_by_the_same_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, "object")
+        async with site.open() as engine:
+            (partition,) = await topic(engine)
+            found = await stage(engine, "1", {partition: encoded([b"a"])})
+            recorded = answer_lost(engine, monkeypatch)
+            call = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(found)]))
+            await recorded.wait()
+            await engine.kill()
+            error = await error_of(call)
+            assert isinstance(error, OutcomeUnknown), repr(error)
+            assert not error.has_no_side_effects
+        async with site.open() as engine:
+            assert (await staged_of(engine).commit("w", 0, [entry(found)])).was_committed
+            assert await contents(await engine.logs.log(partition)) == numbered(b"a")
 
     run(scenario)
 
