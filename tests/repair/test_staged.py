@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.errors import Closed
+from streamlog.errors import OutcomeUnknown
 from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
@@ -126,7 +126,7 @@ async def cut_off_before_its_checkpoint(cluster: Cluster, monkeypatch: pytest.Mo
         commit = asyncio.create_task(engine.staging.attach("w", 4, [one.object_id]))
         await until(lambda: bool(asked) or commit.done())
         assert not commit.done()
-    with pytest.raises(Closed):
+    with pytest.raises(OutcomeUnknown):
         await commit
     return stream.stream_id
 
