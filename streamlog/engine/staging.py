@@ -22,6 +22,7 @@ from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cold_reader import ReaderMetadata
 from streamlog.engine.engine import Engine, fenced
+from streamlog.engine.key_turns import KeyTurns
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.engine.staging_metrics import StagingMetrics
 from streamlog.engine.stream_core import StreamCore
@@ -83,7 +84,7 @@ class EngineStaging:
         self._clock = engine.parts.clock
         self._gate = ByteGate(config.bytes_in_flight_max)
         self._slots = asyncio.Semaphore(config.stages_in_flight_max)
-        self._under_way: dict[tuple[str, str], asyncio.Lock] = {}
+        self._under_way: KeyTurns[tuple[str, str]] = KeyTurns()
         self._metrics = StagingMetrics(engine.parts.registry)
         self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
 
@@ -109,22 +110,28 @@ class EngineStaging:
         if not 0 <= expires_ms < EPOCH_MAX:
             raise Invalid(f"an expiry of {expires_ms} ms")
         entries, size_bytes = self._entries(batches)
-        # Two copies of a request that was sent again must not store two objects.
-        key = writer_id, attempt
-        lock = self._under_way.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                known = self._metadata.staging.of_attempt(writer_id, attempt)
-                if known is not None:
-                    return staged_object(known)
-                async with self._slots, self._gate.passing(size_bytes):
-                    expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
-                    return await self._engine.background.unbroken(
-                        lambda: self._store(writer_id, attempt, entries, expires_at), name="stage"
-                    )
-        finally:
-            if not lock.locked():
-                self._under_way.pop(key, None)
+        async with AsyncExitStack() as held:
+            # Two copies of a request that was sent again must not store two objects.
+            await held.enter_async_context(self._under_way.alone((writer_id, attempt)))
+            known = self._metadata.staging.of_attempt(writer_id, attempt)
+            if known is not None:
+                return staged_object(known)
+            await held.enter_async_context(self._slots)
+            await held.enter_async_context(self._gate.passing(size_bytes))
+            expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
+            # Whoever waits may leave; what has begun holds all this to its own end.
+            room = held.pop_all()
+
+            async def store() -> StagedObject:
+                async with room:
+                    return await self._store(writer_id, attempt, entries, expires_at)
+
+            try:
+                return await self._engine.background.unbroken(store, name="stage")
+            except Closed:
+                # It may have been ended before it began.
+                await room.aclose()
+                raise
 
     def staged(self, object_id: int) -> StagedObject | None:
         stage = self._metadata.staging.staged.get(object_id)

@@ -210,6 +210,44 @@ def test_the_same_attempt_is_stored_once(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            a, _ = await two_streams(engine)
+            begun, let, put = asyncio.Event(), asyncio.Event(), engine.engine.put.put
+            keys: list[str] = []
+
+            async def slow(key: str, *args: Any, **options: Any) -> Any:
+                keys.append(key)
+                begun.set()
+                await let.wait()
+                return await put(key, *args, **options)
+
+            monkeypatch.setattr(engine.engine.put, "put", slow)
+            staging = engine.staging
+            for _ in range(5):
+                call = asyncio.create_task(staged(engine, {a.stream_id: [b"s"]}, attempt="1"))
+                await begun.wait()
+                # The turn is tried for before the caller leaves.
+                await asyncio.sleep(0)
+                call.cancel()
+                assert isinstance(await error_of(call), asyncio.CancelledError)
+                assert staging._gate._used_bytes == 1
+            assert len(keys) == len(staging._under_way) == 1
+            last = asyncio.create_task(staged(engine, {a.stream_id: [b"s"]}, attempt="1"))
+            await asyncio.sleep(0)
+            let.set()
+            one = await last
+            assert len(keys) == 1
+            assert staging.staged(one.object_id) == one
+            await until(lambda: not staging._gate._used_bytes)
+            assert not len(staging._under_way)
+
+    run(scenario)
+
+
 def test_what_expired_is_dropped_and_deleted(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = dataclasses.replace(
