@@ -34,6 +34,7 @@ from streamlog.errors import (
     Invalid,
     MessageTooLarge,
     OutcomeUnknown,
+    Overloaded,
     StagedNotFound,
     StreamlogError,
     StreamNotFound,
@@ -118,6 +119,7 @@ class EngineStaging:
                 return staged_object(known)
             await held.enter_async_context(self._slots)
             await held.enter_async_context(self._gate.passing(size_bytes))
+            self._check_count()
             expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
             # Whoever waits may leave; what has begun holds all this to its own end.
             room = held.pop_all()
@@ -132,6 +134,16 @@ class EngineStaging:
                 # It may have been ended before it began.
                 await room.aclose()
                 raise
+
+    def _check_count(self) -> None:
+        """What is under way is not counted: stages_in_flight_max may come on top."""
+        count, bound = len(self._metadata.staging.staged), self._config.staged_objects_max
+        if count >= bound:
+            raise Overloaded(
+                f"{count} objects are staged and not committed; the bound is {bound} "
+                "(staging.staged_objects_max). Nothing was stored: commit or abort some, wait for "
+                "others to expire, or raise the bound; then retry"
+            )
 
     def staged(self, object_id: int) -> StagedObject | None:
         stage = self._metadata.staging.staged.get(object_id)

@@ -43,6 +43,12 @@ class StagingConfig:
         "appends need, too.",
         minimum=1,
     )
+    staged_objects_max: int = setting(
+        100_000,
+        "Objects that are staged and not committed yet; at this many, staging is refused until "
+        "some are committed, aborted or expired. More: about 2 kB of memory each, on every node.",
+        minimum=1,
+    )
     commit_rows_max: int = setting(
         200_000,
         "Most rows (pairs of object and stream) of one commit; it is folded in about 2 µs each.",

@@ -75,7 +75,8 @@ class StagedStreams(Protocol):
 
         What the attempt has staged already is returned instead. `expires_ms`: how long it is kept;
         0: the setting. A cancelled call's object is staged all the same, or swept. Errors:
-        StreamNotFound, Invalid, MessageTooLarge, StoreUnavailable, TenureFenced, Closed.
+        StreamNotFound, Invalid, MessageTooLarge, Overloaded (too many objects wait for a commit),
+        StoreUnavailable, TenureFenced, Closed.
         """
         ...
 

@@ -271,6 +271,27 @@ def test_what_expired_is_dropped_and_deleted(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_more_objects_than_the_bound_wait_for_a_commit_or_an_abort(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = dataclasses.replace(QUICK, staging=StagingConfig(staged_objects_max=2))
+        async with Site(tmp_path, "object", config).open() as engine:
+            a, _ = await two_streams(engine)
+            rows = {a.stream_id: [b"s"]}
+            one, two = [await staged(engine, rows, attempt=n) for n in "12"]
+            error = await error_of(staged(engine, rows, attempt="3"))
+            assert isinstance(error, Overloaded), repr(error)
+            assert "staging.staged_objects_max" in str(error)
+            # Of what is staged already nothing is refused.
+            assert await staged(engine, rows, attempt="2") == two
+            await engine.staging.attach("w", 0, [one.object_id])
+            await staged(engine, rows, attempt="3")
+            assert isinstance(await error_of(staged(engine, rows, attempt="4")), Overloaded)
+            await engine.staging.unstage("w", [two.object_id])
+            await staged(engine, rows, attempt="4")
+
+    run(scenario)
+
+
 def test_bad_calls_change_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = dataclasses.replace(
