@@ -5,12 +5,12 @@ Every change but an open is an entry of a commit record. A stream's changes wait
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.engine import Engine, fenced
+from streamlog.engine.key_turns import KeyTurns
 from streamlog.engine.stream import EngineStream
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import (
@@ -65,7 +65,8 @@ class EngineStreamClient:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._metadata = engine.metadata
-        self._changing: dict[int, _Turn] = {}
+        self._changing = KeyTurns[int]()
+        """One open, close or destroy of a stream at a time."""
 
     async def create_and_open_streams(
         self,
@@ -101,7 +102,7 @@ class EngineStreamClient:
         # Before the old epoch is given up: the stream goes on under it.
         check_epoch(stream_id, options.epoch)
         await engine.save_attaches()
-        async with self._alone(stream_id):
+        async with self._changing.alone(stream_id):
             row = self._metadata.stream(stream_id)
             if row is not None and row.holder == self._metadata.tenure:
                 core = engine.cores.get(stream_id)
@@ -154,7 +155,7 @@ class EngineStreamClient:
 
     def alone(self, stream_id: int) -> AbstractAsyncContextManager[None]:
         """While it is held, the stream is not opened, closed or destroyed."""
-        return self._alone(stream_id)
+        return self._changing.alone(stream_id)
 
     async def trim(self, core: StreamCore, new_start_offset: int) -> None:
         """As Stream.trim. Waits until what lies below is in the store: the fold trims only that."""
@@ -192,7 +193,7 @@ class EngineStreamClient:
         self, core: StreamCore, entry: CommitEntry, reason: Callable[[int], StreamlogError]
     ) -> None:
         _check_core(core)
-        async with self._alone(core.stream_id):
+        async with self._changing.alone(core.stream_id):
             _check_core(core)
             core.is_closing = True
             try:
@@ -307,27 +308,6 @@ class EngineStreamClient:
         return StreamDescription(
             row.stream_id, row.epoch, row.state, row.start, end, str(row.holder), row.tags
         )
-
-    @asynccontextmanager
-    async def _alone(self, stream_id: int) -> AsyncIterator[None]:
-        """One open, close or destroy of a stream at a time."""
-        turn = self._changing.setdefault(stream_id, _Turn())
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._changing[stream_id]
-
-
-class _Turn:
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
 
 
 def _check_core(core: StreamCore) -> None:
