@@ -86,6 +86,7 @@ class EngineStaging:
         self._gate = ByteGate(config.bytes_in_flight_max)
         self._slots = asyncio.Semaphore(config.stages_in_flight_max)
         self._under_way: KeyTurns[tuple[str, str]] = KeyTurns()
+        self._attaching: KeyTurns[str] = KeyTurns()
         self._metrics = StagingMetrics(engine.parts.registry)
         self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
 
@@ -219,6 +220,8 @@ class EngineStaging:
         if self._metadata.staging.last_epoch(writer_id) >= epoch:
             # The call that attached it may be waiting for its checkpoint yet.
             await self._saved(writer_id, epoch)
+            async with self._attaching.alone(writer_id):
+                pass  # It has shown what came.
             self._metrics.attaches.labels("known").inc()
             return self._attached(writer_id, epoch, was_attached=True)
         streams = self._streams_of(writer_id, object_ids)
@@ -262,6 +265,7 @@ class EngineStaging:
         leader_epochs: Mapping[int, int],
     ) -> Attached:
         async with AsyncExitStack() as alone:
+            await alone.enter_async_context(self._attaching.alone(writer_id))
             # In order of their ids: two of these never wait for each other.
             for stream_id in streams:
                 await alone.enter_async_context(self._streams.alone(stream_id))
@@ -282,9 +286,12 @@ class EngineStaging:
                     leader_epochs,
                 )
                 committed = await self._metadata.commit(CommitEntry(attaches=[entry]))
-                for core in cores:
-                    self._moved(core)
-                await self._saved(writer_id, epoch)
+                try:
+                    await self._saved(writer_id, epoch)
+                finally:
+                    # Readers see nothing that a recovery from the bucket would not find.
+                    for core in cores:
+                        self._moved(core)
             finally:
                 for core in cores:
                     sequencer.open_gate(core)

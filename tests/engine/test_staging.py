@@ -191,6 +191,35 @@ def test_a_commit_that_a_crash_cuts_off_may_be_there(
     run(scenario)
 
 
+def test_readers_see_what_came_when_a_checkpoint_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "object").open() as engine:
+            a, _ = await two_streams(engine)
+            one = await staged(engine, {a.stream_id: [b"s"]}, attempt="1")
+            asked, let, checkpoint = asyncio.Event(), asyncio.Event(), engine.metadata.checkpoint
+
+            async def slow() -> None:
+                asked.set()
+                await let.wait()
+                await checkpoint()
+
+            monkeypatch.setattr(engine.metadata, "checkpoint", slow)
+            call = asyncio.create_task(engine.staging.attach("w", 0, [one.object_id]))
+            await asked.wait()
+            assert engine.staging.writer("w").last_epoch == 0
+            assert a.confirm_offset == 0
+            let.set()
+            # Whoever hears that it was committed can read it.
+            assert (await engine.staging.attach("w", 0, [one.object_id])).was_attached
+            assert a.confirm_offset == 2
+            assert not (await call).was_attached
+            assert await read_all(a) == [b"s"]
+
+    run(scenario)
+
+
 def test_the_same_attempt_is_stored_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Site(tmp_path, "object").open() as engine:
