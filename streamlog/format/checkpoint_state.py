@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import Literal
 
+from streamlog.errors import UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
 from streamlog.format.record_body import Cursor
 from streamlog.format.rows import Placement
@@ -142,8 +143,14 @@ def encode_state(state: CheckpointState) -> bytes:
 
 
 def decode_state(data: bytes) -> CheckpointState:
-    """`data` passed its CRC. Errors: ValueError, struct.error where it makes no sense."""
+    """`data` passed its CRC. Errors: UnsupportedVersion; ValueError, struct.error: no sense."""
     version, n, h, t, d, c, base_dead, live_objects, compactions, i = HEADER.unpack_from(data)
+    if version > STAGING_VERSION:
+        raise UnsupportedVersion(
+            "a checkpoint was written by a newer version of streamlog; upgrade this node",
+            found=version,
+            supported=STAGING_VERSION,
+        )
     if version not in (VERSION, STAGING_VERSION):
         raise ValueError(f"version {version} of a checkpoint's state is unknown")
     reader = _Reader(data, HEADER.size)

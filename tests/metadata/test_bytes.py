@@ -293,6 +293,12 @@ def test_short_values_are_corrupt(name: str) -> None:
             decode(data[:size])
 
 
+def test_a_newer_state_is_refused() -> None:
+    newer = bytes([checkpoint_state.STAGING_VERSION + 1]) + checkpoint_state.encode_state(STATE)[1:]
+    with pytest.raises(UnsupportedVersion, match="upgrade"):
+        checkpoint_state.decode_state(newer)
+
+
 def test_reserved_kinds_and_sections_need_a_newer_version() -> None:
     data = bytearray(commit_record.encode(CommitRecord(0, 0, ()))[:-4])
     data[1] = commit_record.COMPACTION
