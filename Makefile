@@ -69,7 +69,7 @@ lint-style: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-lint-types: $(VENV)/.installed-lint
+lint-types: $(VENV)/.installed-lint $(VENV)/.installed-test
 	$(BIN)/mypy
 
 lint-layers: $(VENV)/.installed-lint
