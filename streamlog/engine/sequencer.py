@@ -197,14 +197,7 @@ class Sequencer:
         size_bytes: int,
     ) -> None:
         def granted() -> None:
-            core.queued -= 1
-            stop = self.stop or core.stop
-            if future.done() or stop is not None:
-                self._budget.release(charge)
-                if stop is not None and not future.done():
-                    future.set_exception(stop())
-            else:
-                self._sequence(core, batch, context, future, charge, size_bytes)
+            self._resume(core, batch, context, future, charge, size_bytes)
             core.progressed()
 
         def refused(error: StreamlogError) -> None:
@@ -218,6 +211,25 @@ class Sequencer:
         self._budget.wait(
             Waiter(charge, granted, refused), context.priority, self._delay_s(context.deadline)
         )
+
+    def _resume(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+    ) -> None:
+        """A queued append, whose charge is taken, goes on; or is told why it cannot."""
+        core.queued -= 1
+        stop = self.stop or core.stop
+        if stop is None and not future.done():
+            self._sequence(core, batch, context, future, charge, size_bytes)
+            return
+        self._budget.release(charge)
+        if stop is not None and not future.done():
+            future.set_exception(stop())
 
     def _sequence(
         self,
@@ -279,16 +291,9 @@ class Sequencer:
         timer: asyncio.TimerHandle | None = None
 
         def go_on() -> None:
-            core.queued -= 1
             if timer is not None:
                 timer.cancel()
-            stop = self.stop or core.stop
-            if stop is None and not future.done():
-                self._sequence(core, batch, context, future, charge, size_bytes)
-                return
-            self._budget.release(charge)
-            if stop is not None and not future.done():
-                future.set_exception(stop())
+            self._resume(core, batch, context, future, charge, size_bytes)
 
         def expire() -> None:
             if not future.done():
