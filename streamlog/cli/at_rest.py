@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 from prometheus_client import CollectorRegistry
 
-from streamlog.cli.output import note, table
+from streamlog.cli.output import emit, facts, note, table
 from streamlog.cli.state import State
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import Invalid
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, Progress, Report, no_progress
@@ -27,6 +27,8 @@ from streamlog.wiring import open_metadata_store, open_object_store
 
 PROGRESS_S = 2.0
 FINDINGS_SHOWN = 100
+HAS_FINDINGS = 1
+COULD_NOT_RUN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,26 @@ def progress_of(state: State) -> Progress:
             note(f"… {what}: {done:,}" + (f" of about {total:,}" if total else ""))
 
     return tell
+
+
+def show(
+    state: State, look: Callable[[], Report], summary: Callable[[Report], dict[str, object]]
+) -> None:
+    """What `look` found, and the exit code of a check: 0 clean, 1 findings, 2 it could not run."""
+    try:
+        report = look()
+    except StreamlogError as error:
+        from streamlog.cli.main import report_error
+
+        report_error(error, state)
+        click.get_current_context().exit(COULD_NOT_RUN)
+    if state.json:
+        emit(report.facts())
+    else:
+        print_findings(report)
+        facts(summary(report))
+    if not report.is_clean:
+        click.get_current_context().exit(HAS_FINDINGS)
 
 
 def print_findings(report: Report) -> None:

@@ -30,13 +30,16 @@ LINE_BYTES_MAX = (1 << 20) - 100
 """A line and its batch stay below max.message.bytes' default."""
 
 
-@click.command()
-@click.option(
+logs_option = click.option(
     "--logs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of text files (its *.log and *.txt, or else all), one topic each. "
     "[default: generated sample logs]",
 )
+
+
+@click.command()
+@logs_option
 @click.option(
     "--mib",
     type=click.FloatRange(min=0.1, max=16 * 1024),

@@ -7,11 +7,8 @@ from typing import Any
 import click
 
 from streamlog.cli.node import config_option, data_option, store_options
-from streamlog.cli.output import emit, facts, size
+from streamlog.cli.output import size
 from streamlog.cli.state import State, json_option, pass_state
-from streamlog.errors import StreamlogError
-
-COULD_NOT_RUN = 2
 
 
 @click.command()
@@ -52,7 +49,7 @@ def fsck(
     """
     import asyncio
 
-    from streamlog.cli.at_rest import opened, places, print_findings, progress_of
+    from streamlog.cli.at_rest import opened, places, progress_of, show
     from streamlog.repair.findings import Report
     from streamlog.repair.fsck import FsckOptions
     from streamlog.repair.fsck import fsck as check
@@ -72,20 +69,7 @@ def fsck(
                 progress=progress_of(state),
             )
 
-    try:
-        report = asyncio.run(run())
-    except StreamlogError as error:
-        from streamlog.cli.main import report_error
-
-        report_error(error, state)
-        click.get_current_context().exit(COULD_NOT_RUN)
-    if state.json:
-        emit(report.facts())
-    else:
-        print_findings(report)
-        facts(_summary(report))
-    if not report.is_clean:
-        click.get_current_context().exit(1)
+    show(state, lambda: asyncio.run(run()), _summary)
 
 
 def _summary(report: Any) -> dict[str, object]:

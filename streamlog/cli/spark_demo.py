@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamlog.cli.demo import LINE_BYTES_MAX
+from streamlog.cli.demo import LINE_BYTES_MAX, logs_option
 from streamlog.cli.output import emit, note, table
 from streamlog.cli.spark_session import spark_options, spark_session
 from streamlog.cli.state import State, json_option, pass_state
@@ -25,12 +25,7 @@ TEMPLATE_CHARACTERS_MAX = 100
 
 
 @click.command()
-@click.option(
-    "--logs",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of text files (its *.log and *.txt, or else all), one topic each. "
-    "[default: generated sample logs]",
-)
+@logs_option
 @click.option(
     "--lines",
     "most",

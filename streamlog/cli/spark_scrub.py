@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from streamlog.cli.node import config_option, data_option, store_options
-from streamlog.cli.output import emit, facts, size
+from streamlog.cli.output import size
 from streamlog.cli.spark_session import spark_options, spark_session, state_option
 from streamlog.cli.state import State, json_option, pass_state
-from streamlog.errors import StreamlogError
-
-COULD_NOT_RUN = 2
 
 
 @click.command()
@@ -44,7 +40,7 @@ def scrub(
     """
     import asyncio
 
-    from streamlog.cli.at_rest import opened, places, print_findings, progress_of
+    from streamlog.cli.at_rest import opened, places, progress_of, show
     from streamlog.repair.findings import Report
     from streamlog.spark.jobs.scrub import scrub as check
 
@@ -63,28 +59,21 @@ def scrub(
                 progress=progress_of(state),
             )
 
-    try:
+    def look() -> Report:
+        # Before Spark starts.
         places(data, store, meta, file)
         with spark_session("scrub", master, conf) as made:
-            report = asyncio.run(run(made))
-    except StreamlogError as error:
-        from streamlog.cli.main import report_error
+            return asyncio.run(run(made))
 
-        report_error(error, state)
-        click.get_current_context().exit(COULD_NOT_RUN)
-    if state.json:
-        emit(report.facts())
-    else:
-        print_findings(report)
-        counts = report.counts
-        facts(
-            {
-                "cluster": report.cluster_id,
-                "streams": f"{counts['streams']:,} with {counts['records']:,} offsets",
-                "objects": f"{counts['objects']:,} with {counts['blocks']:,} blocks",
-                "read": size(counts["read_bytes"]),
-                "outcome": "clean" if report.is_clean else "findings",
-            }
-        )
-    if not report.is_clean:
-        sys.exit(1)
+    show(state, look, _summary)
+
+
+def _summary(report: Any) -> dict[str, object]:
+    counts = report.counts
+    return {
+        "cluster": report.cluster_id,
+        "streams": f"{counts['streams']:,} with {counts['records']:,} offsets",
+        "objects": f"{counts['objects']:,} with {counts['blocks']:,} blocks",
+        "read": size(counts["read_bytes"]),
+        "outcome": "clean" if report.is_clean else "findings",
+    }
