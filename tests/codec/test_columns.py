@@ -175,6 +175,18 @@ def test_what_is_outside_of_the_window_is_not_looked_at(twin):
 
 
 @each_twin
+def test_a_batch_without_offsets_lies_before_its_base(twin):
+    empty = bytearray(SAMPLES[0])
+    empty[23:27] = (-1).to_bytes(4, "big", signed=True)
+    empty[57:61] = bytes(4)
+    data = bytes(resealed(empty))
+    for base, start, is_outside in ((-LAST - 1, 0, True), (5, 5, True), (5, 4, False)):
+        found = outcome(twin, data, base_offsets=array("q", [base]), start=start)
+        # Its records are no records: looked at, they are an error.
+        assert (found == []) if is_outside else (found[0] is InvalidRecord), (base, start)
+
+
+@each_twin
 def test_base_offsets_are_one_a_batch(twin):
     for numbers in ([], [1], [1, 2, 3]):
         assert outcome(twin, SAMPLES[0] * 2, base_offsets=array("q", numbers))[0] is Invalid

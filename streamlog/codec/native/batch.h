@@ -47,6 +47,14 @@ static inline BatchFacts batch_facts(const uint8_t *header) {
     return facts;
 }
 
+/* All its offsets are below `offset`; of a batch that passed batch_check_span, whose last delta is
+   -1 where it has none. */
+static inline int batch_is_before(const BatchFacts *batch, int64_t offset) {
+    return batch->last_offset_delta < 0
+               ? batch->base_offset <= offset
+               : batch->base_offset + batch->last_offset_delta < offset;
+}
+
 /* Lengths below zero: null. `headers` to `end` were not looked at yet. */
 typedef struct {
     const uint8_t *key;

@@ -305,7 +305,7 @@ static int open_batch(Decoder *self, Fault *found) {
     if (batch_check_span(batch, found) < 0)
         return FAILED;
     int is_outside = (at[22] & CONTROL) || batch->base_offset >= self->end ||
-                     batch->base_offset + batch->last_offset_delta < self->start;
+                     batch_is_before(batch, self->start);
     if (!is_outside) {
         if (at[22] & CODEC_MASK) {
             self->compressed_bytes = size;
