@@ -6,7 +6,7 @@ Every change but an open is an entry of a commit record. A stream's changes wait
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.engine import Engine, fenced
@@ -193,7 +193,8 @@ class EngineStreamClient:
         self, core: StreamCore, entry: CommitEntry, reason: Callable[[int], StreamlogError]
     ) -> None:
         _check_core(core)
-        async with self._changing.alone(core.stream_id):
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._changing.alone(core.stream_id))
             _check_core(core)
             core.is_closing = True
             try:
@@ -201,15 +202,23 @@ class EngineStreamClient:
             except BaseException:
                 core.is_closing = False
                 raise
+            # From here on the entry may be applied whatever happens to this call: no append after,
+            # and the turn is kept to the end, or an open meanwhile would make a second core.
+            kept = turn.pop_all()
 
             async def finish() -> None:
-                committed = await self._metadata.commit(entry)
-                self._check_kept(core, committed.stripped)
-                self._engine.cores.pop(core.stream_id, None)
-                core.halt(lambda: reason(core.stream_id))
+                async with kept:
+                    committed = await self._metadata.commit(entry)
+                    self._check_kept(core, committed.stripped)
+                    self._engine.forget(core)
+                    core.halt(lambda: reason(core.stream_id))
 
-            # From here on the entry may be applied whatever happens to this call: no append after.
-            await self._engine.background.unbroken(finish, name="end_stream")
+            try:
+                await self._engine.background.unbroken(finish, name="end_stream")
+            except Closed:
+                # It may have been ended before it began.
+                await kept.aclose()
+                raise
 
     def _check_newest(self, row: StreamRow) -> None:
         """A later tenure of this node has the stream: this one was sealed, and will hear of it."""

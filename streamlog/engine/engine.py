@@ -206,12 +206,23 @@ class Engine:
             self.press()
 
     def core(self, row: StreamRow) -> StreamCore:
-        """The stream in memory, under the epoch of `row`, which this tenure holds."""
+        """The stream in memory, under the epoch of `row`, which this tenure holds.
+
+        There is one at a time: two would give out the same offsets.
+        """
         core = self.cores.get(row.stream_id)
         if core is None or core.epoch != row.epoch:
+            if core is not None:
+                core.halt(fenced(row.stream_id, row.epoch))
+                self._sweep_soon()
             core = StreamCore(row, self.tails.tail(row.end))
             self.cores[row.stream_id] = core
         return core
+
+    def forget(self, core: StreamCore) -> None:
+        """The stream is closed or gone; another core of it stays."""
+        if self.cores.get(core.stream_id) is core:
+            del self.cores[core.stream_id]
 
     def check_open(self) -> None:
         """Raises the reason why the engine is closed, if it is."""

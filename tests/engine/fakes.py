@@ -38,6 +38,9 @@ class FakeMetadata:
         self.commits: list[CommitEntry] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.answers = asyncio.Event()
+        """Cleared: commits take place, and are not answered."""
+        self.answers.set()
         self.caught_up = 0
         self.while_catching_up: Callable[[], None] = lambda: None
         self._lost: Callable[[int, int], None] = lambda stream_id, epoch: None
@@ -132,6 +135,7 @@ class FakeMetadata:
             del self.rows[destroy.stream_id]
         self.commits.append(entry)
         self.revision += 1
+        await self.answers.wait()
         return Committed(self.revision, self.revision, frozenset(stripped))
 
     async def open_streams(

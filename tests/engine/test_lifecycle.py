@@ -17,11 +17,27 @@ from streamlog.model.batch import (
     OpenStreamOptions,
     StreamState,
 )
-from tests.engine.harness import NO_CACHE, QUICK, World, batch, error_of, read_all, run, sent
+from tests.engine.harness import (
+    NO_CACHE,
+    QUICK,
+    World,
+    batch,
+    error_of,
+    read_all,
+    run,
+    sent,
+    until,
+)
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
 NEVER_UPLOADS = dataclasses.replace(QUICK, upload=UploadConfig(upload_interval_ms=1 << 30))
+
+
+async def several_steps() -> None:
+    """Of the loop: whatever waits for nothing but its turn goes on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 @both
@@ -130,6 +146,36 @@ def test_a_stream_whose_destroyer_gives_up_is_gone_for_those_who_wait(mode: WalM
             world.metadata.gate.set()
             assert isinstance(await error_of(waiter), StreamNotFound)
             assert engine.cores == {}
+
+    run(scenario)
+
+
+@both
+def test_a_stream_whose_closer_gives_up_has_one_holder_when_it_is_opened_again(
+    mode: WalMode,
+) -> None:
+    async def scenario() -> None:
+        world = World(mode)
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            await stream.append(batch(b"x"))
+            await engine.drain()
+            world.metadata.answers.clear()
+            closing = asyncio.ensure_future(stream.close())
+            await until(lambda: len(world.metadata.commits[-1].closes) == 1)
+            closing.cancel()
+            assert isinstance(await error_of(closing), asyncio.CancelledError)
+            opening = asyncio.ensure_future(streams.open_stream(stream.stream_id))
+            await several_steps()
+            world.metadata.answers.set()
+            opened = await opening
+            await several_steps()
+            known = OpenStreamOptions(epoch=opened.stream_epoch)
+            again = await streams.open_stream(stream.stream_id, known)
+            results = [await one.append(batch(b"y")) for one in (opened, again, opened)]
+            assert [result.base_offset for result in results] == [1, 2, 3]
+            assert isinstance(await error_of(stream.append(batch(b"z"))), Closed)
+            assert len(engine.cores) == 1
 
     run(scenario)
 
