@@ -38,6 +38,7 @@ from streamlog.testing.simulation.node import (
     NODE_CONFIG,
     Machine,
     Node,
+    with_spare_room,
 )
 from streamlog.testing.simulation.offload import InlineOffload
 from streamlog.testing.simulation.staging_users import StagedJob
@@ -51,6 +52,7 @@ HISTORY_S_MAX = 1800.0
 """A history that takes longer in virtual time hangs; most take a minute."""
 TRACE_TAIL = 60
 JOB_SEED = 1 << 40
+SPARE_SEED = 1 << 41
 
 
 @dataclass
@@ -98,6 +100,8 @@ class Plan:
     cramped: float = 0.2
     """Share of histories with caches of `cramped_config`."""
     cramped_config: ReadConfig = CRAMPED_CONFIG
+    spare: float = 0.2
+    """Share of histories with a tail cache that is larger than what may be under way."""
     duels: float = 0.25
     """Share of `wal=object` histories in which two nodes that live longer, over stores that fail
     less, compact the same objects (`duel_config`)."""
@@ -142,9 +146,10 @@ def run_history(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulationLoop)
         worlds.append(World(seed, mode, loop, plan.rates))
-        # Drawn apart: histories without a job are what they were.
+        # Drawn apart: histories without the one or the other are what they were.
         has_job = SeededRandom(seed + JOB_SEED).random() < plan.staged
-        await _History(worlds[0], plan, has_job=has_job).run()
+        is_spare = SeededRandom(seed + SPARE_SEED).random() < plan.spare
+        await _History(worlds[0], plan, has_job=has_job, is_spare=is_spare).run()
 
     try:
         run(main, limit_s=HISTORY_S_MAX)
@@ -161,7 +166,7 @@ def run_history(
 
 
 class _History:
-    def __init__(self, world: World, plan: Plan, *, has_job: bool) -> None:
+    def __init__(self, world: World, plan: Plan, *, has_job: bool, is_spare: bool) -> None:
         self._world = world
         self._plan = plan
         self._random = world.fork()
@@ -174,6 +179,8 @@ class _History:
             count = 2
         if random() < plan.cramped:
             config = replace(config, read=plan.cramped_config)
+        if is_spare:
+            config = with_spare_room(config)
         self._machines = [Machine(world, n + 1, config) for n in range(count)]
         self._lives = 0
         self._streams: list[StreamUser] = []

@@ -77,9 +77,14 @@ NODE_CONFIG = StreamEngineConfig(
 the seconds of one history. The delays of deletions outlast every late PUT and zombie: what lands
 later than that stays for ever, in a real store too."""
 CRAMPED_CONFIG = ReadConfig(
-    tail_cache_bytes=16 * KIB, block_cache_bytes=16 * KIB, index_cache_bytes=4 * KIB
+    tail_cache_bytes=16 * KIB,
+    block_cache_bytes=16 * KIB,
+    index_cache_bytes=4 * KIB,
+    lagging_bytes_per_s_min=16 * KIB,
+    lagging_piece_bytes=KIB,
+    lagging_wait_ms_max=400,
 )
-"""Caches that hold next to nothing: a fetch goes to the store again and again."""
+"""Caches that hold next to nothing: a fetch goes to the store again and again, and in turns."""
 DUEL_CONFIG = replace(
     NODE_CONFIG,
     compaction=replace(
@@ -91,9 +96,21 @@ DUEL_CONFIG = replace(
     ),
 )
 """Merges are many and take long, so that two nodes are at the same one."""
+SPARE_APPEND_BYTES = 24 * KIB
+SPARE_TAIL_BYTES = 64 * KIB
 NODE_LOGS = LogConfig(
     checkpoint_interval_batches=7, meta_compaction_bytes=2 * KIB, retention_check_interval_ms=1_000
 )
+
+
+def with_spare_room(config: StreamEngineConfig) -> StreamEngineConfig:
+    """Appends wait for room, which batches in the store give back before their commit."""
+    return replace(
+        config,
+        append=replace(config.append, append_bytes_max=SPARE_APPEND_BYTES),
+        flush=replace(config.flush, flush_bytes_target=4 * KIB),
+        read=replace(config.read, tail_cache_bytes=SPARE_TAIL_BYTES),
+    )
 
 
 class Machine:

@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from streamlog.errors import OutcomeUnknown, StoreUnavailable
-from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore
+from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore, ObjectUpload
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.simulation.calls import remote_call
 from streamlog.testing.simulation.faults import FaultSource
 from streamlog.testing.simulation.incarnation import Incarnation
 
 T = TypeVar("T")
+
+UPLOAD_BYTES_MIN = 16 * 1024
+"""Larger objects may go up part by part."""
 
 
 class SimulationStore:
@@ -83,5 +86,37 @@ class SimulationStore:
             "delete", keys[0] if keys else "", lambda: self._shared.delete(keys), writes=True
         )
 
+    def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
+        if about_bytes < UPLOAD_BYTES_MIN:
+            return None
+        return SimulationUpload(self, key)
+
+    async def take_part(self, key: str, take: Callable[[], Awaitable[None]]) -> None:
+        """A request that shows nothing to anybody."""
+        await self._call("part", key, take, writes=True)
+
     async def close(self) -> None:
         """The shared store goes on."""
+
+
+class SimulationUpload:
+    """Each part is a request; the last one, which shows the object, may land late like a PUT."""
+
+    def __init__(self, store: SimulationStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._parts: list[Buffer] = []
+
+    async def write(self, parts: Sequence[Buffer]) -> None:
+        taken = [bytes(part) for part in parts]
+
+        async def take() -> None:
+            self._parts += taken
+
+        await self._store.take_part(self._key, take)
+
+    async def finish(self) -> ObjectInfo:
+        return await self._store.put(self._key, list(self._parts))
+
+    def give_up(self) -> None:
+        self._parts = []
