@@ -106,7 +106,9 @@ def fetch_call(request: log_pb2.FetchRequest) -> FetchCall:
     ):
         raise Invalid(f"format {request.format} is unknown")
     topics = [
-        FetchTopic(topic.topic, [_fetch_partition(part) for part in topic.partitions])
+        FetchTopic(
+            topic.topic, [_fetch_partition(part) for part in topic.partitions], topic.topic_id
+        )
         for topic in request.topics
     ]
     return FetchCall(

@@ -19,6 +19,7 @@ from streamlog.errors import (
     InvalidRecord,
     StreamlogError,
     UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
 )
 from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartition
 from streamlog.runtime.buffers import Buffer
@@ -32,6 +33,7 @@ from streamlog.server.services.requests import (
     FetchCall,
     FetchPartition,
     FetchPartitionResult,
+    FetchTopic,
     FetchTopicResult,
 )
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
@@ -110,10 +112,20 @@ async def _watch(watch: Coroutine[Any, Any, object], waiter: asyncio.Future[None
 class _Progress:
     """One partition of a fetch: what has been read so far."""
 
-    __slots__ = ("current_leader_epoch", "is_full", "log", "max_bytes", "parts", "result", "topic")
+    __slots__ = (
+        "current_leader_epoch",
+        "is_full",
+        "log",
+        "max_bytes",
+        "parts",
+        "result",
+        "topic",
+        "topic_id",
+    )
 
-    def __init__(self, topic: str, wanted: FetchPartition, max_bytes: int) -> None:
-        self.topic = topic
+    def __init__(self, topic: FetchTopic, wanted: FetchPartition, max_bytes: int) -> None:
+        self.topic = topic.topic
+        self.topic_id = topic.topic_id
         self.current_leader_epoch = wanted.current_leader_epoch
         self.max_bytes = min(wanted.max_bytes or max_bytes, max_bytes)
         self.log: AbstractLog | None = None
@@ -188,7 +200,7 @@ class FetchService:
                 f"{self._limits.partitions_per_request_max} are allowed"
             )
         return [
-            (topic.topic, [_Progress(topic.topic, part, max_bytes) for part in topic.partitions])
+            (topic.topic, [_Progress(topic, part, max_bytes) for part in topic.partitions])
             for topic in call.topics
         ]
 
@@ -198,9 +210,26 @@ class FetchService:
                 self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
                 key = TopicPartition(part.topic, part.result.partition)
                 part.log = self._logs.open_log(key) or await self._logs.log(key)
+                self._check_id(part)
                 check_leader_epoch(part.log, part.current_leader_epoch)
             except StreamlogError as error:
                 part.fail(error)
+
+    def _check_id(self, part: _Progress) -> None:
+        """Once its log is known: ids do not come again, so the log is of the topic that was meant.
+
+        Errors: UnknownTopicOrPartition.
+        """
+        if not part.topic_id:
+            return
+        topic = self._logs.topic(part.topic)
+        if topic is None or topic.topic_id != part.topic_id:
+            raise UnknownTopicOrPartition(
+                f"topic {part.topic} with the id {part.topic_id} was deleted; one that was made "
+                "under its name is another: look it up again",
+                topic=part.topic,
+                partition=part.result.partition,
+            )
 
     async def _read(self, partitions: list[_Progress], max_bytes: int, isolation: Isolation) -> int:
         """Reads on in every partition; bytes in the answer so far."""

@@ -66,8 +66,11 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
+    """`topic_id` empty: whatever topic has the name."""
+
     topic: str
     partitions: Sequence[FetchPartition]
+    topic_id: str = ""
 
 
 class FetchCall(NamedTuple):

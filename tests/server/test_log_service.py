@@ -13,7 +13,7 @@ from streamlog import errors
 from streamlog.codec.batch import resealed
 from streamlog.codec.records import decode
 from streamlog.log.abstract import TopicPartition
-from streamlog.v1 import log_pb2
+from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.server_harness import Answers, Running, batch, new_channel, running, with_limits
 
@@ -72,6 +72,36 @@ def test_batches_come_out_as_they_went_in() -> None:
             assert node.metric("streamlog_topic_records_in_total", topic="t") == 3
 
     asyncio.run(main())
+
+
+def test_a_topic_that_was_made_anew_is_another() -> None:
+    async def main() -> None:
+        async with running() as node:
+            admin = admin_pb2_grpc.AdminServiceStub(node.channel)
+            await node.log_stub.Produce(produce_request(batch(b"a")))
+            request = fetch_request(0)
+            request.topics[0].topic_id = await _topic_id(admin)
+            assert only(await node.log_stub.Fetch(request)).next_offset == 1
+            await admin.DeleteTopics(admin_pb2.DeleteTopicsRequest(names=["t"]))
+            gone = only(await node.log_stub.Fetch(request))
+            assert isinstance(from_proto(gone.error), errors.UnknownTopicOrPartition)
+            made = admin_pb2.NewTopic(name="t", partitions=1)
+            await admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[made]))
+            node.logs.topics["t"].topic_id = "another"
+            gone = only(await node.log_stub.Fetch(request))
+            assert "is another" in gone.error.message
+            assert not gone.record_batches
+            request.topics[0].topic_id = "another"
+            assert only(await node.log_stub.Fetch(request)).next_offset == 1
+
+    asyncio.run(main())
+
+
+async def _topic_id(admin: Any) -> str:
+    described = await admin.DescribeTopics(admin_pb2.DescribeTopicsRequest(names=["t"]))
+    found: str = described.topics[0].topic_id
+    assert found
+    return found
 
 
 def test_plain_records_need_no_codec() -> None:
