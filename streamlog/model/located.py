@@ -10,12 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class OffsetWindow:
-    """Offsets start (inclusive) to end (exclusive) of a partition."""
+    """Offsets start (inclusive) to end (exclusive) of a partition.
+
+    `topic_id` empty: of whatever topic has the name.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: str = ""
 
     @property
     def count(self) -> int:

@@ -17,6 +17,13 @@ CLIENT_ID = "spark"
 TIMEOUT_MS = 60_000
 
 
+class Topic(NamedTuple):
+    """A topic that is made anew under its name has another `topic_id`."""
+
+    partitions: int
+    topic_id: str
+
+
 class Offsets(NamedTuple):
     """Readable offsets of a partition: start (inclusive) to end (exclusive)."""
 
@@ -40,8 +47,8 @@ class Cluster(Protocol):
         """Holds nothing that keeps others out; what is asked next is answered as of then."""
         ...
 
-    def topics(self) -> dict[str, int]:
-        """Partition counts by name."""
+    def topics(self) -> dict[str, Topic]:
+        """By name."""
         ...
 
     def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
@@ -95,12 +102,12 @@ class ServerCluster:
     def let_go(self) -> None:
         """A node keeps nobody out."""
 
-    def topics(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def topics(self) -> dict[str, Topic]:
+        found: dict[str, Topic] = {}
         after = ""
         while True:
             page = self._caller.run(admin_calls.list_topics(after))
-            found.update((topic.name, topic.partitions) for topic in page)
+            found.update((one.name, Topic(one.partitions, one.topic_id)) for one in page)
             if len(page) < admin_calls.PAGE:
                 return found
             after = page[-1].name
@@ -134,7 +141,7 @@ class ServerCluster:
             return look_up(asked)
         except UnknownTopicOrPartition:
             topics = self.topics()
-            left = [at for at in asked if at[1] < topics.get(at[0], 0)]
+            left = [at for at in asked if at[0] in topics and at[1] < topics[at[0]].partitions]
             if len(left) == len(asked):
                 raise
             return look_up(left) if left else {}

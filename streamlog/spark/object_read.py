@@ -25,7 +25,7 @@ from streamlog.format.rows import ObjectRow, Placement
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
-from streamlog.spark.plan_types import ServicePiece, StorePiece, TaskPlan
+from streamlog.spark.plan_types import ServicePiece, StorePiece, TaskPlan, as_service
 from streamlog.spark.worker import Worker
 
 GET_BYTES_MAX = 4 << 20
@@ -174,7 +174,7 @@ class ObjectReader:
     def _gone(self, visit: Visit) -> Iterator[ServicePiece]:
         for part in visit.parts:
             piece = self._plan.pieces[part.piece]
-            yield ServicePiece(piece.topic, piece.partition, part.start, part.end, 0)
+            yield as_service(piece, part.start, part.end)
 
     def _gone_blocks(self, item: _Get) -> Iterator[ServicePiece]:
         """The object went after its index was read."""
@@ -184,7 +184,7 @@ class ObjectReader:
             rows = [block for block, _ in blocks]
             start = max(part.start, rows[0].start - piece.shift)
             end = min(part.end, rows[-1].end - piece.shift)
-            yield ServicePiece(piece.topic, piece.partition, start, end, 0)
+            yield as_service(piece, start, end)
 
     # on the loop's thread
 

@@ -1,8 +1,9 @@
 """Offsets of partitions: as Spark's log and checkpoints hold them, and what options make of them.
 
-    {"version": 1, "offsets": {"topic": {"0": 23, "1": 5}}}
+    {"version": 1, "offsets": {"topic": {"0": 23, "1": 5}}, "topics": {"topic": "its id"}}
 
-Spark compares these as texts, so keys are always in the same order.
+Spark compares these as texts, so keys are always in the same order. Older checkpoints have no
+topic ids: then a topic that was made anew is known by its offsets at best.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
 from streamlog.model.located import OffsetWindow
-from streamlog.spark.cluster import Cluster, Offsets
+from streamlog.spark.cluster import Cluster, Offsets, Topic
 from streamlog.spark.errors import DataLost
 from streamlog.spark.options import EARLIEST, LATEST, Bound, ReadOptions, TopicPartition
 
@@ -24,11 +25,16 @@ NAMED_MAX = 10
 """Partitions named in a message."""
 
 PartitionOffsets = Mapping[TopicPartition, int]
+TopicIds = Mapping[str, str]
 
 
-def encode_offsets(offsets: PartitionOffsets) -> dict[str, Any]:
-    """What Spark writes as JSON."""
-    return {"version": VERSION, "offsets": _nested(offsets)}
+def encode_offsets(offsets: PartitionOffsets, topic_ids: TopicIds | None = None) -> dict[str, Any]:
+    """What Spark writes as JSON; ids of the topics that have offsets, as far as they are given."""
+    found: dict[str, Any] = {"version": VERSION, "offsets": _nested(offsets)}
+    if topic_ids is not None:
+        names = sorted(topic_ids.keys() & found["offsets"].keys())
+        found["topics"] = {name: topic_ids[name] for name in names}
+    return found
 
 
 def _nested(offsets: PartitionOffsets) -> dict[str, dict[str, int]]:
@@ -76,10 +82,27 @@ def decode_offsets(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
         raise Corrupt(f"the offsets {str(value)[:200]!r} cannot be read") from error
 
 
+def decode_topic_ids(value: Mapping[str, Any]) -> dict[str, str]:
+    """Of offsets that `decode_offsets` reads. Errors: Corrupt."""
+    found = value.get("topics", {})
+    if not isinstance(found, Mapping) or not all(isinstance(one, str) for one in found.values()):
+        raise Corrupt(f"the topic ids {str(found)[:200]!r} cannot be read")
+    return dict(found)
+
+
+def partition_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
+    return {name: one.partitions for name, one in topics.items()}
+
+
 def chosen_partitions(options: ReadOptions, cluster: Cluster) -> list[TopicPartition]:
     """Those that are there now. Errors: UnknownTopicOrPartition for one that is named and is not
     there."""
-    topics = cluster.topics()
+    return chosen_among(options, cluster.topics())
+
+
+def chosen_among(options: ReadOptions, known: Mapping[str, Topic]) -> list[TopicPartition]:
+    """As `chosen_partitions`, of topics that are known."""
+    topics = partition_counts(known)
     chosen = options.chosen
     missing = [name for name in chosen.topics or () if name not in topics]
     missing += [f"{t}-{p}" for t, p in chosen.partitions or () if p >= topics.get(t, 0)]
@@ -144,7 +167,8 @@ def _shown(partitions: Sequence[TopicPartition]) -> str:
 
 def batch_windows(options: ReadOptions, cluster: Cluster) -> list[OffsetWindow]:
     """What a batch query reads, pinned down to offsets. Errors: as for what it calls, DataLost."""
-    partitions = chosen_partitions(options, cluster)
+    topics = cluster.topics()
+    partitions = chosen_among(options, topics)
     known = cluster.offsets(partitions)
     partitions = [at for at in partitions if at in known]
     late = options.is_late_an_error
@@ -156,12 +180,23 @@ def batch_windows(options: ReadOptions, cluster: Cluster) -> list[OffsetWindow]:
         options.end, partitions, known, cluster,
         name="endingOffsets", is_end=True, is_late_an_error=late,
     )  # fmt: skip
-    windows = [checked_window(options, at, starts[at], ends[at], known[at]) for at in partitions]
+    windows = [
+        checked_window(
+            options, at, starts[at], ends[at], known[at], topic_id=topics[at[0]].topic_id
+        )
+        for at in partitions
+    ]
     return [window for window in windows if window.count > 0]
 
 
 def checked_window(
-    options: ReadOptions, at: TopicPartition, start: int, end: int, known: Offsets
+    options: ReadOptions,
+    at: TopicPartition,
+    start: int,
+    end: int,
+    known: Offsets,
+    *,
+    topic_id: str = "",
 ) -> OffsetWindow:
     """Cut to what is there. Errors: DataLost, where that leaves out what was asked for."""
     low, high = max(start, known.start), min(end, known.end)
@@ -172,7 +207,7 @@ def checked_window(
             f"offsets {start} to {end} of {at[0]}-{at[1]} were asked for; it has {known.start} to "
             f"{known.end}: the others were deleted, or the topic was made anew",
         )
-    return OffsetWindow(*at, low, max(low, high))
+    return OffsetWindow(*at, low, max(low, high), topic_id)
 
 
 def lost(options: ReadOptions, what: str) -> None:

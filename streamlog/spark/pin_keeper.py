@@ -1,4 +1,4 @@
-"""Renews a pin from a thread."""
+"""Renews pins from a thread."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ RENEWALS_PER_TTL = 3
 
 
 class PinKeeper:
-    """Renews one pin at a time from a thread, for as long as it is set."""
+    """Renews pins from a thread, each until it is let go of."""
 
     def __init__(self, cluster: Cluster, ttl_ms: int) -> None:
         """`cluster` is used by this thread alone."""
         self._cluster = cluster
         self._interval_s = ttl_ms / 1000 / RENEWALS_PER_TTL
         self._changed = threading.Condition()
-        self._pin_id: int | None = None
+        self._pin_ids: list[int] = []
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def set(self, pin_id: int | None) -> int | None:
-        """The pin to keep; returns the one before."""
+    def keep(self, pin_id: int) -> None:
         with self._changed:
-            before, self._pin_id = self._pin_id, pin_id
-            if pin_id is not None and self._thread is None:
+            self._pin_ids.append(pin_id)
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pins", daemon=True)
                 self._thread.start()
+
+    def let_go(self) -> list[int]:
+        """All that were kept, which are the caller's to take away."""
+        with self._changed:
+            before, self._pin_ids = self._pin_ids, []
             return before
 
     def close(self) -> None:
@@ -49,10 +53,9 @@ class PinKeeper:
                 self._changed.wait_for(lambda: self._is_closed, self._interval_s)
                 if self._is_closed:
                     return
-                pin_id = self._pin_id
-            if pin_id is None:
-                continue
-            renew(self._cluster, pin_id)
+                pin_ids = list(self._pin_ids)
+            for pin_id in pin_ids:
+                renew(self._cluster, pin_id)
 
 
 def renew(cluster: Cluster, pin_id: int) -> None:

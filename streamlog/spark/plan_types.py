@@ -25,6 +25,7 @@ class StorePiece:
     ends: array[int]
     objects: array[int]
     cost_bytes: int
+    topic_id: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StorePiece, (
@@ -36,6 +37,7 @@ class StorePiece:
             self.ends,
             self.objects,
             self.cost_bytes,
+            self.topic_id,
         )
 
     @property
@@ -45,16 +47,25 @@ class StorePiece:
 
 @dataclass(frozen=True, slots=True)
 class ServicePiece:
-    """Offsets start to end (exclusive) of a partition, to be fetched from a node."""
+    """Offsets start to end (exclusive) of a partition, to be fetched from a node.
+
+    `topic_id` empty: of whatever topic has the name.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     cost_bytes: int
+    topic_id: str = ""
 
 
 Piece = StorePiece | ServicePiece
+
+
+def as_service(piece: Piece, start: int, end: int) -> ServicePiece:
+    """Offsets start to end (exclusive) of it, fetched from a node."""
+    return ServicePiece(piece.topic, piece.partition, start, end, piece.cost_bytes, piece.topic_id)
 
 
 @dataclass(frozen=True, slots=True)

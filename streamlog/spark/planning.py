@@ -118,12 +118,13 @@ def _stored(window: OffsetWindow, run: LocatedRun) -> StorePiece:
         run.ends,
         run.objects,
         cost,
+        window.topic_id,
     )
 
 
 def _fetched(window: OffsetWindow, start: int) -> ServicePiece:
     cost = (window.end - start) * RECORD_BYTES_GUESSED
-    return ServicePiece(window.topic, window.partition, start, window.end, cost)
+    return ServicePiece(window.topic, window.partition, start, window.end, cost, window.topic_id)
 
 
 # tasks
@@ -195,7 +196,7 @@ def _snapped(piece: StorePiece, start: int, end: int, span: int) -> int:
 def _part(piece: Piece, start: int, end: int) -> Piece:
     cost = piece.cost_bytes * (end - start) // (piece.end - piece.start)
     if isinstance(piece, ServicePiece):
-        return ServicePiece(piece.topic, piece.partition, start, end, cost)
+        return ServicePiece(piece.topic, piece.partition, start, end, cost, piece.topic_id)
     first = bisect_right(piece.ends, start)
     last = bisect_left(piece.ends, end)
     ends: array[int] = piece.ends[first : last + 1]
@@ -209,6 +210,7 @@ def _part(piece: Piece, start: int, end: int) -> Piece:
         ends,
         piece.objects[first : last + 1],
         cost,
+        piece.topic_id,
     )
 
 

@@ -44,7 +44,7 @@ from streamlog.runtime.buffers import join
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.spark.cluster import CLIENT_ID, Offsets
+from streamlog.spark.cluster import CLIENT_ID, Offsets, Topic
 from streamlog.spark.options import TopicPartition
 from streamlog.spark.rest_streams import first_offset_at, read_stream
 from streamlog.wiring import is_shared, open_metadata_store, open_object_store
@@ -100,7 +100,7 @@ class RestCluster:
     def cluster_id(self) -> str:
         return self._at().cluster_id
 
-    def topics(self) -> dict[str, int]:
+    def topics(self) -> dict[str, Topic]:
         return self._run(self._at().topics())
 
     def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
@@ -194,14 +194,14 @@ class _Opened:
         self._wal = wal
         self._known: dict[TopicPartition, RestPartition] = {}
 
-    async def topics(self) -> dict[str, int]:
+    async def topics(self) -> dict[str, Topic]:
         base = self._view.prefix + f"u/{TOPIC_NAMESPACE}/".encode()
-        found: dict[str, int] = {}
+        found: dict[str, Topic] = {}
         async for kv in self._view.keys(base):
             name = kv.key[len(base) :].decode()
             record = decode_topic(name, kv.value[1:])
             if record.is_usable:
-                found[name] = record.partitions
+                found[name] = Topic(record.partitions, str(record.topic_id))
         return found
 
     async def partitions(

@@ -12,7 +12,13 @@ from streamlog.client.channel import Call, Caller, typed_error
 from streamlog.client.fetch_state import without_aborted
 from streamlog.client.topic_calls import ISOLATION
 from streamlog.codec.batch import scan
-from streamlog.errors import Internal, OffsetOutOfRange, StreamlogError, Unavailable
+from streamlog.errors import (
+    Internal,
+    OffsetOutOfRange,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
 from streamlog.runtime.buffers import Buffer
 from streamlog.spark.cluster import CLIENT_ID, TIMEOUT_MS
 from streamlog.spark.errors import DataLost
@@ -43,7 +49,7 @@ class ServiceReader:
         """In order.
 
         Errors: DataLost, Unavailable (also where the planned end is not reached any more),
-        Unauthorized, UnknownTopicOrPartition.
+        Unauthorized.
         """
         at, empty = piece.start, 0
         pending = self._start(piece, at)
@@ -70,6 +76,15 @@ class ServiceReader:
                 if at < piece.end:
                     pending = self._start(piece, at)
                 continue
+            except UnknownTopicOrPartition as error:
+                told = (
+                    f"offsets {at} to {piece.end} of {piece.topic}-{piece.partition} were planned "
+                    "and are gone: the topic was deleted, or deleted and made anew"
+                )
+                if self._place.fail_on_data_loss:
+                    raise DataLost(f"{told}; failOnDataLoss=false goes on without them") from error
+                log.warning("%s; the read goes on without them, for failOnDataLoss is false", told)
+                return
             begun, at = at, max(at, result.next_offset)
             # A node that paces readers, or ends, may answer with nothing at once, and has it.
             empty = empty + 1 if result.high_watermark <= begun else 0
@@ -91,7 +106,8 @@ class ServiceReader:
             max_bytes=ANSWER_BYTES,
             isolation_level=ISOLATION[self._place.isolation],
         )
-        request.topics.add(topic=piece.topic).partitions.add(
+        topic = request.topics.add(topic=piece.topic, topic_id=piece.topic_id)
+        topic.partitions.add(
             partition=piece.partition, fetch_offset=offset, partition_max_bytes=ANSWER_BYTES
         )
         return Call("LogService/Fetch", request, log_pb2.FetchResponse, _only)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from streamlog.errors import Corrupt
+from streamlog.errors import Corrupt, UnknownTopicOrPartition
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.url import MemoryUrl, parse_store_url
 from streamlog.runtime.clock import SystemClock
@@ -73,12 +73,7 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
         return Planned(plan, _place(options, cluster, None, None))
     pin_id = cluster.pin(options.pin_ttl_ms)
     try:
-        try:
-            plan = _plan_store(options, cluster, windows)
-        except Corrupt as error:
-            # What is trimmed or compacted between two parts of an answer looks like damage.
-            log.warning("looking once more where records lie: %s", error)
-            plan = _plan_store(options, cluster, windows)
+        plan = _plan_of_topics(options, cluster, windows)
         for one in plan.lost:
             lost(
                 options,
@@ -89,6 +84,57 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
         cluster.unpin(pin_id)
         raise
     return Planned(plan, _place(options, cluster, cluster.store_url, pin_id))
+
+
+def _plan_of_topics(
+    options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
+) -> Plan:
+    """Of those topics that are, after all was looked up, still the ones that the windows mean.
+
+    Errors: DataLost; those of _plan_store.
+    """
+    while True:
+        try:
+            plan = _plan_twice(options, cluster, windows)
+        except UnknownTopicOrPartition:
+            left = _left(options, cluster, windows)
+            if len(left) == len(windows):
+                raise
+        else:
+            left = _left(options, cluster, windows)
+            if len(left) == len(windows):
+                return plan
+        windows = left
+
+
+def _left(
+    options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
+) -> Sequence[OffsetWindow]:
+    """Errors: DataLost."""
+    if cluster.server is None:
+        # All answers are of one moment.
+        return windows
+    topics = cluster.topics()
+    gone: set[str] = set()
+    for one in windows:
+        known = topics.get(one.topic)
+        if known is None or one.topic_id not in ("", known.topic_id):
+            gone.add(one.topic)
+    for name in sorted(gone):
+        lost(
+            options,
+            f"topic {name} was deleted, or deleted and made anew, before its records were read",
+        )
+    return [one for one in windows if one.topic not in gone] if gone else windows
+
+
+def _plan_twice(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
+    try:
+        return _plan_store(options, cluster, windows)
+    except Corrupt as error:
+        # What is trimmed or compacted between two parts of an answer looks like damage.
+        log.warning("looking once more where records lie: %s", error)
+        return _plan_store(options, cluster, windows)
 
 
 def _plan_store(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:

@@ -4,7 +4,10 @@
    read from the next micro-batch on: what Spark logs tells both ends of all that is read.
 2. What is gone is DataLost when offsets are looked up, before Spark logs them, so that a restart
    with failOnDataLoss=false can go on.
-3. Each plan has a pin, renewed until the next plan is made or the query ends.
+3. Each plan has a pin, renewed until a plan of another micro-batch is made or the query ends: a
+   micro-batch may be planned and read several times, also at once (foreachBatch).
+4. Offsets are of a topic by its id. One that was made anew under its name is lost, and then read
+   from its start, as a new one is.
 """
 
 from __future__ import annotations
@@ -13,15 +16,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamlog.model.located import OffsetWindow
-from streamlog.spark.cluster import Cluster, Offsets
+from streamlog.spark.cluster import Cluster, Offsets, Topic
 from streamlog.spark.offsets import (
     PartitionOffsets,
     checked_window,
-    chosen_partitions,
+    chosen_among,
     decode_offsets,
+    decode_topic_ids,
     encode_offsets,
     encode_report,
     lost,
+    partition_counts,
     resolve,
 )
 from streamlog.spark.options import ReadOptions, TopicPartition
@@ -36,7 +41,9 @@ class StreamPlanner:
         self._options = options
         self._opened: Cluster | None = None
         self._keeper: PinKeeper | None = None
+        self._planned: tuple[PartitionOffsets, PartitionOffsets] | None = None
         self._targets: dict[TopicPartition, int] | None = None
+        self._target_ids: dict[str, str] = {}
         self._latest: dict[TopicPartition, int] = {}
         self._read: dict[TopicPartition, int] = {}
         self._facts: dict[str, Any] = {}
@@ -57,7 +64,8 @@ class StreamPlanner:
     def initial(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins. Errors: UnknownTopicOrPartition, Invalid."""
         options, cluster = self._options, self._cluster
-        partitions = chosen_partitions(options, cluster)
+        topics = cluster.topics()
+        partitions = chosen_among(options, topics)
         known = cluster.offsets(partitions)
         found = resolve(
             options.start,
@@ -68,19 +76,20 @@ class StreamPlanner:
             is_end=False,
             is_late_an_error=options.is_late_an_error,
         )
-        return encode_offsets(found)
+        return encode_offsets(found, _ids(topics))
 
     def prepare_available_now(self) -> None:
         """What is there now is where the query ends."""
-        self._targets = {at: found.end for at, found in self._known().items()}
+        known, self._target_ids = self._known()
+        self._targets = {at: found.end for at, found in known.items()}
 
     def latest(self, start: Mapping[str, Any], rows_max: int | None) -> dict[str, Any]:
         """The end of the next micro-batch, `start` itself when there is nothing new.
 
         Errors: DataLost, Unavailable.
         """
-        begins = decode_offsets(start)
-        known = self._known()
+        begins, begun_ids = decode_offsets(start), decode_topic_ids(start)
+        known, ids = self._known()
         self._latest = {at: found.end for at, found in known.items()}
         gone = sorted(at for at in begins if at not in known)
         if gone:
@@ -91,8 +100,21 @@ class StreamPlanner:
             )
         ends: dict[TopicPartition, int] = {}
         new: dict[TopicPartition, int] = {}
+        anew = {name for name, one in begun_ids.items() if ids.get(name, one) != one}
+        waiting = {name for name in ids if self._is_for_the_next_run(name, ids[name])}
+        for name in sorted(anew - waiting):
+            lost(
+                self._options,
+                f"topic {name} was deleted and made anew, and may have had records that the query "
+                "had not read",
+            )
         for at, found in known.items():
-            if at in begins:
+            if at[0] in waiting:
+                if at in begins:
+                    ends[at] = begins[at]
+            elif at[0] in anew:
+                new[at] = found.start
+            elif at in begins:
                 ends[at] = max(self._target(at, found.end), begins[at])
                 self._check(at, begins[at], found)
             elif self._targets is None or at in self._targets:
@@ -100,7 +122,8 @@ class StreamPlanner:
         if rows_max is not None:
             ends = limited(begins, ends, rows_max)
         self._read = {**ends, **new}
-        return encode_offsets(self._read)
+        kept = {name: one for name, one in begun_ids.items() if name in waiting}
+        return encode_offsets(self._read, {**ids, **kept})
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress, of the last `latest` and the last plan."""
@@ -108,9 +131,16 @@ class StreamPlanner:
             return None
         return encode_report(self._latest, self._read, self._facts)
 
-    def _known(self) -> dict[TopicPartition, Offsets]:
+    def _known(self) -> tuple[dict[TopicPartition, Offsets], dict[str, str]]:
+        """And the ids of topics, from before the offsets were looked up."""
         cluster = self._cluster
-        return cluster.offsets(self._options.chosen.of(cluster.topics()))
+        topics = cluster.topics()
+        partitions = self._options.chosen.of(partition_counts(topics))
+        return cluster.offsets(partitions), _ids(topics)
+
+    def _is_for_the_next_run(self, topic: str, topic_id: str) -> bool:
+        """With AvailableNow, what was made anew since the query began."""
+        return self._target_ids.get(topic, topic_id) != topic_id
 
     def _target(self, at: TopicPartition, end: int) -> int:
         return end if self._targets is None else min(end, self._targets.get(at, 0))
@@ -144,17 +174,20 @@ class StreamPlanner:
         """Errors: DataLost, Unavailable, Corrupt."""
         options, cluster = self._options, self._cluster
         begins, ends = decode_offsets(start), decode_offsets(end)
+        begun_ids, ids = decode_topic_ids(start), decode_topic_ids(end)
         known = cluster.offsets(sorted(ends))
         windows: list[OffsetWindow] = []
         for at, stop in sorted(ends.items()):
+            topic_id = ids.get(at[0], "")
             # A partition that is not in the start joined without records: it begins where it ends.
-            begin = begins.get(at, stop)
+            is_new = begun_ids.get(at[0], topic_id) != topic_id
+            begin = stop if is_new else begins.get(at, stop)
             if begin >= stop:
                 continue
             if at not in known:
                 lost(options, f"{at[0]}-{at[1]} is gone, offsets {begin} to {stop} were to be read")
                 continue
-            window = checked_window(options, at, begin, stop, known[at])
+            window = checked_window(options, at, begin, stop, known[at], topic_id=topic_id)
             if window.count > 0:
                 windows.append(window)
         planned = plan_read(options, cluster, windows)
@@ -164,17 +197,17 @@ class StreamPlanner:
                 "storeRecords": planned.plan.store_records,
                 "serviceRecords": planned.plan.service_records,
             }
-        self._keep(planned.place.pin_id)
+        before: list[int] = []
+        if self._keeper is not None and self._planned != (begins, ends):
+            before = self._keeper.let_go()
+        self._planned = begins, ends
+        if planned.place.pin_id is not None:
+            if self._keeper is None:
+                self._keeper = PinKeeper(open_cluster(options), options.pin_ttl_ms)
+            self._keeper.keep(planned.place.pin_id)
+        for pin_id in before:
+            cluster.unpin(pin_id)
         return planned
-
-    def _keep(self, pin_id: int | None) -> None:
-        if self._keeper is None:
-            if pin_id is None:
-                return
-            self._keeper = PinKeeper(open_cluster(self._options), self._options.pin_ttl_ms)
-        before = self._keeper.set(pin_id)
-        if before is not None:
-            self._cluster.unpin(before)
 
     def close(self) -> None:
         """Lets go of the pin. Errors: those of unpinning."""
@@ -182,14 +215,17 @@ class StreamPlanner:
         keeper, self._keeper = self._keeper, None
         try:
             if keeper is not None and cluster is not None:
-                pin_id = keeper.set(None)
-                if pin_id is not None:
+                for pin_id in keeper.let_go():
                     cluster.unpin(pin_id)
         finally:
             if keeper is not None:
                 keeper.close()
             if cluster is not None:
                 cluster.close()
+
+
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+    return {name: one.topic_id for name, one in topics.items()}
 
 
 def _mode(options: ReadOptions, cluster: Cluster) -> str:

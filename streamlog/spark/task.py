@@ -21,7 +21,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.spark.arrow import BatchMaker, wanted_of
 from streamlog.spark.errors import DataLost
 from streamlog.spark.object_read import Chunk, ObjectReader
-from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece, TaskPlan
+from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece, TaskPlan, as_service
 from streamlog.spark.service_read import ServiceReader
 from streamlog.spark.worker import Worker, worker
 
@@ -70,7 +70,7 @@ def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[Chunk]:
         store = _store(plan, place, at)
         if store is None:
             for piece in plan.pieces:
-                yield from service.chunks(_as_service(piece))
+                yield from service.chunks(as_service(piece, piece.start, piece.end))
             return
         for item in ObjectReader(at, store, plan).chunks():
             if isinstance(item, Chunk):
@@ -106,12 +106,6 @@ def _instead(lost: ServicePiece, place: ReadPlace, service: _Service) -> Iterato
             "run the query again, with a larger pinTtlMs if tasks wait for long"
         )
     yield from service.chunks(lost)
-
-
-def _as_service(piece: StorePiece | ServicePiece) -> ServicePiece:
-    if isinstance(piece, ServicePiece):
-        return piece
-    return ServicePiece(piece.topic, piece.partition, piece.start, piece.end, piece.cost_bytes)
 
 
 class _Service:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
-from streamlog.spark.cluster import Offsets
+from streamlog.spark.cluster import Offsets, Topic
 from streamlog.spark.options import TopicPartition
 
 
@@ -26,6 +26,7 @@ class FakeCluster:
         self.cluster_id = "fake"
         self.ends = dict(ends)
         self.counts: dict[str, int] = {}
+        self.made: dict[str, int] = {}
         self.times: dict[TopicPartition, int | None] = {}
         self.pins: list[int] = []
         self.pinned = 0
@@ -36,11 +37,14 @@ class FakeCluster:
     def let_go(self) -> None:
         """Nothing is held."""
 
-    def topics(self) -> dict[str, int]:
+    def topics(self) -> dict[str, Topic]:
         found = dict(self.counts)
         for topic, partition in self.ends:
             found[topic] = max(found.get(topic, 0), partition + 1)
-        return found
+        return {name: Topic(count, self.topic_id(name)) for name, count in found.items()}
+
+    def topic_id(self, name: str) -> str:
+        return f"{name} made {self.made.get(name, 1)} times"
 
     def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
         return {at: Offsets(*self.ends[at]) for at in partitions if at in self.ends}

@@ -410,6 +410,31 @@ def _until(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < ends_at
 
 
+def test_a_topic_that_is_made_anew_between_planning_and_reading(
+    node: NodeProcess, new_topic: NewTopic
+) -> None:
+    """A plan for objects reads those of the old one; none gives records of both."""
+    topic = new_topic(1)
+    produce(node.server, topic, [(0, b"old %d" % n) for n in range(10)])
+    expected = consumed(node.server, topic, 1)
+    base = {"server": node.server, "subscribe": topic}
+    stored = plan(**base)
+    fetched = plan(**base, readMode="service")
+    allowed = plan(**base, readMode="service", failOnDataLoss="false")
+    for is_anew in (False, True):
+        with Admin(node.server) as admin:
+            admin.delete_topic(topic) if not is_anew else admin.create_topic(topic, 1)
+        if is_anew:
+            produce(node.server, topic, [(0, b"new %d" % n) for n in range(20)])
+        assert rows(carry_out(stored)) == expected
+        # What had to be fetched instead is not taken from the new one either.
+        for planned in (fetched, _with_another_object(stored)):
+            with pytest.raises(DataLost, match="deleted and made anew"):
+                carry_out(planned)
+        assert carry_out(allowed).num_rows == 0
+    assert read(**base).num_rows == 20
+
+
 def test_an_object_that_goes_between_its_index_and_its_blocks(
     node: NodeProcess, new_topic: NewTopic
 ) -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from streamlog.client import locate_calls
 from streamlog.codec.records import encode_values
-from streamlog.errors import NotLeader, OffsetOutOfRange, Unauthorized, Unavailable
+from streamlog.errors import (
+    NotLeader,
+    OffsetOutOfRange,
+    Unauthorized,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
 from streamlog.model.located import Located, ObjectTable, OffsetWindow
 from streamlog.spark import cluster
 from streamlog.spark.cluster import ServerCluster
@@ -79,6 +85,16 @@ def test_what_went_after_planning_is_an_error_or_a_warning(
         _ends(monkeypatch, answers)
     assert _ends(monkeypatch, answers, fail_on_data_loss=False) == [(2, 4)]
     assert "offsets 0 to 2 of t-0 are gone" in caplog.text
+
+
+def test_a_topic_that_went_after_planning_is_an_error_or_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [_answer(2, b"a", b"b"), UnknownTopicOrPartition("t is another")]
+    with pytest.raises(DataLost, match=r"offsets 2 to 4 of t-0.*failOnDataLoss"):
+        _ends(monkeypatch, answers)
+    assert _ends(monkeypatch, answers, fail_on_data_loss=False) == [(0, 2)]
+    assert "made anew" in caplog.text
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, Unsuppor
 from streamlog.model.located import Located, OffsetWindow
 from streamlog.spark import streaming
 from streamlog.spark.errors import DataLost
-from streamlog.spark.offsets import decode_offsets, encode_offsets
+from streamlog.spark.offsets import decode_offsets, decode_topic_ids, encode_offsets
 from streamlog.spark.options import parse_read_options
 from streamlog.spark.streaming import StreamPlanner, limited
 from tests.spark.fake_cluster import FakeCluster
@@ -33,8 +33,14 @@ def _planner(monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster, **given: str
 
 
 def _offsets(**partitions: int) -> dict[str, Any]:
-    """t0=5: offset 5 of partition 0 of topic t."""
-    return encode_offsets({(name[:-1], int(name[-1])): at for name, at in partitions.items()})
+    """t0=5: offset 5 of partition 0 of topic t, made once."""
+    return _made({}, **partitions)
+
+
+def _made(made: dict[str, int], **partitions: int) -> dict[str, Any]:
+    offsets = {(name[:-1], int(name[-1])): at for name, at in partitions.items()}
+    ids = {topic: f"{topic} made {made.get(topic, 1)} times" for topic, _ in offsets}
+    return encode_offsets(offsets, ids)
 
 
 def test_offsets_are_the_same_text_whatever_their_order() -> None:
@@ -50,6 +56,8 @@ def test_offsets_of_a_newer_version_or_another_source_are_refused() -> None:
     for other in ({"t": {"0": 5}}, {"version": 1}, {"version": 1, "offsets": {"t": {"x": 1}}}):
         with pytest.raises(Corrupt):
             decode_offsets(other)
+    with pytest.raises(Corrupt):
+        decode_topic_ids({"version": 1, "offsets": {}, "topics": ["t"]})
 
 
 def test_a_query_goes_from_start_to_end_and_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +224,109 @@ def test_a_pin_lasts_until_the_next_plan_and_ends_with_the_query(
     planner.close()
     assert cluster.pins == []
     assert cluster.closed == 2
+
+
+def test_actions_of_one_micro_batch_have_a_pin_each_until_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster({("t", 0): (0, 20)})
+    planner = _planner(monkeypatch, cluster)
+    for pins in ([1], [1, 2], [1, 2, 3]):
+        planner.plan(_offsets(t0=0), _offsets(t0=5))
+        assert cluster.pins == pins
+    planner.plan(_offsets(t0=5), _offsets(t0=9))
+    assert cluster.pins == [4]
+    planner.close()
+    assert cluster.pins == []
+
+
+def test_a_topic_that_was_made_anew_is_lost_and_then_new(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though it has as many records as the one before."""
+    cluster = FakeCluster({("t", 0): (0, 10), ("t", 1): (0, 5)})
+    planner = _planner(monkeypatch, cluster, failOnDataLoss="false")
+    at = planner.latest(planner.initial(), None)
+    assert at == _offsets(t0=10, t1=5)
+    cluster.made["t"], cluster.ends = 2, {("t", 0): (0, 30)}
+    with pytest.raises(DataLost, match="made anew"):
+        _planner(monkeypatch, cluster).latest({**at, "offsets": {"t": {"0": 10}}}, None)
+    anew = planner.latest(at, None)
+    assert anew == _made({"t": 2}, t0=0)
+    assert "made anew" in caplog.text
+    assert planner.plan(at, anew).plan.tasks == []
+    end = planner.latest(anew, None)
+    assert end == _made({"t": 2}, t0=30)
+    assert planner.plan(anew, end).plan.store_records == 30
+    planner.close()
+
+
+def test_a_topic_made_anew_since_available_now_began_waits_for_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster({("t", 0): (0, 10), ("u", 0): (0, 10)})
+    planner = _planner(monkeypatch, cluster, subscribePattern="[tu]", failOnDataLoss="false")
+    planner.prepare_available_now()
+    at = _offsets(t0=3, u0=3)
+    cluster.made["t"], cluster.ends["t", 0] = 2, (0, 30)
+    end = planner.latest(at, None)
+    assert end == _offsets(t0=3, u0=10)
+    assert planner.latest(end, None) == end
+    again = _planner(monkeypatch, cluster, subscribePattern="[tu]", failOnDataLoss="false")
+    again.prepare_available_now()
+    assert again.latest(end, None) == _made({"t": 2}, t0=0, u0=10)
+
+
+@pytest.mark.parametrize("mode", ["store", "service"])
+@pytest.mark.parametrize("when", ["before", "between", "deleted"])
+def test_a_topic_that_is_made_anew_around_a_plan(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str, mode: str
+) -> None:
+    """Of the old one nothing is left, and what the new one has at these offsets is not read."""
+
+    class Remade(FakeCluster):
+        def locate(self, windows: Sequence[OffsetWindow]) -> Located:
+            if when == "between":
+                self.made["t"] = 2
+            elif when == "deleted":
+                self.ends.pop(("t", 0), None)
+                if any(one.topic == "t" for one in windows):
+                    raise UnknownTopicOrPartition("there is no t")
+            return super().locate(windows)
+
+    for allowed in ("true", "false"):
+        cluster = Remade({("t", 0): (0, 40), ("u", 0): (0, 9)})
+        if when == "before":
+            cluster.made["t"] = 2
+        planner = _planner(
+            monkeypatch, cluster, subscribePattern="[tu]", failOnDataLoss=allowed, readMode=mode
+        )
+        start, end = _offsets(t0=0, u0=0), _offsets(t0=40, u0=9)
+        if mode == "service":
+            # What is fetched names the topic that is meant, whatever there is by then.
+            pieces = [one for task in planner.plan(start, end).plan.tasks for one in task.pieces]
+            assert {one.topic_id for one in pieces} == {"t made 1 times", "u made 1 times"}
+        elif allowed == "true":
+            with pytest.raises(DataLost, match="topic t was deleted"):
+                planner.plan(start, end)
+            assert cluster.pins == []
+        else:
+            planned = planner.plan(start, end)
+            assert planned.plan.store_records == 9
+            assert "topic t was deleted" in caplog.text
+        planner.close()
+
+
+def test_a_checkpoint_without_topic_ids_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 20)})
+    cluster.made["t"] = 5
+    planner = _planner(monkeypatch, cluster)
+    start = encode_offsets({("t", 0): 3})
+    assert "topics" not in start
+    end = planner.latest(start, None)
+    assert end == _made({"t": 5}, t0=20)
+    assert planner.plan(start, end).plan.store_records == 17
+    planner.close()
 
 
 def test_times_for_no_partition_are_not_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from streamlog.errors import StreamlogError
@@ -33,7 +33,7 @@ def rounds(windows: Sequence[OffsetWindow], records_max: int) -> Iterator[list[O
         at = window.start
         while at < window.end:
             end = min(window.end, at + room)
-            held.append(OffsetWindow(window.topic, window.partition, at, end))
+            held.append(replace(window, start=at, end=end))
             room -= end - at
             at = end
             if not room:

@@ -13,7 +13,7 @@ import json
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class StatsState:
     def write(self) -> None:
         if self.path is None:
             return
-        left = [[one.topic, one.partition, one.start, one.end] for one in self.left or ()]
+        left = [astuple(one) for one in self.left or ()]
         value = {
             "version": VERSION,
             "cluster_id": self.cluster_id,
