@@ -25,8 +25,8 @@ from streamlog.server.context import (
 from streamlog.server.services.ports import Logs
 from streamlog.settings.limits import LimitsConfig
 
-OBJECTS_MAX = 100_000
-"""In one commit or abort; what a commit record holds is less."""
+OBJECTS_MAX = 50_000
+"""In one commit or abort; so many fit into a commit record, with 10,000 streams."""
 EXPIRES_MS_MAX = 365 * 24 * 3600 * 1000
 """What nobody commits goes at last, whatever a client asked for."""
 
@@ -65,7 +65,10 @@ class StagingService:
     ) -> StagedCommit:
         """Errors: those of StagedLogs.commit, Unauthorized."""
         if len(manifest) > OBJECTS_MAX:
-            raise Invalid(f"a commit of {len(manifest)} objects; at most {OBJECTS_MAX}")
+            raise Invalid(
+                f"a commit of {len(manifest)} objects; at most {OBJECTS_MAX}. Nothing was "
+                "committed: have fewer and larger objects, by fewer tasks, or several commits"
+            )
         named = {one for entry in manifest for one in entry.partitions}
         if not named:
             # It changes no topic, and the writer's epoch all the same.

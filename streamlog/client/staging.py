@@ -23,6 +23,8 @@ from streamlog.runtime.buffers import Buffer
 
 OBJECT_BYTES_TARGET = 16 << 20
 """A call takes no further batch once it has so many bytes; a message holds 32 MiB by default."""
+ABORTED_AT_ONCE = 10_000
+"""Objects that one call drops; a server takes 50,000."""
 TIMEOUT_MS = 120_000
 
 
@@ -149,7 +151,12 @@ class StagedWriter(CallingClient):
         StagedNotFound (expired or dropped: stage again), Conflict (a topic was deleted or made
         anew), OutcomeUnknown (time is over: ask `status`, or commit the same epoch again).
         """
-        manifest = [(one.object_id, [(p.topic, p.partition) for p in one.parts]) for one in objects]
+        manifest: list[tuple[int, list[tuple[str, int]]]] = []
+        seen: set[tuple[str, int]] = set()
+        for one in objects:
+            new = {(part.topic, part.partition) for part in one.parts} - seen
+            seen |= new
+            manifest.append((one.object_id, sorted(new)))
         response = self._repeated(staging_calls.commit(self.writer_id, epoch, manifest))
         return StagedCommit(response.epoch, _parts(response.parts), response.was_committed)
 
@@ -165,7 +172,10 @@ class StagedWriter(CallingClient):
         Of a commit whose outcome is unknown ask `status` first: what it did not attach goes.
         """
         ids = [one.object_id for one in objects]
-        dropped: int = self._repeated(staging_calls.abort(self.writer_id, ids)).dropped
+        dropped = 0
+        for low in range(0, len(ids), ABORTED_AT_ONCE):
+            call = staging_calls.abort(self.writer_id, ids[low : low + ABORTED_AT_ONCE])
+            dropped += self._repeated(call).dropped
         return dropped
 
     def _repeated(self, call: Call) -> Any:

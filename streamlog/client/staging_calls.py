@@ -24,10 +24,11 @@ def stage(
 def commit(
     writer_id: str, epoch: int, manifest: Sequence[tuple[int, Sequence[tuple[str, int]]]]
 ) -> Call:
+    """`manifest`: object ids, and sorted partitions that no object before has."""
     request = staging_pb2.CommitRequest(writer_id=writer_id, epoch=epoch)
     for object_id, partitions in manifest:
         entry = request.objects.add(object_id=object_id)
-        for topic, named in groupby(sorted(partitions), key=lambda one: one[0]):
+        for topic, named in groupby(partitions, key=lambda one: one[0]):
             entry.partitions.add(topic=topic, partitions=[number for _, number in named])
     return _call("Commit", request, staging_pb2.CommitResponse, writes=True)
 

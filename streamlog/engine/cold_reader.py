@@ -22,7 +22,7 @@ from streamlog.engine.read_checks import check_offsets, check_run
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import Corrupt, ObjectNotFound, StreamlogError
 from streamlog.format.object_block import BlockRow
-from streamlog.format.object_index import decode_attributes
+from streamlog.format.object_index import attributes_in
 from streamlog.metadata.interface import LiveRange, Metadata, ObjectRow
 from streamlog.model.batch import BatchAttributes, FetchContext, StoredBatch
 from streamlog.objectstore.keys import data_key
@@ -97,20 +97,23 @@ class ColdReader:
         for _ in range(_LOOKUPS_MAX):
             ranges = await self._ranges(core, start, end, missing)
             found: list[BatchAttributes] = []
+            yield_at = _YIELD_BATCHES
             try:
                 for number, live in enumerate(ranges):
                     ahead = ranges[number : number + _INDEXES_AHEAD]
                     self._load_indexes(ahead, with_body=False)
                     region = await self._blocks.index(live.object, with_body=False)
-                    found += decode_attributes(
+                    found += attributes_in(
+                        region.index,
                         region.data,
                         core.stream_id,
                         max(start, live.start),
                         min(end, live.end),
-                        object_key=data_key(live.object.object_id),
                         index_position=live.object.index_position,
-                        placements=live.object.placements,
                     )
+                    if len(found) >= yield_at:
+                        yield_at = len(found) + _YIELD_BATCHES
+                        await asyncio.sleep(0)
             except ObjectNotFound as error:
                 missing = error
                 self._forget(error, ranges)

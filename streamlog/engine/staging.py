@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
 from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.attached_attributes import attached_attributes
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cold_reader import ReaderMetadata
@@ -43,7 +44,12 @@ from streamlog.format.entry import StreamEntry
 from streamlog.metadata.generation import SPAN_MAX
 from streamlog.metadata.interface import AttachEntry, CommitEntry, StreamRow, UnstageEntry
 from streamlog.metadata.staging import Stage, Staging, WriterRow
-from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, RecordBatch, StreamState
+from streamlog.model.batch import (
+    ATTRIBUTES_BYTES_MAX,
+    BatchAttributes,
+    RecordBatch,
+    StreamState,
+)
 from streamlog.model.staging import (
     Attached,
     AttachedRow,
@@ -61,6 +67,10 @@ NAME_BYTES_MAX = 200
 EPOCH_MAX = (1 << 63) - 1
 _PUT_TRIES_MAX = 5
 _UNSTAGED_AT_ONCE = 1000
+_STREAMS_AT_ONCE = 128
+"""Streams whose turn is taken before others get a turn on the loop."""
+_ROWS_AT_ONCE = 20_000
+"""Rows that are gone through before others get a turn: about 1 ms."""
 
 
 class StagingMetadata(ReaderMetadata, Protocol):
@@ -224,7 +234,7 @@ class EngineStaging:
                 pass  # It has shown what came.
             self._metrics.attaches.labels("known").inc()
             return self._attached(writer_id, epoch, was_attached=True)
-        streams = self._streams_of(writer_id, object_ids)
+        streams = await self._check_rows(writer_id, object_ids)
         try:
             attached = await self._engine.background.unbroken(
                 lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs or {}),
@@ -240,21 +250,40 @@ class EngineStaging:
         self._metrics.attaches.labels("known" if attached.was_attached else "attached").inc()
         return attached
 
-    def _streams_of(self, writer_id: str, object_ids: Sequence[int]) -> list[int]:
+    async def streams_of(self, object_ids: Sequence[int]) -> set[int]:
         streams: set[int] = set()
         rows = 0
+        staged = self._metadata.staging.staged
         for object_id in object_ids:
-            stage = self._metadata.staging.staged.get(object_id)
-            if stage is None:
+            stage = staged.get(object_id)
+            if stage is not None:
+                streams.update(stage.streams)
+                rows += len(stage.streams)
+                if rows >= _ROWS_AT_ONCE:
+                    rows = 0
+                    await asyncio.sleep(0)
+                    staged = self._metadata.staging.staged
+        return streams
+
+    async def _check_rows(self, writer_id: str, object_ids: Sequence[int]) -> list[int]:
+        """The streams, in order."""
+        staged = self._metadata.staging.staged
+        for object_id in object_ids:
+            if object_id not in staged:
                 raise not_staged(writer_id, object_id)
-            streams.update(stage.streams)
-            rows += len(stage.streams)
-        if rows > self._config.commit_rows_max:
+        rows = sum([len(staged[object_id].streams) for object_id in object_ids])
+        bound = self._config.commit_rows_max
+        if rows > bound:
             raise Invalid(
-                f"{len(object_ids)} staged objects have {rows} rows; a commit takes "
-                f"{self._config.commit_rows_max} (staging.commit_rows_max): stage larger objects"
+                f"{len(object_ids)} staged objects have {rows} rows, pairs of object and "
+                f"partition; a commit takes {bound} (engine.staging.commit_rows_max). Nothing was "
+                "committed. Have fewer partitions in an object: gather more in a task before it is "
+                "staged (Spark: the option bufferBytes), bring the rows of a partition into few "
+                "tasks (Spark: repartition by the key), write in several commits, or raise the "
+                "bound",
+                rows=rows,
             )
-        return sorted(streams)
+        return sorted(await self.streams_of(object_ids))
 
     async def _attach(
         self,
@@ -267,8 +296,11 @@ class EngineStaging:
         async with AsyncExitStack() as alone:
             await alone.enter_async_context(self._attaching.alone(writer_id))
             # In order of their ids: two of these never wait for each other.
-            for stream_id in streams:
+            for number, stream_id in enumerate(streams):
                 await alone.enter_async_context(self._streams.alone(stream_id))
+                if number % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                    alone.push_async_callback(asyncio.sleep, 0)
             cores = [self._core(stream_id) for stream_id in streams]
             sequencer = self._engine.sequencer
             began = self._clock.monotonic()
@@ -334,6 +366,11 @@ class EngineStaging:
         core.tail = self._engine.tails.tail(row.end)
         core.confirmed()
 
+    def attributes(
+        self, object_ids: Sequence[int]
+    ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
+        return attached_attributes(self._metadata, self._engine.blocks, object_ids)
+
     def _attached(self, writer_id: str, epoch: int, *, was_attached: bool) -> Attached:
         row = self._metadata.staging.writers.get(writer_id)
         rows = () if row is None or row.epoch != epoch else attached_rows(row)
@@ -355,7 +392,7 @@ class EngineStaging:
 
     def writer(self, writer_id: str) -> WriterState:
         staging = self._metadata.staging
-        count = sum(1 for stage in staging.staged.values() if stage.writer_id == writer_id)
+        count = staging.count_of(writer_id)
         row = staging.writers.get(writer_id)
         if row is None:
             return WriterState(staged_objects=count)

@@ -50,7 +50,9 @@ class StagingConfig:
         minimum=1,
     )
     commit_rows_max: int = setting(
-        200_000,
-        "Most rows (pairs of object and stream) of one commit; it is folded in about 2 µs each.",
+        1_000_000,
+        "Most rows (pairs of staged object and partition) of one commit. More: commits of more "
+        "data to more partitions. Each takes about 20 µs of a core, while which appends to these "
+        "partitions wait, and until it is compacted about 80 bytes of memory on every node.",
         minimum=1,
     )

@@ -36,7 +36,7 @@ from typing import Literal
 from streamlog.errors import UnsupportedVersion
 from streamlog.format.columns import from_planes, to_planes
 from streamlog.format.record_body import Cursor
-from streamlog.format.rows import Placement
+from streamlog.format.rows import Placements
 from streamlog.format.staged_entries import (
     Stage,
     WriterRow,
@@ -86,7 +86,7 @@ class StagingRows:
 
     stages: Sequence[Stage] = ()
     writers: Sequence[WriterRow] = ()
-    attached: Sequence[tuple[int, tuple[Placement, ...]]] = ()
+    attached: Sequence[tuple[int, Placements]] = ()
 
     @property
     def is_empty(self) -> bool:

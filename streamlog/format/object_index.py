@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 
 from streamlog.codec.crc import crc32c
@@ -48,7 +48,7 @@ from streamlog.format.corrupt import corrupt, unsupported
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BATCH_BYTES, BLOCK_HEADER_BYTES, BlockRow, Compression
 from streamlog.format.object_header import HEADER_BYTES, STAGED_VERSION, VERSION, is_known
-from streamlog.format.rows import ObjectRow, Placement
+from streamlog.format.rows import ObjectRow, Placement, Placements
 from streamlog.model.batch import BatchAttributes, StoredBatch
 from streamlog.runtime.buffers import Buffer
 
@@ -95,7 +95,7 @@ class ObjectIndex:
         self, rows: bytes, limit: int, object_key: str, placements: Sequence[Placement] = ()
     ) -> None:
         """`limit`: position where the data blocks end."""
-        self._places = {place.stream_id: place for place in placements}
+        self._places = Placements.of(placements) if placements else None
         self._rows = rows
         self._count = len(rows) // _ROW.size
         self._limit = limit
@@ -121,7 +121,7 @@ class ObjectIndex:
         ):
             at = self._limit + _HEADER.size + number * _ROW.size
             raise corrupt("an index row is impossible", self.object_key, at, at + _ROW.size)
-        place = self._places.get(row.stream_id)
+        place = None if self._places is None else self._places.of_stream(row.stream_id)
         if place is not None:
             base = place.base
             return row._replace(start=row.start + base, end=row.end + base, place=place)
@@ -142,7 +142,7 @@ class ObjectIndex:
 
     def numbers_for(self, stream_id: int, start: int, end: int) -> range:
         """Numbers of the stream's blocks that overlap [start, end), in order."""
-        place = self._places.get(stream_id)
+        place = None if self._places is None else self._places.of_stream(stream_id)
         if place is not None:
             start, end = start - place.base, end - place.base
         first = bisect_right(range(self._count), (stream_id, start), key=self._stream_and_end)
@@ -195,24 +195,59 @@ def decode_attributes(
 
     `index_position` only serves messages. Errors: Corrupt, UnsupportedVersion.
     """
-    rows, attributes, _ = _sections(data, index_position, object_key)
+    rows, _, _ = _sections(data, index_position, object_key)
     index = ObjectIndex(bytes(rows), 1 << 64, object_key, placements)
+    return attributes_in(index, data, stream_id, start, end, index_position=index_position)
+
+
+def attributes_in(
+    index: ObjectIndex,
+    region: Buffer,
+    stream_id: int,
+    start: int,
+    end: int,
+    *,
+    index_position: int = 0,
+) -> list[BatchAttributes]:
+    """As `decode_attributes`, of the region that `index` was decoded from. Errors: Corrupt."""
     found: list[BatchAttributes] = []
-    at = 0
+    runs = _Runs(index, region, index_position)
     for block in index.blocks_for(stream_id, start, end):
-        run = attributes[block.attributes_position :]
-        # Runs lie one behind the other: rows that share one would multiply it.
-        is_behind = block.attributes_position >= at
-        run_bytes = _read_run(run, block, start, end, found) if is_behind else 0
-        at = block.attributes_position + run_bytes
-        if not run_bytes:
-            raise corrupt(
-                "an attributes run is impossible",
-                object_key,
-                index_position,
-                index_position + len(data),
-            )
+        runs.read(block, start, end, found)
     return found
+
+
+def attributes_by_block(
+    index: ObjectIndex, region: Buffer, *, index_position: int = 0
+) -> Iterator[tuple[int, list[BatchAttributes]]]:
+    """Each block's stream, and its batches'; in order of the index, of the region that it was
+    decoded from. Errors: Corrupt.
+    """
+    runs = _Runs(index, region, index_position)
+    for number in range(len(index)):
+        found: list[BatchAttributes] = []
+        block = index.block(number)
+        runs.read(block, block.start, block.end, found)
+        yield block.stream_id, found
+
+
+class _Runs:
+    """The attributes section of a region, read block by block."""
+
+    def __init__(self, index: ObjectIndex, region: Buffer, position: int) -> None:
+        self._section = memoryview(region)[_HEADER.size + len(index) * _ROW.size :]
+        self._key = index.object_key
+        self._start, self._end = position, position + len(region)
+        self._at = 0
+
+    def read(self, block: BlockRow, start: int, end: int, found: list[BatchAttributes]) -> None:
+        run = self._section[block.attributes_position :]
+        # Runs lie one behind the other: rows that share one would multiply it.
+        is_behind = block.attributes_position >= self._at
+        run_bytes = _read_run(run, block, start, end, found) if is_behind else 0
+        self._at = block.attributes_position + run_bytes
+        if not run_bytes:
+            raise corrupt("an attributes run is impossible", self._key, self._start, self._end)
 
 
 def _read_run(

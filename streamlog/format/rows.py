@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 
 class Tenure(NamedTuple):
@@ -35,6 +35,73 @@ class Placement(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
+class Placements(Sequence[Placement]):
+    """An object's, by stream, as columns: 28 bytes each, a sixth of what tuples take."""
+
+    __slots__ = ("_bases", "_epochs", "_leaders", "_streams")
+
+    def __init__(
+        self,
+        streams: array[int],
+        bases: array[int],
+        epochs: array[int],
+        leader_epochs: array[int],
+    ) -> None:
+        """Columns of the same length, the first three u64, the last i64; streams rise."""
+        self._streams = streams
+        self._bases = bases
+        self._epochs = epochs
+        self._leaders = leader_epochs
+
+    @classmethod
+    def of(cls, places: Iterable[Placement]) -> Placements:
+        """In any order; itself where it is one."""
+        if isinstance(places, cls):
+            return places
+        ordered = sorted(places)
+        streams, bases, epochs = (array("Q", [place[i] for place in ordered]) for i in range(3))
+        return cls(streams, bases, epochs, array("q", [place.leader_epoch for place in ordered]))
+
+    @property
+    def columns(self) -> tuple[array[int], array[int], array[int], array[int]]:
+        """Streams, bases, epochs, leader epochs; to look at."""
+        return self._streams, self._bases, self._epochs, self._leaders
+
+    def of_stream(self, stream_id: int) -> Placement | None:
+        at = bisect_left(self._streams, stream_id)
+        if at == len(self._streams) or self._streams[at] != stream_id:
+            return None
+        return Placement(stream_id, self._bases[at], self._epochs[at], self._leaders[at])
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[Placement]:
+        return map(Placement, *self.columns)
+
+    @overload
+    def __getitem__(self, at: int) -> Placement: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Placements: ...
+
+    def __getitem__(self, at: int | slice) -> Placement | Placements:
+        if isinstance(at, slice):
+            return Placements(*(column[at] for column in self.columns))
+        return Placement(*(column[at] for column in self.columns))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Placements):
+            return self.columns == other.columns
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[type[Placements], tuple[array[int], ...]]:
+        return Placements, self.columns
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
     """An object as the fold knows it. `store` 0 is the store; other numbers are reserved.
@@ -49,7 +116,7 @@ class ObjectRow:
     index_length: int
     index_crc32c: int
     store: int = 0
-    placements: tuple[Placement, ...] = ()
+    placements: Sequence[Placement] = ()
 
 
 class RangeRow(NamedTuple):

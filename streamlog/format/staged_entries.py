@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from streamlog.format.columns import from_planes, to_planes
 from streamlog.format.record_body import Cursor
-from streamlog.format.rows import NO_LEADER_EPOCH, ObjectRow, Placement
+from streamlog.format.rows import NO_LEADER_EPOCH, ObjectRow, Placements
 
 NO_EPOCH_STORED = (1 << 32) - 1
 
@@ -171,22 +171,20 @@ def decode_writer(cursor: Cursor) -> WriterRow:
     return WriterRow(writer_id, epoch, at_ms, streams, starts, ends)
 
 
-def encode_attached(object_id: int, placements: tuple[Placement, ...]) -> bytes:
-    columns = [array("Q", [place[i] for place in placements]) for i in range(3)]
-    epochs = array("I", [stored_epoch(place.leader_epoch) for place in placements])
+def encode_attached(object_id: int, placements: Placements) -> bytes:
+    *columns, leaders = placements.columns
+    epochs = array("I", map(stored_epoch, leaders))
     head = _EPOCH.pack(object_id) + _COUNT.pack(len(placements))
     return head + b"".join(map(to_planes, (*columns, epochs)))
 
 
-def decode_attached(cursor: Cursor) -> tuple[int, tuple[Placement, ...]]:
+def decode_attached(cursor: Cursor) -> tuple[int, Placements]:
     (object_id,) = cursor.unpack(_EPOCH)
     streams = _read_ids(cursor)
     bases, epochs = (from_planes("Q", cursor.take(8 * len(streams))) for _ in range(2))
     leaders = from_planes("I", cursor.take(4 * len(streams)))
-    return object_id, tuple(
-        Placement(stream_id, base, epoch, leader_epoch_of(leader))
-        for stream_id, base, epoch, leader in zip(streams, bases, epochs, leaders, strict=True)
-    )
+    leader_epochs = array("q", map(leader_epoch_of, leaders))
+    return object_id, Placements(streams, bases, epochs, leader_epochs)
 
 
 def stored_epoch(leader_epoch: int) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import Internal, StreamlogError
 from streamlog.log.writer import LogWriter
-from streamlog.model.stream import Stream
+from streamlog.model.batch import BatchAttributes
 
 
 class SharedLogAttach:
@@ -14,18 +14,19 @@ class SharedLogAttach:
 
     def __init__(
         self,
-        data: Stream,
         writer: LogWriter,
         end: Callable[[], int],
+        settled: Callable[[], Awaitable[None]],
         shown: Callable[[int], None],
         failed: Callable[[StreamlogError], None],
     ) -> None:
-        self._data = data
         self._writer = writer
         self._end = end
+        self._settled = settled
         self._shown = shown
         self._failed = failed
         self._is_given_up = False
+        self._runs = 0
         self.start = end()
 
     @property
@@ -33,14 +34,24 @@ class SharedLogAttach:
         """There is something to account for, or there was."""
         return self._end() != self.start
 
-    async def account(self) -> None:
+    async def ready(self) -> None:
+        """As Attaching.ready."""
+        await self._settled()
+
+    def account(self, batches: Sequence[BatchAttributes]) -> None:
         """As Attaching.account."""
-        end = self._end()
-        if end == self.start:
+        if not self._is_given_up:
+            self._runs += 1
+            self._writer.account_attached(batches)
+
+    def finish(self) -> None:
+        """As Attaching.finish."""
+        if self._is_given_up or not self.has_come:
             return
-        shift = self._writer.data_shift
-        found = await self._data.attributes(self.start + shift, end + shift)
-        await self._writer.account_attached(found)
+        accounted = self._writer.accounted_end
+        if accounted != self._end():
+            raise Internal(f"staged batches up to {self._end()} came, and {accounted} is known of")
+        self._writer.finish_attached(self._runs)
 
     def show(self) -> None:
         """As Attaching.show."""
@@ -49,5 +60,6 @@ class SharedLogAttach:
 
     def give_up(self, error: StreamlogError) -> None:
         """As Attaching.give_up."""
-        self._is_given_up = True
-        self._failed(error)
+        if self.has_come and not self._is_given_up:
+            self._is_given_up = True
+            self._failed(error)

@@ -40,6 +40,11 @@ class TopicMetrics:
         self._appended_records.inc(records)
         self._appended_bytes.inc(size_bytes)
 
+    def attached(self, batches: int, records: int, size_bytes: int) -> None:
+        self._appends.inc(batches)
+        self._appended_records.inc(records)
+        self._appended_bytes.inc(size_bytes)
+
     def fetched(self, size_bytes: int) -> None:
         self._fetched_bytes.inc(size_bytes)
 

@@ -208,13 +208,10 @@ class SharedLog(AbstractLog):
         is known when it is opened again."""
         async with self._writer.turn:
             self._check_open()
-            await self._end_durable()
-            self._writer.begin_epoch()
-            await self._jobs.settle(self.log_end_offset)
             attach = SharedLogAttach(
-                self._streams.data,
                 self._writer,
                 lambda: self.log_end_offset,
+                self._settle_end,
                 self._attached,
                 self._fail,
             )
@@ -227,6 +224,12 @@ class SharedLog(AbstractLog):
             except BaseException:
                 self._fail(Closed(f"a commit to {self._partition} was cut off; open it again"))
                 raise
+
+    async def _settle_end(self) -> None:
+        """All before the end is durable, and the leader epoch of what follows; the turn is held."""
+        await self._end_durable()
+        self._writer.begin_epoch()
+        await self._jobs.settle(self.log_end_offset)
 
     def _attached(self, end: int) -> None:
         for segment in self._tail.segments:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -15,24 +16,40 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
 from streamlog.log.abstract import AbstractLog, TopicPartition
-from streamlog.model.batch import RecordBatch
+from streamlog.log.together import all_of
+from streamlog.model.batch import BatchAttributes, RecordBatch
 from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, maybe_attached
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
 
+_LOGS_AT_ONCE = 128
+"""Logs that are gone through before others get a turn; that make themselves ready together."""
+_BATCHES_AT_ONCE = 128
+"""Batches that are noted before others get a turn: about 1.5 ms."""
+
 
 class Attaching(Protocol):
-    """A log whose turn is held; `show` comes after `account`."""
+    """A log whose turn is held. Calls come in this order; an error of any ends in `give_up`."""
 
-    async def account(self) -> None:
-        """Notes what was attached. Errors: those of reading attributes; then `give_up`."""
+    async def ready(self) -> None:
+        """Everything before the log's end is durable on return. Errors: as of an append."""
+        ...
+
+    def account(self, batches: Sequence[BatchAttributes]) -> None:
+        """Notes some of what was attached; in order."""
+        ...
+
+    def finish(self) -> None:
+        """All that came is noted. Errors: Internal, if it is not."""
         ...
 
     def show(self) -> None:
         """Readers see what was attached; never waits."""
         ...
 
-    def give_up(self, error: StreamlogError) -> None: ...
+    def give_up(self, error: StreamlogError) -> None:
+        """The log fails, if anything came to it; nothing of the sort is called any more."""
+        ...
 
 
 @runtime_checkable
@@ -54,7 +71,7 @@ class TakesStaged(Protocol):
         ...
 
     def attaching(self) -> AbstractAsyncContextManager[Attaching]:
-        """Nothing is appended while it is held; all before is durable. Errors: as of an append."""
+        """Nothing is appended while it is held."""
         ...
 
 
@@ -71,7 +88,8 @@ class StagedBatches:
 
 
 class ManifestEntry(NamedTuple):
-    """A staged object, and the partitions that it has batches of."""
+    """A staged object, and the partitions that it has batches of; those that another entry names
+    may be left out."""
 
     object_id: int
     partitions: Sequence[TopicPartition]
@@ -177,27 +195,33 @@ class StagedLogs:
             known = await self._streams.attach(writer_id, epoch, ())
             return StagedCommit(epoch, await self._placed(known.rows), True)
         partitions = _in_order({one for entry in manifest for one in entry.partitions})
-        logs = {partition: await self._taking(partition) for partition in partitions}
+        logs: dict[TopicPartition, TakesStaged] = {}
+        for number, partition in enumerate(partitions):
+            logs[partition] = await self._taking(partition)
+            if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
         by_stream = {log.data_stream_id: partition for partition, log in logs.items()}
         object_ids = [entry.object_id for entry in manifest]
-        self._check(object_ids, by_stream)
+        await self._check(object_ids, by_stream)
         async with AsyncExitStack() as turns:
-            held = [
-                await turns.enter_async_context(logs[partition].attaching())
-                for partition in partitions
-            ]
+            held: dict[int, Attaching] = {}
+            for number, partition in enumerate(partitions):
+                log = logs[partition]
+                held[log.data_stream_id] = await turns.enter_async_context(log.attaching())
+                if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                    turns.push_async_callback(asyncio.sleep, 0)
+            attaching = list(held.values())
+            for low in range(0, len(attaching), _LOGS_AT_ONCE):
+                await all_of(one.ready() for one in attaching[low : low + _LOGS_AT_ONCE])
             attached = await self._streams.attach(
                 writer_id,
                 epoch,
                 object_ids,
                 leader_epochs={log.data_stream_id: log.leader_epoch for log in logs.values()},
             )
-            for one in held:
-                try:
-                    await one.account()
-                except StreamlogError as error:
-                    one.give_up(error)
-            for one in held:
+            await self._account(() if attached.was_attached else object_ids, held)
+            for one in attaching:
                 one.show()
         # Without a look at logs that may have given themselves up: the commit stands.
         parts = [
@@ -207,24 +231,48 @@ class StagedLogs:
         ]
         return StagedCommit(epoch, _sorted(parts), attached.was_attached)
 
-    def _check(self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]) -> None:
+    async def _account(self, object_ids: Sequence[int], held: Mapping[int, Attaching]) -> None:
+        """Every log notes what came to it, or gives itself up."""
+        batches = 0
+        try:
+            async for stream_id, run in self._streams.attributes(object_ids):
+                try:
+                    held[stream_id].account(run)
+                except StreamlogError as error:
+                    held[stream_id].give_up(error)
+                batches += len(run)
+                if batches >= _BATCHES_AT_ONCE:
+                    batches = 0
+                    await asyncio.sleep(0)
+        except StreamlogError as error:
+            for one in held.values():
+                one.give_up(error)
+        for number, one in enumerate(held.values()):
+            try:
+                one.finish()
+            except StreamlogError as error:
+                one.give_up(error)
+            if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    async def _check(
+        self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]
+    ) -> None:
         """What is not staged any more the medium tells."""
-        for object_id in object_ids:
-            staged = self._streams.staged(object_id)
-            for row in () if staged is None else staged.rows:
-                if row.stream_id not in by_stream:
-                    raise Conflict(
-                        f"staged object {object_id} has data for stream {row.stream_id}, which is "
-                        "no partition of the manifest: its topic was deleted or made anew. Nothing "
-                        "was committed; stage everything again",
-                        object_id=object_id,
-                        stream_id=row.stream_id,
-                    )
+        for stream_id in sorted(await self._streams.streams_of(object_ids) - by_stream.keys()):
+            raise Conflict(
+                f"the staged objects have data for stream {stream_id}, which is no partition of "
+                "the manifest: its topic was deleted or made anew. Nothing was committed; stage "
+                "everything again",
+                stream_id=stream_id,
+            )
 
     async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedPart, ...]:
         """Where rows lie in partitions; those that are deleted are left out."""
         found: list[CommittedPart] = []
-        for row in rows:
+        for number, row in enumerate(rows):
+            if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             partition = await self._partition_of(row.stream_id)
             if partition is None:
                 continue

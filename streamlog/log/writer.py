@@ -36,8 +36,9 @@ from streamlog.log.validation import check_batches
 from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
 from streamlog.runtime.buffers import Buffer
 
-ATTACHED_AT_ONCE = 500
-"""Attached batches that are noted before others get a turn: about 1.5 ms."""
+ATTACHED_RUNS_MAX = 32
+"""Blocks of attached batches from which on the state is written down: whoever opens the log next
+would else read the index of as many objects, and so for each partition that they came to."""
 
 
 class LogWriter:
@@ -123,19 +124,37 @@ class LogWriter:
         if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
             self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
 
-    async def account_attached(self, batches: Sequence[BatchAttributes]) -> None:
-        """Notes batches at the log's end, as if they had been appended. The turn is held."""
+    @property
+    def accounted_end(self) -> int:
+        """The log's end, but for batches that were attached and are not noted yet."""
+        return self._tail.accounted_end
+
+    def account_attached(self, batches: Sequence[BatchAttributes]) -> None:
+        """Notes batches behind what is noted, as if they had been appended. The turn is held.
+
+        Errors: Corrupt, UnsupportedVersion; Internal: they do not meet what is noted.
+        """
         tail, config, shift = self._tail, self.config, self.data_shift
-        for position, batch in enumerate(batches):
-            if position % ATTACHED_AT_ONCE == ATTACHED_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        records = size_bytes = 0
+        for batch in batches:
             facts = decode_facts(batch.attributes)
-            span, size = batch.record_count, facts.size_bytes
+            span, size, base = batch.record_count, facts.size_bytes, batch.base_offset - shift
+            if base != tail.accounted_end:
+                raise Internal(f"a staged batch came to {base}, where {tail.accounted_end} follows")
             if tail.should_roll(span, size, facts.max_timestamp_ms, config, self._jitter):
                 self.roll()
-            tail.account(batch.base_offset - shift, span, facts, config)
-            self._metrics.appended(span, size)
-        if tail.batches_since_checkpoint >= self._environment.config.checkpoint_interval_batches:
+            tail.account(base, span, facts, config)
+            records += span
+            size_bytes += size
+        self._metrics.attached(len(batches), records, size_bytes)
+
+    def finish_attached(self, runs: int) -> None:
+        """`runs`: calls of `account_attached` for one commit."""
+        count = self._tail.batches_since_checkpoint
+        if (
+            count >= self._environment.config.checkpoint_interval_batches
+            or runs >= ATTACHED_RUNS_MAX
+        ):
             self.checkpoint()
 
     async def _take_turn(self, context: ProduceContext) -> None:

@@ -18,6 +18,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import sub
 from typing import NamedTuple
 
 from streamlog.codec.crc import crc32c
@@ -33,7 +34,7 @@ from streamlog.metadata.generation import SPAN_MAX, Generation, NewObjectEntry
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
 from streamlog.metadata.keys.move import Move
-from streamlog.metadata.staging import Attach, Placement, Stage, Staging, Unstage, WriterRow
+from streamlog.metadata.staging import Attach, Placements, Stage, Staging, Unstage, WriterRow
 from streamlog.metadata.steps import Steps
 from streamlog.model.batch import StreamState
 
@@ -331,17 +332,22 @@ class Draft:
                 raise Corrupt(f"{self._what} attaches object {object_id}, which is not staged")
             self._attached.add(object_id)
             ends = yield from self._add_rows(stage.streams, stage.counts)
-            places = []
-            for stream_id, count, end in zip(stage.streams, stage.counts, ends, strict=True):
-                info = self._info.get(stream_id) or self._fold.info[stream_id]
-                leader = leaders.get(stream_id)
-                if leader is None:
-                    raise Corrupt(f"{self._what} attaches to stream {stream_id} without naming it")
-                starts.setdefault(stream_id, end - count)
-                places.append(
-                    Placement(stream_id, end - count, info.epoch, leader_epoch_of(leader))
-                )
-            row = replace(stage.row, placements=tuple(places))
+            bases = array("Q", map(sub, ends, stage.counts))
+            epochs, leading = array("Q"), array("q")
+            for low in range(0, len(bases), STEP_ROWS):
+                high = low + STEP_ROWS
+                for stream_id, base in zip(stage.streams[low:high], bases[low:high], strict=True):
+                    info = self._info.get(stream_id) or self._fold.info[stream_id]
+                    leader = leaders.get(stream_id)
+                    if leader is None:
+                        raise Corrupt(
+                            f"{self._what} attaches to stream {stream_id} without naming it"
+                        )
+                    starts.setdefault(stream_id, base)
+                    epochs.append(info.epoch)
+                    leading.append(leader_epoch_of(leader))
+                yield
+            row = replace(stage.row, placements=Placements(stage.streams, bases, epochs, leading))
             self._objects.append(_Rows(row, stage.streams, stage.counts, ends))
         streams = array("Q", sorted(starts))
         self._writers[attach.writer_id] = WriterRow(
@@ -394,7 +400,7 @@ class Draft:
         newest, object_id, count = self._fold.newest, rows.row.object_id, 0
         if rows.row.placements:
             self._fold.staging.take(object_id)
-            self._fold.staging.attached[object_id] = rows.row.placements
+            self._fold.staging.attached[object_id] = Placements.of(rows.row.placements)
         ranges = newest.ranges
         for low in range(0, len(rows.ends), STEP_ROWS):
             high = low + STEP_ROWS

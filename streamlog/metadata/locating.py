@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from streamlog.errors import Conflict, MetadataUnavailable, ObjectNotFound
 from streamlog.format.checkpoint_blocks import ObjectColumns
-from streamlog.format.rows import Placement
+from streamlog.format.rows import Placements
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
 from streamlog.metadata.interface import ObjectRow
 from streamlog.metadata.overlay import FoundRange
@@ -52,7 +52,7 @@ class Places(Protocol):
         """Reads ahead for `ranges` of (stream id, start, end); the place up to which it did."""
         ...
 
-    def attached(self) -> Mapping[int, tuple[Placement, ...]]:
+    def attached(self) -> Mapping[int, Placements]:
         """By object id: those that were staged, and where they were attached."""
         ...
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from streamlog.errors import Corrupt, ObjectNotFound
 from streamlog.format.checkpoint_blocks import ObjectColumns, decode_objects
-from streamlog.format.rows import Placement
+from streamlog.format.rows import Placements
 from streamlog.metadata.checkpoint_files import (
     BlockReader,
     Levels,
@@ -207,14 +207,14 @@ class _Seen(NamedTuple):
     """What belongs together: files, and where objects in them were attached."""
 
     levels: Levels
-    attached: Mapping[int, tuple[Placement, ...]]
+    attached: Mapping[int, Placements]
 
     @classmethod
     def of(cls, state: State) -> _Seen:
         return cls(state.levels, state.fold.staging.attached)
 
 
-def _placed(attached: Mapping[int, tuple[Placement, ...]], row: ObjectRow) -> ObjectRow:
+def _placed(attached: Mapping[int, Placements], row: ObjectRow) -> ObjectRow:
     """A checkpoint's entry does not say where the object was attached."""
     places = attached.get(row.object_id)
     return row if places is None else replace(row, placements=places)

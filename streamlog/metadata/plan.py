@@ -296,15 +296,19 @@ class _EntryDraft:
                     writer_id=attach.writer_id,
                     object_id=object_id,
                 )
-            flat: list[int] = []
-            for stream_id, count in zip(stage.streams, stage.counts, strict=True):
-                epoch = self._attachable(stream_id, attach)
-                start = self._end(stream_id)
-                end = self.ends[stream_id] = start + count
-                flat += (stream_id, epoch, start, end)
+            for low in range(0, len(stage.streams), STEP_ROWS):
+                flat: list[int] = []
+                high = low + STEP_ROWS
+                for stream_id, count in zip(
+                    stage.streams[low:high], stage.counts[low:high], strict=True
+                ):
+                    epoch = self._attachable(stream_id, attach)
+                    start = self._end(stream_id)
+                    end = self.ends[stream_id] = start + count
+                    flat += (stream_id, epoch, start, end)
+                crc = crc32c(to_le(array("Q", flat)), crc)
+                yield
             streams.update(stage.streams)
-            crc = crc32c(to_le(array("Q", flat)), crc)
-            yield
         ordered = array("Q", sorted(streams))
         leaders = attach.leader_epochs
         made = Attach(

@@ -12,11 +12,13 @@ objects lie that were staged once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from streamlog.format.checkpoint_state import StagingRows
 from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import Placement as Placement
+from streamlog.format.rows import Placements as Placements
 from streamlog.format.staged_entries import Attach as Attach
 from streamlog.format.staged_entries import Stage as Stage
 from streamlog.format.staged_entries import Unstage as Unstage
@@ -30,14 +32,16 @@ class Staging:
     all.
     """
 
-    __slots__ = ("_attempts", "attached", "attached_revision", "staged", "writers")
+    __slots__ = ("_attempts", "_counts", "attached", "attached_revision", "staged", "writers")
 
     def __init__(self, rows: StagingRows | None = None) -> None:
         self.staged: dict[int, Stage] = {}
         self.writers: dict[str, WriterRow] = {}
-        self.attached: dict[int, tuple[Placement, ...]] = {}
+        self.attached: dict[int, Placements] = {}
         self.attached_revision = 0
         self._attempts: dict[tuple[str, str], int] = {}
+        self._counts: Counter[str] = Counter()
+        """Staged objects of each writer that has some."""
         if rows is not None:
             for stage in rows.stages:
                 self.add(stage)
@@ -56,6 +60,7 @@ class Staging:
     def add(self, stage: Stage) -> None:
         self.staged[stage.row.object_id] = stage
         self._attempts[stage.writer_id, stage.attempt] = stage.row.object_id
+        self._counts[stage.writer_id] += 1
 
     def take(self, object_id: int) -> Stage | None:
         """It is staged no more."""
@@ -64,11 +69,18 @@ class Staging:
             key = stage.writer_id, stage.attempt
             if self._attempts.get(key) == object_id:
                 del self._attempts[key]
+            self._counts[stage.writer_id] -= 1
+            if not self._counts[stage.writer_id]:
+                del self._counts[stage.writer_id]
         return stage
 
     def of_attempt(self, writer_id: str, attempt: str) -> Stage | None:
         object_id = self._attempts.get((writer_id, attempt))
         return None if object_id is None else self.staged[object_id]
+
+    def count_of(self, writer_id: str) -> int:
+        """How many objects the writer has staged."""
+        return self._counts.get(writer_id, 0)
 
     def last_epoch(self, writer_id: str) -> int:
         """-1 where nothing is known of the writer."""

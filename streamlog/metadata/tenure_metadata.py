@@ -16,7 +16,7 @@ from streamlog.errors import (
     TenureFenced,
 )
 from streamlog.format.checkpoint_blocks import ObjectColumns
-from streamlog.format.rows import Placement, Rows
+from streamlog.format.rows import Placements, Rows
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpointer import Checkpointer
@@ -197,7 +197,7 @@ class TenureMetadata:
         self._check_open()
         return await self._lookup.warm(sections)
 
-    def attached(self) -> Mapping[int, tuple[Placement, ...]]:
+    def attached(self) -> Mapping[int, Placements]:
         """Live objects that were staged, by id, and where they were attached."""
         return self._follower.state.fold.staging.attached
 

@@ -60,7 +60,7 @@ class ObjectTable:
     index_positions: array[int] = field(default_factory=lambda: array("Q"))
     index_lengths: array[int] = field(default_factory=lambda: array("I"))
     index_crcs: array[int] = field(default_factory=lambda: array("I"))
-    placements: dict[int, tuple[tuple[int, int, int, int], ...]] = field(default_factory=dict)
+    placements: dict[int, Sequence[tuple[int, int, int, int]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from streamlog.errors import OutcomeUnknown
-from streamlog.model.batch import RecordBatch
+from streamlog.model.batch import BatchAttributes, RecordBatch
 
 
 class StagedRow(NamedTuple):
@@ -84,6 +84,10 @@ class StagedStreams(Protocol):
         """None: it never was, it is attached, or it was dropped."""
         ...
 
+    async def streams_of(self, object_ids: Sequence[int]) -> set[int]:
+        """That the objects have rows of; of an object that is not staged, none."""
+        ...
+
     async def attach(
         self,
         writer_id: str,
@@ -100,6 +104,14 @@ class StagedStreams(Protocol):
         nothing was attached: StagedNotFound, StreamFenced, Conflict (a stream is gone or closed),
         Invalid, TenureFenced, Closed. OutcomeUnknown: the node ended meanwhile; the same epoch
         again is safe.
+        """
+        ...
+
+    def attributes(
+        self, object_ids: Sequence[int]
+    ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
+        """Of the batches of objects that `attach` took: runs of a stream's batches, each stream's
+        in the order of the objects. Errors: StoreUnavailable, ObjectNotFound, Corrupt.
         """
         ...
 

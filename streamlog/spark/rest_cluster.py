@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Corrupt, DataInUse, WalPending
-from streamlog.format.rows import Placement
+from streamlog.format.rows import Placements
 from streamlog.kvstore.interface import KVStore
 from streamlog.log.meta_codec import SegmentOpened, SegmentSealed, decode_entry
 from streamlog.log.meta_state import MetaState
@@ -321,7 +321,7 @@ class _Places:
     def new_objects(self) -> list[LiveObject]:
         return new_objects(self._fold.generations)
 
-    def attached(self) -> Mapping[int, tuple[Placement, ...]]:
+    def attached(self) -> Mapping[int, Placements]:
         return self._fold.staging.attached
 
 

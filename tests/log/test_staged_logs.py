@@ -281,11 +281,11 @@ def test_a_log_that_cannot_read_what_came_is_opened_again(
             log = await engine.logs.log(partition)
             found = await stage(engine, "1", {partition: encoded([b"a", b"b"])})
 
-            async def away(*_: object) -> None:
+            async def away(*_: object, **__: object) -> None:
                 raise StoreUnavailable("away", operation="get")
 
             with monkeypatch.context() as patched:
-                patched.setattr(engine.engine.fetcher, "attributes", away)
+                patched.setattr(engine.engine.blocks, "index", away)
                 commit = await staged_of(engine).commit("w", 0, [entry(found)])
             assert commit.parts == (CommittedPart(partition, 0, 2),)
             await until(lambda: engine.logs.open_log(partition) is not log)
