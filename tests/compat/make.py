@@ -1,4 +1,4 @@
-"""Makes `tests/compat/v<N>/`: run it once, before a release that changes a format, and commit it.
+"""Makes `tests/compat/v<N>/`: run it once, for a release that changes a format, and commit it.
 
     python -m tests.compat.make [N]
 

@@ -15,6 +15,7 @@ from streamlog.codec.records import encode_values
 from streamlog.compaction.config import KIB, CompactionConfig
 from streamlog.engine.config import ObjectConfig, StreamEngineConfig, UploadConfig
 from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import (
     AppendContext,
@@ -37,6 +38,9 @@ CODECS = (
     Compression.ZSTD,
 )
 NEVER_MS = 10**9
+YEAR_MS = 365 * 24 * 3_600_000
+WRITER = "job"
+STAGED = (TopicPartition("packed", 1), TopicPartition("staged", 0), TopicPartition("staged", 1))
 
 
 def config(mode: Mode) -> StreamEngineConfig:
@@ -104,20 +108,46 @@ async def make(folder: Path, mode: Mode) -> dict[str, Any]:
         )
         await fill(closed, range(3))
         await closed.close()
+        await engine.logs.create_topic("staged", 2)
+        assert await commit(engine, 0, await staged(engine, "first"))
         await engine.drain()
         await engine.compactor.compact_all()
         await engine.metadata.checkpoint()
         await engine.kv.put_kv(Key(b"user/key", "mine"), b"\0value\xff")
         await fill(stream, range(12, 16))
         await produce(packed, [b"after the checkpoint"], Compression.ZSTD)
+        assert await commit(engine, 1, await staged(engine, "second"))
+        waiting = await staged(engine, "third")
         await engine.drain()
         await engine.compactor.compact_all()
         # With wal=disk this, and nothing else, is in the WAL alone.
         await fill(stream, range(16, 18))
         await (await log.append(retried(mode)))
-        expected = await content(engine)
+        expected = {**await content(engine), "waiting": waiting}
         await engine.kill()
     return expected
+
+
+async def staged(engine: OpenEngine, attempt: str) -> int:
+    """The id of an object with batches for several partitions, which nobody sees."""
+    assert engine.logs.staged is not None
+    batches = {
+        partition: encode_values(
+            [b"%s %s %d" % (attempt.encode(), str(partition).encode(), i) for i in range(3)],
+            timestamp_ms=1_700_000_000_000,
+            compression=Compression.ZSTD,
+        ).data
+        for partition in STAGED
+    }
+    found = await engine.logs.staged.stage(WRITER, attempt, batches, expires_ms=100 * YEAR_MS)
+    return found.staged.object_id
+
+
+async def commit(engine: OpenEngine, epoch: int, object_id: int) -> bool:
+    """Whether it came now; False: it had come before."""
+    assert engine.logs.staged is not None
+    manifest = [ManifestEntry(object_id, STAGED)]
+    return not (await engine.logs.staged.commit(WRITER, epoch, manifest)).was_committed
 
 
 async def content(engine: OpenEngine) -> dict[str, Any]:

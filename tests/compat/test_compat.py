@@ -25,7 +25,17 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.wiring import open_metadata_store, open_object_store
-from tests.compat.story import MODES, Mode, config, content, fill, log_of, opened, retried
+from tests.compat.story import (
+    MODES,
+    Mode,
+    commit,
+    config,
+    content,
+    fill,
+    log_of,
+    opened,
+    retried,
+)
 
 HERE = Path(__file__).resolve().parent
 VERSIONS = sorted(path.name for path in HERE.glob("v*") if path.is_dir())
@@ -38,7 +48,7 @@ def unpacked(version: str, mode: Mode, folder: Path) -> tuple[Path, dict[str, An
 
 
 def test_there_is_a_folder_for_every_version() -> None:
-    assert VERSIONS == ["v1"]
+    assert VERSIONS == ["v1", "v2"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -48,9 +58,19 @@ def test_data_is_served_written_to_and_opened_again(
 ) -> None:
     data, expected = unpacked(version, mode, tmp_path)
 
+    waiting = expected.pop("waiting", None)
+
     async def scenario() -> None:
         async with opened(data, mode) as engine:
             assert await content(engine) == expected
+            if waiting is not None:
+                # Epochs that were committed are known; what was staged only may be yet.
+                for epoch in (0, 1):
+                    assert not await commit(engine, epoch, waiting)
+                assert await content(engine) == expected
+                assert await commit(engine, 2, waiting)
+                before = expected["topics"]["staged"]["partitions"][1]["end"]
+                assert (await log_of(engine, "staged", 1)).high_watermark == before + 3
             # Producer state is part of it: what was sent twice is stored once.
             log = await log_of(engine, "retried", 0)
             again = await (await log.append(retried(mode)))
