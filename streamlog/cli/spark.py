@@ -20,7 +20,10 @@ class Commands(LazyGroup):
             "Read every live object on executors and check every CRC and range.",
         ),
         "stats": ("streamlog.cli.spark_stats:stats", "Sizes, rates, keys and skew of topics."),
-        "export": ("streamlog.cli.spark_export:export", "Write topics into a folder as Parquet."),
+        "export": (
+            "streamlog.cli.spark_export:export",
+            "Write topics as Parquet, into a folder or an Iceberg table.",
+        ),
         "compact": (
             "streamlog.cli.spark_compact:compact",
             "Merge small objects on executors, while no node runs.",

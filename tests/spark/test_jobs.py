@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from streamlog.cli.at_rest import Opened, Places, opened
 from streamlog.client import Admin, Producer
@@ -23,12 +24,13 @@ from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.spark.jobs import scrub as scrub_module
 from streamlog.spark.jobs.compaction import CompactionPlaces, compact
 from streamlog.spark.jobs.export import export
+from streamlog.spark.jobs.iceberg import IcebergExported, export_iceberg
 from streamlog.spark.jobs.load import import_files
 from streamlog.spark.jobs.manifest import OWN, Manifest
 from streamlog.spark.jobs.scrub import scrub
 from streamlog.spark.jobs.stats import over_time, stats
 from streamlog.spark.jobs.tasks import TaskFailed, run_tasks
-from tests.spark.reading import consumed, produce, started
+from tests.spark.reading import ORDER, consumed, produce, rows, started
 from tests.support.node import NodeProcess
 
 pytestmark = [
@@ -303,6 +305,36 @@ def test_an_export_at_rest_and_what_it_refuses(spark: Any, at_rest: Path, tmp_pa
 
     with hold(str(folder / OWN / "lock")), pytest.raises(DataInUse):
         export(spark, folder, options)
+
+
+def test_an_export_into_an_iceberg_table_by_executors(
+    spark: Any, node: NodeProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+
+    def into_table(**more: Any) -> IcebergExported:
+        options = {"server": node.server, "subscribe": topic, "includeHeaders": "true"}
+        name = "local.logs.events"
+        return export_iceberg(spark, name, options, catalog_properties=properties, **more)
+
+    def check() -> None:
+        with load_catalog("local", **properties) as catalog:
+            table = catalog.load_table("logs.events").scan().to_arrow().sort_by(ORDER)
+        assert rows(table) == consumed(node.server, topic, 2)
+
+    produce(node.server, topic, [(n % 2, b"%d" % n) for n in range(50)])
+    with pytest.raises(Stopped):
+        into_table(round_records=30, progress=stop_after(1))
+    assert into_table(round_records=30).records == 20
+    check()
+    produce(node.server, topic, [(1, b"more")])
+    assert into_table().records == 1
+    check()
 
 
 # import

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from click.testing import CliRunner
 
+from streamlog.cli.spark_export import export
 from streamlog.cli.spark_session import source_options
 from streamlog.cli.state import State
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
@@ -221,3 +223,10 @@ def test_what_is_typed_becomes_options_of_the_source() -> None:
         source_options(state, ("a",), "x", {}, nowhere)
     with pytest.raises(click.UsageError):
         source_options(state, (), None, {}, ("/d", "local:///x", None))
+
+
+@pytest.mark.parametrize("given", [[], ["folder", "--iceberg", "a.b.c"]])
+def test_an_export_has_one_target(given: list[str]) -> None:
+    ran = CliRunner().invoke(export, given, obj=State())
+    assert ran.exit_code == 2
+    assert "give FOLDER or --iceberg" in ran.output

@@ -6,10 +6,10 @@ write the files themselves, so the folder is one that they all reach under the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from streamlog.errors import Invalid
 from streamlog.model.located import OffsetWindow
@@ -19,9 +19,33 @@ from streamlog.spark.cluster import Cluster
 from streamlog.spark.jobs.manifest import OWN, Manifest
 from streamlog.spark.jobs.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import ROUND_RECORDS, rounds, run_round
-from streamlog.spark.offsets import checked_window, chosen_partitions, resolve
-from streamlog.spark.options import ReadOptions, TopicPartition, parse_read_options
+from streamlog.spark.offsets import checked_window, chosen_partitions, encode_offsets, resolve
+from streamlog.spark.options import Bound, ReadOptions, TopicPartition, parse_read_options
+from streamlog.spark.plan_types import ReadPlace, TaskPlan
 from streamlog.spark.session import opened_cluster
+
+
+class HasSize(Protocol):
+    """A file that a task wrote."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+F = TypeVar("F", bound=HasSize)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of one run."""
+
+    records: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +60,9 @@ class Exported:
     offsets: Mapping[TopicPartition, int]
 
     def facts(self) -> dict[str, Any]:
-        nested: dict[str, dict[str, int]] = {}
-        for (topic, partition), offset in sorted(self.offsets.items()):
-            nested.setdefault(topic, {})[str(partition)] = offset
         names = ("records", "files", "size_bytes", "rounds", "files_in_all")
-        return {name: getattr(self, name) for name in names} | {"offsets": nested}
+        offsets = encode_offsets(self.offsets)["offsets"]
+        return {name: getattr(self, name) for name in names} | {"offsets": offsets}
 
 
 def export(
@@ -63,35 +85,62 @@ def export(
     with hold(str(folder / OWN / "lock")), opened_cluster(parsed) as cluster:
         manifest = Manifest.open(folder, cluster.cluster_id)
         manifest.check()
-        windows = _windows(parsed, cluster, manifest.offsets)
-        total = sum(window.count for window in windows)
-        work = ParquetTask(str(folder), parsed.include_headers)
-        records = files = size = done = count = 0
-        for some in rounds(windows, round_records):
-            found = [one for task in run_round(spark, parsed, cluster, some, work) for one in task]
-            manifest.add(found, {(one.topic, one.partition): one.end for one in some})
-            records += sum(one.rows for one in found)
-            files += len(found)
-            size += sum(one.size_bytes for one in found)
-            done += sum(window.count for window in some)
-            count += 1
-            progress("exporting records", done, total)
+        if parsed.start.offsets is not None or parsed.start.timestamps_ms is not None:
+            raise Invalid("an export starts at earliest or at one time for all partitions")
+        totals = write_rounds(
+            spark,
+            parsed,
+            cluster,
+            rounds_behind(parsed, cluster, manifest.offsets, round_records),
+            lambda: ParquetTask(str(folder), parsed.include_headers),
+            manifest.add,
+            progress,
+        )
         offsets = dict(manifest.offsets)
-        return Exported(records, files, size, count, len(manifest.files), offsets)
+        return Exported(**asdict(totals), files_in_all=len(manifest.files), offsets=offsets)
 
 
-def _windows(
-    options: ReadOptions, cluster: Cluster, known: Mapping[TopicPartition, int]
-) -> list[OffsetWindow]:
-    """From where the last run ended. Errors: DataLost where that is gone; Invalid."""
-    if options.start.offsets is not None or options.start.timestamps_ms is not None:
-        raise Invalid("an export starts at earliest or at one time for all partitions")
+def write_rounds(
+    spark: Any,
+    options: ReadOptions,
+    cluster: Cluster,
+    planned: Sequence[Sequence[OffsetWindow]],
+    task: Callable[[], Callable[[TaskPlan, ReadPlace], list[F]]],
+    keep: Callable[[Sequence[F], Mapping[TopicPartition, int]], None],
+    progress: Progress,
+) -> Totals:
+    """One round after another: `task()` writes its files, `keep` takes them together with the next
+    offset of each partition. Interrupted, it leaves whole rounds."""
+    totals = Totals()
+    total, done = sum(one.count for some in planned for one in some), 0
+    for some in planned:
+        found = [one for files in run_round(spark, options, cluster, some, task()) for one in files]
+        keep(found, {(one.topic, one.partition): one.end for one in some})
+        totals.records += sum(one.rows for one in found)
+        totals.files += len(found)
+        totals.size_bytes += sum(one.size_bytes for one in found)
+        totals.rounds += 1
+        done += sum(one.count for one in some)
+        progress("exporting records", done, total)
+    return totals
+
+
+def rounds_behind(
+    options: ReadOptions,
+    cluster: Cluster,
+    known: Mapping[TopicPartition, int],
+    round_records: int,
+) -> list[list[OffsetWindow]]:
+    """From where the last run ended. Starting offsets are for partitions that are not known.
+
+    Errors: DataLost where what follows is gone; Invalid.
+    """
     partitions = chosen_partitions(options, cluster)
     there = cluster.offsets(partitions)
     partitions = [at for at in partitions if at in there]
     new = [at for at in partitions if at not in known]
     starts = dict(known) | resolve(
-        options.start, new, {at: there[at] for at in new}, cluster,
+        _start_of(options.start, new), new, {at: there[at] for at in new}, cluster,
         name="startingOffsets", is_end=False, is_late_an_error=options.is_late_an_error,
     )  # fmt: skip
     ends = resolve(
@@ -103,4 +152,13 @@ def _windows(
         # An end before what is exported already asks for nothing.
         end = max(starts[at], ends[at])
         windows.append(checked_window(options, at, starts[at], end, there[at]))
-    return [window for window in windows if window.count > 0]
+    return list(rounds([window for window in windows if window.count > 0], round_records))
+
+
+def _start_of(start: Bound, partitions: Sequence[TopicPartition]) -> Bound:
+    """Without what it says of others."""
+    offsets, times = (
+        named and {at: value for at, value in named.items() if at in set(partitions)}
+        for named in (start.offsets, start.timestamps_ms)
+    )
+    return replace(start, offsets=offsets, timestamps_ms=times)
