@@ -201,6 +201,8 @@ def _backend(engine: OpenEngine) -> Backend:
         clock=engine.clock,
         random=engine.random,
         offload=engine.offload,
+        cluster_id=engine.metadata.cluster_id,
+        compactor=engine.compactor,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from streamlog.compaction.compactor import Compactor
 from streamlog.errors import Invalid
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
@@ -25,6 +26,8 @@ from streamlog.server.calls import Calls, Handlers
 from streamlog.server.context import Authorize, allow_all
 from streamlog.server.grpc_admin import SERVICE as ADMIN
 from streamlog.server.grpc_admin import GrpcAdmin
+from streamlog.server.grpc_compaction import SERVICE as COMPACTION
+from streamlog.server.grpc_compaction import GrpcCompaction
 from streamlog.server.grpc_kv import SERVICE as KV
 from streamlog.server.grpc_kv import GrpcKV
 from streamlog.server.grpc_log import SERVICE as LOG
@@ -44,6 +47,7 @@ from streamlog.server.services.fetch import FetchService, LongPolls
 from streamlog.server.services.kv import KVService
 from streamlog.server.services.locating import LocatableMetadata, LocateService, ObjectPins
 from streamlog.server.services.log import LogService
+from streamlog.server.services.merging import MergeService
 from streamlog.server.services.objects import ObjectService
 from streamlog.server.services.ports import Logs
 from streamlog.server.services.produce import ProduceService
@@ -73,6 +77,8 @@ class Backend:
     clock: Clock
     random: Random
     offload: Offload
+    cluster_id: str = ""
+    compactor: Compactor | None = None
 
 
 class Service:
@@ -98,7 +104,9 @@ class Service:
             metrics=self.metrics,
         )
         self._grpc = GrpcServer(
-            self._handlers(authorize), [LOG, STREAM, KV, ADMIN, STAGING], settings.limits
+            self._handlers(authorize),
+            [LOG, STREAM, KV, ADMIN, STAGING, COMPACTION],
+            settings.limits,
         )
         self._http = HttpServer(
             backend.registry,
@@ -154,7 +162,12 @@ class Service:
             auto_create=self._auto_create,
         )
         objects = ObjectService(backend.store, backend.is_live_object, authorize=authorize)
-        locating = LocateService(backend.logs, backend.metadata, backend.pins, authorize=authorize)
+        locating = LocateService(
+            backend.logs, backend.metadata, backend.pins, authorize=authorize, limits=limits
+        )
+        merging = MergeService(
+            backend.compactor, backend.cluster_id, backend.store, authorize=authorize
+        )
         return [
             GrpcLog(
                 produce,
@@ -186,6 +199,7 @@ class Service:
                 calls=calls,
                 authorize=authorize,
             ).handlers(),
+            GrpcCompaction(merging, calls=calls, drain=drain).handlers(),
         ]
 
     def _auto_create(self) -> bool:

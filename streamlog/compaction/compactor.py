@@ -6,13 +6,15 @@
 3. What fails is looked at again at the next tick. A damaged or missing input is left alone for a
    time, with an error in the log: fsck finds out what it cost.
 4. A job that did not come to its commit leaves orphans, which the node sweeps.
+5. An executor elsewhere may carry jobs out for a time (`remote`); plans and commits stay here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from streamlog.compaction.catalog import Catalog
@@ -35,6 +37,7 @@ from streamlog.compaction.planner import (
 )
 from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.quarantine import Quarantine
+from streamlog.compaction.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
 from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job
 from streamlog.errors import (
     Conflict,
@@ -77,6 +80,22 @@ MISSED_MAX = 3
 """Times that a live object may be missing before it is given up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What was committed: specs, their inputs, their outputs."""
+
+    specs: int = 0
+    inputs: int = 0
+    outputs: int = 0
+
+    def since(self, before: Totals) -> Totals:
+        return Totals(
+            self.specs - before.specs,
+            self.inputs - before.inputs,
+            self.outputs - before.outputs,
+        )
+
+
 Chooser = Callable[[list[Candidate], CompactionConfig, Collection[frozenset[int]]], Choice | None]
 
 
@@ -111,7 +130,8 @@ class Compactor:
     ) -> None:
         """`pressure`: the share of the append budget in use, 0 to 1."""
         self._metadata = metadata
-        self._executor = executor
+        self._executor = SwitchedExecutor(executor)
+        self._store = store
         self._offload = offload
         self._clock = clock
         self._config = config
@@ -131,7 +151,11 @@ class Compactor:
         self._missed: dict[int, int] = {}
         self._resume_at = 0.0
         self._labels: set[tuple[str, str]] = set()
+        self._totals = Totals()
+        metrics.lent.set_function(lambda: float(self._executor.is_lent))
         self._turn = asyncio.Lock()
+        self._waiting = 0
+        """For the turn; `tick` gives it up between two specs."""
 
     @property
     def backlog(self) -> Mapping[Tier, int]:
@@ -148,12 +172,7 @@ class Compactor:
     async def close(self) -> None:
         """Gives up what is under way; seals the tenure."""
         await self._stop()
-        if self._tenure is not None:
-            tenure, self._tenure = self._tenure, None
-            try:
-                await tenure.close()
-            except (Unavailable, OutcomeUnknown, TenureFenced) as error:
-                log.warning("the compactor's tenure stays open", extra={"reason": str(error)})
+        await self._seal_tenure()
 
     async def kill(self) -> None:
         """Stops at once, as a crash would."""
@@ -171,7 +190,7 @@ class Compactor:
             return
         try:
             async with self._turn:
-                await self._steps(choose)
+                await self._steps(choose, lambda: not self._waiting)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
 
@@ -180,17 +199,57 @@ class Compactor:
 
         Errors: Unavailable.
         """
-        async with self._turn:
-            for choice in (_AllOf().choose, choose, _Once().choose):
-                await self._steps(choice)
+        await self._compact_by((_AllOf().choose, choose, _Once().choose), lambda: True)
+
+    async def _compact_by(self, choosers: Sequence[Chooser], is_wanted: Callable[[], bool]) -> None:
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            for one in choosers:
+                await self._steps(one, is_wanted)
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def lent(self, owner: str) -> Iterator[RemoteExecutor]:
+        """Jobs go to an executor elsewhere, until it ends or this does. `owner`: for people.
+
+        Errors: Conflict (there is one), Closed.
+        """
+        remote = RemoteExecutor(owner, self._store, self._offload)
+        with self._executor.lent(remote):
+            yield remote
+
+    async def compact_all_by(self, remote: RemoteExecutor) -> Totals:
+        """As `compact_all`, of what is there at the call, while `remote` is; what was committed
+        meanwhile. What comes later is left to `tick`, so that it ends however much is appended.
+
+        The step under way is ended in order when the caller is cancelled. Errors: why `remote`
+        ended, Unavailable.
+        """
+        choosers = (_AllOf().choose, _Due().choose, _Once().choose)
+        before = self._totals
+        try:
+            await self._background.unbroken(
+                lambda: self._compact_by(choosers, lambda: remote.ended is None),
+                name="compact_all_by",
+            )
+        except RemoteLost:
+            log.warning("an executor elsewhere was lost", extra={"reason": str(remote.ended)})
+        if remote.ended is not None:
+            raise remote.ended
+        return self._totals.since(before)
 
     async def _watch(self) -> None:
         self._executor.set_busy(self._pressure() > self._config.compaction_busy_share)
 
-    async def _steps(self, choose: Chooser) -> None:
+    async def _steps(self, choose: Chooser, is_wanted: Callable[[], bool]) -> None:
         """Until nothing is due, or more was given up than is remembered: that would never end."""
         forgotten = self._forgotten
-        while self._forgotten == forgotten and await self._step(choose):
+        while is_wanted() and self._forgotten == forgotten and await self._step(choose):
             pass
 
     async def _step(self, choose: Chooser) -> bool:
@@ -288,6 +347,10 @@ class Compactor:
             job = Job(spec, self._metadata.cluster_id, tenure.tenure, ids)
             self._metrics.running.set(1)
             outcome = await self._executor.run(job)
+        except RemoteLost:
+            # A sealed tenure's ids are swept again a day later, a living one's after an hour.
+            await self._seal_tenure()
+            raise
         except BaseException:
             tenure.release_object_ids(ids)
             raise
@@ -303,6 +366,8 @@ class Compactor:
         self._metrics.specs.labels("committed").inc()
         self._metrics.inputs.inc(len(inputs))
         self._metrics.outputs.inc(len(ids))
+        done = self._totals
+        self._totals = Totals(done.specs + 1, done.inputs + len(inputs), done.outputs + len(ids))
         log.info(
             "compacted",
             extra={
@@ -355,6 +420,16 @@ class Compactor:
             await self._drop_tenure()
         log.error("a merge is given up: %s", error, exc_info=error)
         self._give_up(merge)
+
+    async def _seal_tenure(self) -> None:
+        """The next job opens another one."""
+        tenure, self._tenure = self._tenure, None
+        if tenure is None:
+            return
+        try:
+            await tenure.close()
+        except (Unavailable, OutcomeUnknown, TenureFenced) as error:
+            log.warning("the compactor's tenure stays open", extra={"reason": str(error)})
 
     async def _drop_tenure(self) -> None:
         dropped, self._tenure = self._tenure, None
@@ -432,6 +507,24 @@ class _AllOf:
             )
         left = [one for one in candidates if one.row.object_id in self._ids]
         return choose_all(left, config, futile)
+
+
+class _Due:
+    """As `choose`, of what is there at the first look."""
+
+    def __init__(self) -> None:
+        self._ids: frozenset[int] | None = None
+
+    def choose(
+        self,
+        candidates: Collection[Candidate],
+        config: CompactionConfig,
+        futile: Collection[frozenset[int]],
+    ) -> Choice | None:
+        if self._ids is None:
+            self._ids = frozenset(one.row.object_id for one in candidates)
+        left = [one for one in candidates if one.row.object_id in self._ids]
+        return choose(left, config, futile)
 
 
 class _Once:

@@ -59,6 +59,11 @@ class CompactionMetrics:
         self.running = Gauge(
             "streamlog_compaction_running", "1 while a spec is carried out.", registry=registry
         )
+        self.lent = Gauge(
+            "streamlog_compaction_lent",
+            "1 while an executor elsewhere carries specs out.",
+            registry=registry,
+        )
         self.failed = Gauge(
             "streamlog_compaction_stopped",
             "1 once a bug has ended compaction in this process; see the error log.",

@@ -200,9 +200,9 @@ def encode_outcome(outcome: Outcome) -> bytes:
     return seal(Kind.OUTCOME, [head, *map(object_bytes, outcome.objects)])
 
 
-def decode_outcome(data: Buffer) -> Outcome:
+def decode_outcome(data: Buffer, body_bytes_max: int = BODY_BYTES_MAX) -> Outcome:
     """Errors: Corrupt, UnsupportedVersion."""
-    cursor = Cursor(data, Kind.OUTCOME)
+    cursor = Cursor(data, Kind.OUTCOME, body_bytes_max)
     read, written, gets, count = cursor.take(_OUTCOME)
     return cursor.done(Outcome([cursor.object() for _ in range(count)], read, written, gets))
 
@@ -242,7 +242,7 @@ def seal(kind: Kind, parts: Sequence[bytes]) -> bytes:
 class Cursor:
     """Reads a body from its start."""
 
-    def __init__(self, data: Buffer, kind: Kind) -> None:
+    def __init__(self, data: Buffer, kind: Kind, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         end = len(data) - _CRC.size
         if end < _HEADER.size or _CRC.unpack_from(data, end)[0] != crc32c(memoryview(data)[:end]):
             raise Corrupt(f"a compaction {kind.name.lower()} of {len(data)} bytes fails its CRC")
@@ -253,7 +253,7 @@ class Cursor:
                 found=version,
                 supported=VERSION,
             )
-        if version != VERSION or found != kind or size > BODY_BYTES_MAX:
+        if version != VERSION or found != kind or size > body_bytes_max:
             raise Corrupt(f"not a compaction {kind.name.lower()}")
         packed = memoryview(data)[_HEADER.size : end]
         try:

@@ -1,4 +1,5 @@
 """Compaction on executors, at rest: the node's planner and commit, its executor in Spark tasks.
+(Of a node that runs: `node_compaction`.)
 
 1. The driver opens the engine as a node would, without its compactor: no node can run meanwhile.
 2. The compactor plans one spec after another from what lives, largest merges first.
@@ -117,7 +118,7 @@ async def compact(
 
 
 @dataclass(frozen=True, slots=True)
-class _CarryOut:
+class CarryOut:
     """Travels to the tasks."""
 
     store_url: str
@@ -150,7 +151,7 @@ class SparkExecutor:
         progress: Progress,
     ) -> None:
         self._spark = spark
-        self._work = _CarryOut(store_url, config.compaction_memory_bytes, config.spool_dir)
+        self._work = CarryOut(store_url, config.compaction_memory_bytes, config.spool_dir)
         self._offload = offload
         self._done = done
         self._progress = progress
@@ -161,17 +162,10 @@ class SparkExecutor:
     async def run(self, job: Job) -> Outcome:
         """Errors: as of an Executor, TaskFailed."""
         try:
-            jobs = await self._offload.run(Lane.CPU, split, job)
-            found = await self._offload.run(Lane.CPU, run_tasks, self._spark, self._work, jobs)
+            outcome = await self._offload.run(Lane.CPU, carry_out, self._spark, self._work, job)
         except StreamlogError as error:
             self._done.failed.append(f"{type(error).__name__}: {error.message}")
             raise
-        outcome = Outcome(
-            [row for one in found for row in one.objects],
-            sum(one.bytes_read for one in found),
-            sum(one.bytes_written for one in found),
-            sum(one.gets for one in found),
-        )
         done = self._done
         done.specs += 1
         done.inputs += len(job.spec.inputs)
@@ -186,6 +180,17 @@ class SparkExecutor:
 
     async def close(self) -> None:
         """What runs is Spark's to end."""
+
+
+def carry_out(spark: Any, work: CarryOut, job: Job) -> Outcome:
+    """Every output is in the store on return. Errors: as an Executor's, TaskFailed."""
+    found = run_tasks(spark, work, split(job))
+    return Outcome(
+        [row for one in found for row in one.objects],
+        sum(one.bytes_read for one in found),
+        sum(one.bytes_written for one in found),
+        sum(one.gets for one in found),
+    )
 
 
 def split(job: Job) -> list[Job]:

@@ -1,0 +1,62 @@
+"""Lends a node's merges to executors elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamlog.compaction.compactor import Compactor, Totals
+from streamlog.compaction.remote import RemoteExecutor
+from streamlog.errors import Invalid
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
+
+OWNER_BYTES_MAX = 200
+
+
+class MergeService:
+    """`compactor` None: the node has none."""
+
+    def __init__(
+        self,
+        compactor: Compactor | None,
+        cluster_id: str,
+        store: ObjectStore,
+        *,
+        authorize: Authorize,
+    ) -> None:
+        self._compactor = compactor
+        self._store = store
+        self._authorize = authorize
+        self.cluster_id = cluster_id
+
+    @property
+    def store_url(self) -> str:
+        return self._store.url
+
+    @contextmanager
+    def lent(self, context: RequestContext, owner: str) -> Iterator[RemoteExecutor]:
+        """Merges go to the one that calls, while this lasts.
+
+        Errors: Unauthorized, Invalid (no owner, no compactor), Conflict (somebody else has them).
+        """
+        self._authorize(context, Operation.ALTER, CLUSTER)
+        if not 0 < len(owner.encode()) <= OWNER_BYTES_MAX:
+            raise Invalid(f"say who carries merges out, in 1 to {OWNER_BYTES_MAX} bytes")
+        with self._running().lent(owner) as remote:
+            yield remote
+
+    async def merge_all(self, remote: RemoteExecutor) -> Totals:
+        """Returns when all is merged that was not settled, with what was committed meanwhile.
+
+        Errors: why the executor ended, Unavailable.
+        """
+        return await self._running().compact_all_by(remote)
+
+    def _running(self) -> Compactor:
+        if self._compactor is None:
+            raise Invalid(
+                "this node does not compact (engine.compaction.compaction_process is off, or its "
+                "store is memory://)"
+            )
+        return self._compactor
