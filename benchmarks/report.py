@@ -53,11 +53,21 @@ class Report:
 
     def __init__(self, echo: Callable[[str], None] = print) -> None:
         self.rows: list[Row] = []
+        self.notes: list[str] = []
         self._echo = echo
+        self.variant = ""
+        """What the benchmark runs on, where it has a choice; empty: its first one."""
 
     def add(self, row: Row) -> None:
+        if self.variant:
+            row.benchmark += f"@{self.variant}"
         self.rows.append(row)
         self._echo(line(row))
+
+    def note(self, text: str) -> None:
+        """What the rows cannot say, such as why some are not there."""
+        self.notes.append(text)
+        self._echo(f"note: {text}")
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +77,8 @@ class Report:
             "python": sys.version.split()[0],
             "system": platform.platform(terse=True),
         }
-        path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        found = {"machine": machine, "notes": self.notes, "rows": rows}
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def line(row: Row) -> str:

@@ -31,16 +31,16 @@ from streamlog.wiring import Components, OpenEngine
 MIB = 1 << 20
 GIB = 1 << 30
 BUCKET = "bench"
-SERVER = os.environ.get("STREAMLOG_BENCH_S3", "versitygw")
-"""versitygw or minio; both are built when they are not there yet."""
+SERVERS = ("versitygw", "minio")
+"""Built when they are not there yet; the first is what benchmarks run on unless told otherwise."""
 
 T = TypeVar("T")
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(folder: Path, kind: str = "") -> Iterator[S3Server]:
     """A server with one bucket; its credentials are in the environment of this process."""
-    with S3Server(folder / "s3", SERVER) as server:
+    with S3Server(folder / "s3", kind or SERVERS[0]) as server:
         before = dict(os.environ)
         os.environ.update(server.environment)
         try:
@@ -179,6 +179,41 @@ async def raw_get(
     _, latencies = await in_flight(calls, count)
     total = sum(length for _, _, length in ranges)
     return total / (time.perf_counter() - began) / 1e6, latencies
+
+
+async def data_ranges(store: ObjectStore, mean: int, total: int) -> list[tuple[str, int, int]]:
+    """Ranges of `mean` bytes over the data objects that are there, `total` bytes together."""
+    found: list[tuple[str, int, int]] = []
+    left = total
+    token: str | None = None
+    while left > 0:
+        page = await store.list("data/", token=token)
+        for info in page.objects:
+            for start in range(0, info.size_bytes, mean):
+                length = min(mean, info.size_bytes - start)
+                if left > 0:
+                    found.append((info.key, start, length))
+                    left -= length
+        token = page.next_token
+        if token is None:
+            break
+    return found
+
+
+async def copy_objects(
+    source: ObjectStore, target: ObjectStore, prefix: str, total: int, count: int
+) -> int:
+    """Gets and puts `total` bytes of the data objects that are there, `count` at a time; bytes."""
+    found = await data_ranges(source, GIB, total)
+
+    async def copy(key: str, length: int) -> int:
+        data = await source.get(key, 0, length)
+        await target.put(f"{prefix}/{key.rpartition('/')[2]}", [data])
+        return len(data)
+
+    calls = (lambda key=key, length=length: copy(key, length) for key, _, length in found)
+    sizes, _ = await in_flight(calls, count)
+    return sum(sizes)
 
 
 async def append_all(

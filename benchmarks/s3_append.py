@@ -60,7 +60,7 @@ NODE_SETTINGS = {"engine.compaction.compaction_process": '"off"'}
 def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 appends 512 MiB a round and case."""
     total = int(512 * MIB * scale)
-    with s3_server(folder) as server:
+    with s3_server(folder, report.variant) as server:
         _throughput(report, folder, server, total)
         asyncio.run(_slow(report, folder, server, 2 * total))
         asyncio.run(_hanging(report, folder, server, max(2000, int(10_000 * scale))))

@@ -23,6 +23,8 @@ from benchmarks.s3 import (
     GIB,
     MIB,
     append_all,
+    copy_objects,
+    data_ranges,
     engine_on,
     in_flight,
     raw_get,
@@ -39,7 +41,6 @@ from streamlog.engine.config import StreamEngineConfig
 from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
-from streamlog.objectstore.interface import ObjectStore
 from streamlog.wiring import OpenEngine
 
 COUNTS = (1, 100, 10_000)
@@ -52,7 +53,7 @@ IDLE_S = 3.0
 def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 writes 1 GiB per number of streams."""
     total = int(GIB * scale)
-    with s3_server(folder) as server:
+    with s3_server(folder, report.variant) as server:
         for count in COUNTS:
             asyncio.run(_case(report, folder / f"streams{count}", server, count, total))
 
@@ -95,7 +96,7 @@ async def _read(
         received = sample(engine, "streamlog_store_received_bytes_total") - received
     async with raw_store(server, folder.name) as raw:
         mean = max(4096, int(received / max(1.0, gets)))
-        ranges = await _ranges(raw, mean, total)
+        ranges = await data_ranges(raw, mean, total)
         floor, _ = await raw_get(raw, ranges, FLOOR_IN_FLIGHT)
     report.add(
         Row(
@@ -107,25 +108,6 @@ async def _read(
             },
         )
     )  # fmt: skip
-
-
-async def _ranges(store: ObjectStore, mean: int, total: int) -> list[tuple[str, int, int]]:
-    """Ranges of `mean` bytes over the data objects that are there, `total` bytes together."""
-    found: list[tuple[str, int, int]] = []
-    left = total
-    token: str | None = None
-    while left > 0:
-        page = await store.list("data/", token=token)
-        for info in page.objects:
-            for start in range(0, info.size_bytes, mean):
-                length = min(mean, info.size_bytes - start)
-                if left > 0:
-                    found.append((info.key, start, length))
-                    left -= length
-        token = page.next_token
-        if token is None:
-            break
-    return found
 
 
 async def open_all(engine: OpenEngine, stream_ids: list[int]) -> list[Stream]:
@@ -229,14 +211,6 @@ async def _watch_lag(lags: list[float]) -> None:
 async def _copy(server: S3Server, folder: Path, total: int) -> tuple[int, float]:
     """Bytes and CPU seconds of getting and putting `total` bytes of what is there, 2 at a time."""
     async with raw_store(server, folder.name) as source, raw_store(server, "copies") as target:
-        keys = [(key, start, length) for key, start, length in await _ranges(source, GIB, total)]
-
-        async def copy(key: str, length: int) -> int:
-            data = await source.get(key, 0, length)
-            await target.put(f"{folder.name}/{key.rpartition('/')[2]}", [data])
-            return len(data)
-
-        calls = (lambda key=key, length=length: copy(key, length) for key, _, length in keys)
         before = own_cpu_s()
-        sizes, _ = await in_flight(calls, 2)
-        return sum(sizes), own_cpu_s() - before
+        copied = await copy_objects(source, target, folder.name, total, 2)
+        return copied, own_cpu_s() - before

@@ -36,7 +36,7 @@ COUNTS = (1, 100, 10_000)
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 appends 512 MiB, for 32 s, per number of streams."""
-    with s3_server(folder) as server:
+    with s3_server(folder, report.variant) as server:
         for count in COUNTS:
             asyncio.run(_case(report, folder, server, count, int(512 * MIB * scale)))
 

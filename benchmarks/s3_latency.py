@@ -47,7 +47,7 @@ NODE_SETTINGS = {"engine.compaction.compaction_process": '"off"'}
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
     """`scale` 1 holds each load for 10 s."""
-    with s3_server(folder) as server:
+    with s3_server(folder, report.variant) as server:
         asyncio.run(_idle(report, folder, server, max(10, int(60 * scale))))
         asyncio.run(_loaded(report, folder, server, 10 * scale))
         for wal in ("object", "disk"):
