@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
-from streamlog.errors import Invalid, StreamlogError
+from streamlog.errors import DeadlinePassed, Invalid, StreamlogError
 from streamlog.model.located import OffsetWindow
 from streamlog.server.calls import Calls, Context, Handlers, Unary, deserializer
 from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
@@ -19,13 +21,15 @@ from streamlog.server.services.admin import (
     ResourceKind,
 )
 from streamlog.server.services.kv import checked_limit
-from streamlog.server.services.locating import LocateService
+from streamlog.server.services.locating import LocatedPart, LocateService
 from streamlog.server.services.objects import ObjectService, ObjectSummary
 from streamlog.v1 import admin_pb2
 from streamlog.v1support.errors import to_proto
 
 SERVICE = "streamlog.v1.AdminService"
 TOPICS_PER_REQUEST_MAX = 1000
+UNREAD_S = 60
+"""A part of an answer that a client takes nothing of for so long ends the call."""
 
 _METHODS = (
     "CreateTopics",
@@ -297,33 +301,49 @@ class GrpcAdmin:
             OffsetWindow(one.topic, one.partition, one.start_offset, one.end_offset)
             for one in request.windows
         ]
-        async for part in self._locating.locate(known, windows):
-            out = admin_pb2.LocateRecordsResponse(revision=part.revision)
-            for run in part.runs:
-                out.runs.add(
-                    window=run.window,
-                    stream_id=run.stream_id,
-                    start_offset=run.start,
-                    shift=run.shift,
-                    end_offsets=run.ends,
-                    object_ids=run.objects,
-                    size_bytes=run.size_bytes,
+        async with aclosing(self._locating.locate(known, windows)) as parts:
+            async for part in parts:
+                await _write(context, _part_to_proto(part))
+
+
+async def _write(context: Context, answer: admin_pb2.LocateRecordsResponse) -> None:
+    """Errors: DeadlinePassed, where the client takes nothing: others wait for its turn."""
+    try:
+        async with asyncio.timeout(UNREAD_S):
+            await context.write(answer)
+    except TimeoutError as error:
+        raise DeadlinePassed(
+            f"the client took nothing of the answer for {UNREAD_S} s; ask again, and read on"
+        ) from error
+
+
+def _part_to_proto(part: LocatedPart) -> admin_pb2.LocateRecordsResponse:
+    out = admin_pb2.LocateRecordsResponse(revision=part.revision)
+    for run in part.runs:
+        out.runs.add(
+            window=run.window,
+            stream_id=run.stream_id,
+            start_offset=run.start,
+            shift=run.shift,
+            end_offsets=run.ends,
+            object_ids=run.objects,
+            size_bytes=run.size_bytes,
+        )
+    if part.objects is not None:
+        out.object_ids.extend(part.objects.ids)
+        out.index_positions.extend(part.objects.index_positions)
+        out.index_lengths.extend(part.objects.index_lengths)
+        out.index_crcs.extend(part.objects.index_crcs)
+        for object_id, places in part.objects.placements.items():
+            for stream_id, base, epoch, leader_epoch in places:
+                out.attached.add(
+                    object_id=object_id,
+                    stream_id=stream_id,
+                    base=base,
+                    epoch=epoch,
+                    leader_epoch=leader_epoch,
                 )
-            if part.objects is not None:
-                out.object_ids.extend(part.objects.ids)
-                out.index_positions.extend(part.objects.index_positions)
-                out.index_lengths.extend(part.objects.index_lengths)
-                out.index_crcs.extend(part.objects.index_crcs)
-                for object_id, places in part.objects.placements.items():
-                    for stream_id, base, epoch, leader_epoch in places:
-                        out.attached.add(
-                            object_id=object_id,
-                            stream_id=stream_id,
-                            base=base,
-                            epoch=epoch,
-                            leader_epoch=leader_epoch,
-                        )
-            await context.write(out)
+    return out
 
 
 def _check_count(count: int) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
-from streamlog.errors import Invalid
+from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.segment import SharedLogSegment
 from streamlog.log.slices import slices
@@ -21,8 +24,11 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.ports import Logs
+from streamlog.settings.limits import LimitsConfig
 
 WINDOWS_MAX = 100_000
+WAITING_PER_TURN_MAX = 16
+RETRY_AFTER_MS = 1000
 
 
 class LocatableMetadata(Places, Protocol):
@@ -35,6 +41,7 @@ class ObjectPins(Protocol):
     """As `metadata.pins.Pins`."""
 
     async def put(self, owner: str, ttl_ms: int) -> int: ...
+    async def count(self, most: int) -> int: ...
     async def renew(self, pin_id: int) -> None: ...
     async def remove(self, pin_id: int) -> None: ...
 
@@ -48,19 +55,38 @@ class LocatedPart:
 
 class LocateService:
     def __init__(
-        self, logs: Logs, metadata: LocatableMetadata, pins: ObjectPins, *, authorize: Authorize
+        self,
+        logs: Logs,
+        metadata: LocatableMetadata,
+        pins: ObjectPins,
+        *,
+        authorize: Authorize,
+        limits: LimitsConfig,
     ) -> None:
         self._logs = logs
         self._metadata = metadata
         self._pins = pins
         self._authorize = authorize
+        self._limits = limits
+        self._turns = asyncio.Semaphore(limits.locates_max)
+        self._waiting = 0
 
     async def pin(
         self, context: RequestContext, pin_id: int | None, owner: str, ttl_ms: int
     ) -> int:
-        """A new pin's id, or the renewed one's. Errors: Invalid, NotFound (it has ended)."""
+        """A new pin's id, or the renewed one's.
+
+        Errors: Invalid, NotFound (it has ended), QuotaExceeded.
+        """
         self._authorize(context, Operation.READ, CLUSTER)
         if pin_id is None:
+            most = self._limits.pins_max
+            if await self._pins.count(most) >= most:
+                raise QuotaExceeded(
+                    f"{most} reads hold pins, which is limits.pins_max: let reads end, give batch "
+                    "reads a smaller pinTtlMs, for their pins last that long, or raise the setting",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
             return await self._pins.put(owner, ttl_ms)
         await self._pins.renew(pin_id)
         return pin_id
@@ -71,15 +97,42 @@ class LocateService:
 
     async def locate(
         self, context: RequestContext, windows: Sequence[OffsetWindow]
-    ) -> AsyncIterator[LocatedPart]:
-        """Ranges in the order of windows, then objects.
+    ) -> AsyncGenerator[LocatedPart, None]:
+        """Ranges in the order of windows, then objects. Close it: it holds a turn.
 
-        Errors: UnknownTopicOrPartition, NotLeader, Unauthorized, Invalid; those of Locating.
+        Errors: UnknownTopicOrPartition, NotLeader, Unauthorized, Invalid, QuotaExceeded; those of
+        Locating.
         """
         if len(windows) > WINDOWS_MAX:
             raise Invalid(f"{len(windows)} windows in a request; at most {WINDOWS_MAX} are allowed")
         for topic in {window.topic for window in windows}:
             self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, topic))
+        _check_apart(windows)
+        async with self._turn():
+            async for part in self._located(windows):
+                yield part
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Errors: QuotaExceeded."""
+        most = WAITING_PER_TURN_MAX * self._limits.locates_max
+        if self._waiting >= most:
+            raise QuotaExceeded(
+                f"{most} requests for the places of records wait for their turn, and "
+                f"{self._limits.locates_max} have it, which is limits.locates_max: try again later",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _located(self, windows: Sequence[OffsetWindow]) -> AsyncIterator[LocatedPart]:
         # The pin was put before this call: what the fold shows from here on is kept.
         revision = await self._metadata.catch_up()
         sections: list[Section] = []
@@ -97,3 +150,15 @@ class LocateService:
             yield LocatedPart(revision, runs)
         async for objects in locating.objects():
             yield LocatedPart(revision, objects=objects)
+
+
+def _check_apart(windows: Sequence[OffsetWindow]) -> None:
+    """So that an answer is not longer than what there is. Errors: Invalid."""
+    ordered = sorted(windows, key=lambda one: (one.topic, one.partition, one.start))
+    for one, following in pairwise(ordered):
+        is_same = (one.topic, one.partition) == (following.topic, following.partition)
+        if is_same and following.start < one.end:
+            raise Invalid(
+                f"windows of {one.topic}-{one.partition} overlap at offset {following.start}: ask "
+                "for each offset once"
+            )

@@ -14,6 +14,9 @@ from streamlog.errors import StreamlogError
 from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
 from streamlog.v1 import admin_pb2
 
+ANSWER_TIMEOUT_S = 600
+"""For all of one answer, its wait for a turn among others included."""
+
 
 def pin_objects(pin_id: int | None, owner: str, ttl_ms: int) -> Call:
     """Result: the pin's id. None: a new pin. Repeated, a lost answer leaves a pin that ends."""
@@ -68,7 +71,7 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
     objects = ObjectTable()
     revision = 0
     try:
-        for answer in call(request, metadata=caller.metadata):
+        for answer in call(request, timeout=ANSWER_TIMEOUT_S, metadata=caller.metadata):
             revision = answer.revision
             runs += [_run(one) for one in answer.runs]
             objects.ids.extend(answer.object_ids)

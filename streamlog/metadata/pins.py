@@ -7,7 +7,7 @@ what died before may have been deleted before the collector saw the pin.
 from __future__ import annotations
 
 from streamlog.errors import Invalid, NotFound
-from streamlog.kvstore.interface import KVStore, Put
+from streamlog.kvstore.interface import KVStore, Put, prefix_end
 from streamlog.metadata.keys import pin
 
 TTL_MS_MIN, TTL_MS_MAX = 1_000, 3_600_000
@@ -29,6 +29,12 @@ class Pins:
         value = pin.encode(pin.Pin(revision, owner[:OWNER_CHARACTERS_MAX]))
         await self._kv.txn((), (Put(self._key(lease_id), value, lease_id),))
         return lease_id
+
+    async def count(self, most: int) -> int:
+        """How many there are, told up to `most`. Errors: MetadataUnavailable."""
+        start = pin.prefix_of_pins(self._prefix)
+        found = await self._kv.range(start, prefix_end(start), limit=most)
+        return len(found.kvs)
 
     async def renew(self, pin_id: int) -> None:
         """Errors: NotFound (it has ended, and so has its protection), MetadataUnavailable."""

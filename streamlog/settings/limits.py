@@ -69,6 +69,23 @@ class LimitsConfig:
     partitions_per_request_max: int = setting(
         10_000, "Partitions named in one request.", minimum=1, maximum=1_000_000
     )
+    pins_max: int = setting(
+        10_000,
+        "Pins that readers who go to the store themselves hold at once, through all nodes together "
+        "and about; the next one is refused until some end. A batch read on Spark leaves its pin "
+        "behind for pinTtlMs. Cost: about 200 bytes of metadata each, read whenever the collector "
+        "looks and a pin is put; and what is pinned is not deleted.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    locates_max: int = setting(
+        4,
+        "Requests for the places of records, plans of reads on Spark, that are answered at once; "
+        "16 times as many wait for their turn. Each takes some seconds of a core for a million "
+        "objects; more of them leave less to produce and fetch.",
+        minimum=1,
+        maximum=1000,
+    )
     kv_value_bytes_max: int = setting(
         512 * 1024, "Size of one value put through KVService.", minimum=1, maximum=1_400_000
     )

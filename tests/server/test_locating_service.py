@@ -1,0 +1,120 @@
+"""Bounds on what readers that go to the store themselves may ask of a node."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamlog.errors import Invalid, QuotaExceeded
+from streamlog.model.located import OffsetWindow
+from streamlog.server.context import RequestContext, allow_all
+from streamlog.server.services.locating import WAITING_PER_TURN_MAX, LocateService
+from streamlog.settings.limits import LimitsConfig
+
+CONTEXT = RequestContext()
+
+
+class Held:
+    """Metadata whose answers wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.asked = 0
+
+    async def catch_up(self) -> int:
+        self.asked += 1
+        await self.go_on.wait()
+        return 7
+
+
+class EmptyLogs:
+    async def log(self, _: object) -> Any:
+        return SimpleNamespace(segments=[])
+
+
+class CountedPins:
+    def __init__(self) -> None:
+        self.held = 0
+
+    async def put(self, owner: str, ttl_ms: int) -> int:
+        self.held += 1
+        return self.held
+
+    async def count(self, most: int) -> int:
+        return min(self.held, most)
+
+    async def renew(self, pin_id: int) -> None: ...
+
+    async def remove(self, pin_id: int) -> None:
+        self.held -= 1
+
+
+def _service(metadata: Held, **limits: int) -> LocateService:
+    return LocateService(
+        EmptyLogs(),  # type: ignore[arg-type]
+        metadata,  # type: ignore[arg-type]
+        CountedPins(),
+        authorize=allow_all,
+        limits=LimitsConfig(**limits),
+    )
+
+
+async def _located(service: LocateService, *windows: OffsetWindow) -> int:
+    async with aclosing(service.locate(CONTEXT, windows)) as parts:
+        return len([part async for part in parts])
+
+
+def test_answers_have_turns_and_those_that_wait_are_bounded() -> None:
+    async def main() -> None:
+        metadata = Held()
+        service = _service(metadata, locates_max=2)
+        window = OffsetWindow("t", 0, 0, 5)
+        count = 2 + 2 * WAITING_PER_TURN_MAX
+        calls = [asyncio.create_task(_located(service, window)) for _ in range(count)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert metadata.asked == 2
+        with pytest.raises(QuotaExceeded, match=r"limits\.locates_max") as refused:
+            await _located(service, window)
+        assert refused.value.retry_after_ms > 0
+        # Who goes away makes room, whether it waits or has its turn.
+        for left in (calls.pop(), calls.pop(0)):
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+        calls.append(asyncio.create_task(_located(service, window)))
+        metadata.go_on.set()
+        assert await asyncio.gather(*calls) == [1] * len(calls)
+        assert metadata.asked == len(calls) + 1
+
+    asyncio.run(main())
+
+
+def test_an_offset_is_asked_for_once() -> None:
+    async def main() -> None:
+        metadata = Held()
+        metadata.go_on.set()
+        service = _service(metadata)
+        apart = [OffsetWindow("t", 0, 5, 9), OffsetWindow("t", 0, 0, 5), OffsetWindow("t", 1, 0, 9)]
+        assert await _located(service, *apart) == 1
+        for again in (OffsetWindow("t", 0, 8, 10), OffsetWindow("t", 1, 0, 9)):
+            with pytest.raises(Invalid, match=f"t-{again.partition} overlap"):
+                await _located(service, *apart, again)
+
+    asyncio.run(main())
+
+
+def test_pins_are_bounded_and_those_that_are_held_go_on() -> None:
+    async def main() -> None:
+        service = _service(Held(), pins_max=2)
+        pins = [await service.pin(CONTEXT, None, "reader", 5000) for _ in range(2)]
+        with pytest.raises(QuotaExceeded, match=r"limits\.pins_max.*pinTtlMs"):
+            await service.pin(CONTEXT, None, "reader", 5000)
+        assert await service.pin(CONTEXT, pins[0], "", 0) == pins[0]
+        await service.unpin(CONTEXT, pins[0])
+        assert await service.pin(CONTEXT, None, "reader", 5000)
+
+    asyncio.run(main())
