@@ -277,9 +277,9 @@ class EngineStaging:
             raise Invalid(
                 f"{len(object_ids)} staged objects have {rows} rows, pairs of object and "
                 f"partition; a commit takes {bound} (engine.staging.commit_rows_max). Nothing was "
-                "committed. Have fewer partitions in an object: gather more in a task before it is "
-                "staged (Spark: the option bufferBytes), bring the rows of a partition into few "
-                "tasks (Spark: repartition by the key), write in several commits, or raise the "
+                "committed. Gather more in a task before it stages (Spark: the option "
+                "bufferBytes), bring the rows of a partition into few tasks (Spark: "
+                "streamlog.spark.functions.partition_of), write in several commits, or raise the "
                 "bound",
                 rows=rows,
             )

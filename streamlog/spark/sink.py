@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -57,7 +57,7 @@ class Sink:
                 clock=SystemClock(),
                 start=random.random(),
             )
-            return StagedMessage(tuple(staging.write(batches)))
+            return StagedMessage(named_once(staging.write(batches)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: as of commit_epoch."""
@@ -76,6 +76,18 @@ class Sink:
             timeout_ms=self.options.timeout_ms,
             client_id=CLIENT_ID,
         )
+
+
+def named_once(objects: Iterable[StagedObject]) -> tuple[StagedObject, ...]:
+    """Each partition is told of by the first object alone that has some of it: a commit needs no
+    more, and the driver holds the messages of all tasks."""
+    seen: set[tuple[str, int]] = set()
+    found: list[StagedObject] = []
+    for one in objects:
+        new = tuple(part for part in one.parts if (part.topic, part.partition) not in seen)
+        seen.update((part.topic, part.partition) for part in new)
+        found.append(replace(one, parts=new))
+    return tuple(found)
 
 
 def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObject]:

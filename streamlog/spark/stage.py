@@ -1,7 +1,10 @@
 """A writing task: rows in, staged objects out, in bounded memory.
 
-1. Rows are gathered to about CHUNK_BYTES, placed, and encoded per topic-partition.
-2. Encoded batches are gathered to about OBJECT_BYTES and staged as one object.
+1. Rows are gathered to a chunk, placed, and encoded per topic-partition. A chunk has about a batch
+   for each partition that the one before met.
+2. Encoded batches are gathered until a partition has PART_BYTES on average, or `bufferBytes` in
+   all; then they are staged partition after partition, in objects of STAGED_BYTES_MAX at most. So
+   an object has few partitions, and a commit few pairs of the two.
 3. What an attempt staged before it failed is dropped by it; what a killed one leaves expires.
 
 Nothing is visible before the driver's commit, whatever becomes of a task or its twins.
@@ -28,8 +31,13 @@ from streamlog.spark.write_options import WriteOptions
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
+"""Of rows, at least; of a chunk that meets many partitions, up to a quarter of `bufferBytes`."""
 OBJECT_BYTES = 7 << 20
-"""With the chunk that reaches it, it is less than what the client cuts in two."""
+"""What is gathered at least before it is staged."""
+PART_BYTES = 1 << 20
+"""Of a partition in an object, on average, with which gathering ends."""
+STAGED_BYTES_MAX = 15 << 20
+"""Of one call, less than what the client cuts in two; but for a partition that alone has more."""
 
 
 class Target(Protocol):
@@ -71,14 +79,19 @@ class StagingTask:
         start: float,
         chunk_bytes: int = CHUNK_BYTES,
         object_bytes: int = OBJECT_BYTES,
+        part_bytes: int = PART_BYTES,
+        staged_bytes_max: int = STAGED_BYTES_MAX,
     ) -> None:
         """`attempt`: unlike that of every other attempt. `start`: as of Partitioner."""
         self._target = target
         self._options = options
         self._attempt = attempt
         self._clock = clock
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = self._chunk_bytes_min = chunk_bytes
+        self._chunk_bytes_max = max(chunk_bytes, options.buffer_bytes // 4)
         self._object_bytes = object_bytes
+        self._part_bytes = part_bytes
+        self._staged_bytes_max = staged_bytes_max
         self._counts = _Remembered(target.partition_count)
         self._limits = _Remembered(target.batch_bytes_max)
         self._partitioner = Partitioner(self._counts, self._batch_bytes, start)
@@ -91,20 +104,24 @@ class StagingTask:
         """
         gathered = _Gathered()
         try:
-            for chunk in chunks(batches, self._options.topic, self._chunk_bytes):
+            for chunk in chunks(batches, self._options.topic, lambda: self._chunk_bytes):
                 self._encode(chunk, gathered)
-                if gathered.size_bytes >= self._object_bytes:
+                if self._is_enough(gathered):
                     self._stage(gathered)
-                    gathered = _Gathered()
             self._stage(gathered)
         except BaseException:
             self._drop()
             raise
         return self._staged
 
+    def _is_enough(self, gathered: _Gathered) -> bool:
+        decent = max(self._object_bytes, len(gathered.parts) * self._part_bytes)
+        return gathered.size_bytes >= min(decent, self._options.buffer_bytes)
+
     def _encode(self, chunk: pa.RecordBatch, gathered: _Gathered) -> None:
         columns = columns_of(chunk, self._options.topic)
         now_ms = self._clock.now_ms()
+        full_bytes = 0
         for topic, partition, rows in self._partitioner.place(columns):
             encoded = encode_batches(
                 columns.count,
@@ -118,20 +135,31 @@ class StagingTask:
             )
             for one in encoded:
                 gathered.add((topic, partition), one.data)
+            full_bytes += self._batch_bytes(topic)
+        self._chunk_bytes = min(max(full_bytes, self._chunk_bytes_min), self._chunk_bytes_max)
 
     def _batch_bytes(self, topic: str) -> int:
         return min(self._options.batch_bytes, self._limits(topic))
 
     def _stage(self, gathered: _Gathered) -> None:
-        if not gathered.parts:
-            return
-        joined: dict[tuple[str, int], Buffer] = {
-            at: b"".join(parts) for at, parts in gathered.parts.items()
-        }
-        gathered.parts.clear()
+        """All of it; it is empty on return."""
+        joined: dict[tuple[str, int], Buffer] = {}
+        size = 0
+        for at in sorted(gathered.parts):
+            data = b"".join(gathered.parts.pop(at))
+            if joined and size + len(data) > self._staged_bytes_max:
+                self._store(joined)
+                joined, size = {}, 0
+            joined[at] = data
+            size += len(data)
+        gathered.size_bytes = 0
+        if joined:
+            self._store(joined)
+
+    def _store(self, batches: dict[tuple[str, int], Buffer]) -> None:
         attempt = f"{self._attempt}.{self._calls}"
         self._calls += 1
-        self._staged += self._target.stage(attempt, joined, expires_ms=self._options.staged_ttl_ms)
+        self._staged += self._target.stage(attempt, batches, expires_ms=self._options.staged_ttl_ms)
 
     def _drop(self) -> None:
         if self._staged:
@@ -156,16 +184,17 @@ class _Remembered:
 
 
 def chunks(
-    batches: Iterable[pa.RecordBatch], topic: str | None, chunk_bytes: int
+    batches: Iterable[pa.RecordBatch], topic: str | None, chunk_bytes: Callable[[], int]
 ) -> Iterator[pa.RecordBatch]:
     """The columns that are written, about `chunk_bytes` at a time or one row that is larger."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        for piece in _pieces(batch.select(wanted_names(batch.schema, topic)), chunk_bytes):
-            if held and size + piece.nbytes > chunk_bytes:
-                yield _joined(held)
-                held, size = [], 0
+        for piece in _pieces(batch.select(wanted_names(batch.schema, topic)), chunk_bytes()):
+            if held and size + piece.nbytes > chunk_bytes():
+                joined, held, size = _joined(held), [], 0
+                yield joined
+                del joined
             held.append(piece)
             size += piece.nbytes
     if held:

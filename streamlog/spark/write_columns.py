@@ -105,8 +105,8 @@ def columns_of(batch: pa.RecordBatch, topic: str | None) -> WriteColumns:
     topics, codes = ([topic], None) if topic is not None else _topics(found["topic"])
     return WriteColumns(
         count=batch.num_rows,
-        values=_binary(found["value"]),
-        keys=_binary(found["key"]) if "key" in found else None,
+        values=binary_column(found["value"]),
+        keys=binary_column(found["key"]) if "key" in found else None,
         headers=_headers(found["headers"]) if "headers" in found else None,
         topics=topics,
         topic_codes=codes,
@@ -145,7 +145,7 @@ def _partitions(column: pa.Array) -> np.ndarray:
     return found
 
 
-def _binary(column: pa.Array) -> BinaryColumn:
+def binary_column(column: pa.Array) -> BinaryColumn:
     """Of a string or binary array, sliced or not."""
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         column = column.cast(pa.large_binary()).cast(pa.binary())
@@ -174,4 +174,4 @@ def _headers(column: pa.Array) -> HeadersColumn:
     keys, values = column.flatten().flatten()
     if keys.null_count:
         raise InvalidRecord("column headers has a header whose key is null")
-    return HeadersColumn(offsets.tobytes(), _binary(keys), _binary(values))
+    return HeadersColumn(offsets.tobytes(), binary_column(keys), binary_column(values))

@@ -13,6 +13,8 @@ from streamlog.spark.options import OptionValues
 
 BATCH_BYTES_DEFAULT = 64 << 10
 BATCH_BYTES_MIN = 512
+BUFFER_BYTES_DEFAULT = 64 << 20
+BUFFER_BYTES_MIN = 1 << 20
 TIMEOUT_MS_DEFAULT = 120_000
 WRITER_ID_BYTES_MAX = 200
 STAGED_TTL_MS_MAX = 365 * 24 * 3600 * 1000
@@ -23,6 +25,7 @@ WRITE_OPTIONS = {
     "topic": "the topic of all rows; without it, the column topic",
     "compression": "none, gzip, snappy, lz4 or zstd",
     "batchBytes": "bytes of a record batch at most, before compression",
+    "bufferBytes": "what a task gathers, encoded, before it stores it",
     "writerId": "who writes; the same for all runs that together must write once",
     "writerEpoch": "of a batch write with writerId: which of its writes this is, rising",
     "timeoutMs": "how long a call to a node that is not there is repeated",
@@ -40,6 +43,7 @@ class WriteOptions:
     topic: str | None = None
     compression: Compression = Compression.NONE
     batch_bytes: int = BATCH_BYTES_DEFAULT
+    buffer_bytes: int = BUFFER_BYTES_DEFAULT
     writer_id: str | None = None
     """None: one for each batch write, the query's for a stream."""
     writer_epoch: int = 0
@@ -75,6 +79,8 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         topic=options.text("topic"),
         compression=COMPRESSIONS[compression],
         batch_bytes=options.number("batchBytes", BATCH_BYTES_MIN, 1 << 30) or BATCH_BYTES_DEFAULT,
+        buffer_bytes=options.number("bufferBytes", BUFFER_BYTES_MIN, 1 << 30)
+        or BUFFER_BYTES_DEFAULT,
         writer_id=writer_id,
         writer_epoch=options.number("writerEpoch", 0) or 0,
         timeout_ms=options.number("timeoutMs", 1) or TIMEOUT_MS_DEFAULT,

@@ -20,6 +20,7 @@ import pytest
 from streamlog.client import Admin
 from streamlog.client.partitioner import partition_for_key
 from streamlog.client.staging import StagedWriter, WriterStatus
+from streamlog.spark.functions import partition_of
 from tests.spark.conftest import ROOT
 from tests.spark.reading import consumed, produce
 from tests.support.node import NodeProcess
@@ -99,6 +100,24 @@ def test_a_batch_write_is_what_a_consumer_gets(
             number % 2 if number % 4 == 0 else partition_for_key(b"%d" % (number % 50), 3)
         )
         assert headers == ((("h", b"x"),) if number % 4 == 1 else ())
+
+
+def test_rows_that_are_brought_together_by_their_partition_lie_in_few_objects(
+    spark: Any, node: NodeProcess, new_topic: NewTopic
+) -> None:
+    topic = new_topic(8)
+    rows = spark.range(0, 800, 1, 4).selectExpr(
+        "if(id % 10 = 0, null, cast(id as string)) key", "cast(id as string) value"
+    )
+    placed = rows.withColumn("partition", partition_of("key", 8))
+    with_key = {
+        row.value: row.partition for row in placed.where("key is not null").toLocalIterator()
+    }
+    assert with_key == {str(n): partition_for_key(b"%d" % n, 8) for n in range(800) if n % 10}
+    _write(placed.repartition(4, "partition"), node.server, topic=topic)
+    found = consumed(node.server, topic, 8)
+    assert Counter(int(row[5]) for row in found) == Counter(range(800))
+    assert all(row[1] == with_key[row[5].decode()] for row in found if row[4] is not None)
 
 
 def test_what_cannot_be_written_is_named_and_leaves_nothing(

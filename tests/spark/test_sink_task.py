@@ -22,11 +22,12 @@ from streamlog.errors import (
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
+from streamlog.spark.sink import named_once
 from streamlog.spark.stage import StagingTask, chunks
 from streamlog.spark.write_columns import check_columns
 from streamlog.spark.write_options import WriteOptions
 
-COUNTS = {"t": 4, "u": 3, "one": 1}
+COUNTS = {"t": 4, "u": 3, "one": 1, "wide": 200}
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 OPTIONS = WriteOptions(server="h:1")
 
@@ -83,6 +84,8 @@ def _write(
     start: float = 0.0,
     **sizes: int,
 ) -> list[StagedObject]:
+    if sizes:
+        sizes.setdefault("part_bytes", 1)
     task = StagingTask(target, options, "0-x", clock=SystemClock(), start=start, **sizes)
     return task.write(batches)
 
@@ -214,7 +217,8 @@ def test_much_is_staged_in_pieces_and_other_columns_are_left_out() -> None:
         yield _batch(value=pa.array([], pa.binary()), other=pa.array([], pa.list_(pa.string())))
 
     target = FakeTarget()
-    staged = _write(target, batches(), _of_topic("one"), chunk_bytes=8000, object_bytes=50_000)
+    options = _of_topic("one", batch_bytes=8000)
+    staged = _write(target, batches(), options, chunk_bytes=8000, object_bytes=50_000)
     assert len(staged) == len(target.calls) == 8
     assert len(set(target.attempts)) == 8
     assert max(sum(map(len, call.values())) for call in target.calls) < 60_000
@@ -223,9 +227,63 @@ def test_much_is_staged_in_pieces_and_other_columns_are_left_out() -> None:
     ]
 
 
+def test_an_object_has_few_of_many_partitions() -> None:
+    """Else a commit, which takes so many pairs of object and partition, were a small one."""
+    rows = 20_000
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for low in range(0, rows, 500):
+            numbers = range(low, low + 500)
+            yield _batch(
+                key=pa.array([b"%d" % (n % 1000) for n in numbers]),
+                value=pa.array([b"%06d" % n + b"x" * 94 for n in numbers]),
+            )
+
+    def written(buffer_bytes: int) -> FakeTarget:
+        target = FakeTarget()
+        options = _of_topic("wide", buffer_bytes=buffer_bytes, batch_bytes=2000)
+        _write(
+            target,
+            batches(),
+            options,
+            chunk_bytes=50_000,
+            object_bytes=50_000,
+            part_bytes=10_000,
+            staged_bytes_max=100_000,
+        )
+        return target
+
+    target = written(buffer_bytes=800_000)
+    pairs = sum(map(len, target.calls))
+    size = sum(len(data) for call in target.calls for data in call.values())
+    gatherings = -(-size // 800_000)
+    assert 200 < pairs <= 200 * gatherings
+    assert max(sum(map(len, call.values())) for call in target.calls) <= 100_000
+    # A chunk has a batch of each partition: as full as a quarter of the buffer allows.
+    sizes = [len(one.view) for call in target.calls for data in call.values() for one in scan(data)]
+    assert sum(sizes) / len(sizes) > 700
+    numbers = [int(v[:6]) for rs in target.records().values() for _, v, _ in rs]
+    assert sorted(numbers) == list(range(rows))
+    for (_, partition), records in target.records().items():
+        own = [int(value[:6]) for _, value, _ in records]
+        assert own == sorted(own)
+        assert {partition_for_key(key, 200) for key, _, _ in records} == {partition}
+    assert sum(map(len, written(buffer_bytes=100_000).calls)) > 4 * pairs
+
+
+def test_a_partition_that_has_much_is_not_waited_for_the_others() -> None:
+    """With few partitions a task holds no more than an object."""
+    batches = [_batch(value=pa.array([b"x" * 1000] * 50)) for _ in range(8)]
+    target = FakeTarget()
+    options = _of_topic("t", batch_bytes=10_000, buffer_bytes=10 << 20)
+    _write(target, batches, options, chunk_bytes=50_000, object_bytes=50_000, part_bytes=20_000)
+    assert len(target.calls) == 4
+    assert max(sum(map(len, call.values())) for call in target.calls) < 160_000
+
+
 def test_a_large_batch_is_cut_and_a_large_row_comes_alone() -> None:
     batch = _batch(value=pa.array([b"x" * 10] * 1000 + [b"y" * 5000] + [b"z"] * 3))
-    sizes = [(one.num_rows, one.nbytes) for one in chunks([batch], "t", 1000)]
+    sizes = [(one.num_rows, one.nbytes) for one in chunks([batch], "t", lambda: 1000)]
     assert sum(rows for rows, _ in sizes) == 1004
     assert [rows for rows, size in sizes if size > 1000] == [1]
 
@@ -233,9 +291,10 @@ def test_a_large_batch_is_cut_and_a_large_row_comes_alone() -> None:
 def test_what_a_failed_attempt_staged_is_dropped_and_its_own_error_is_told() -> None:
     batches = [_batch(value=pa.array([b"x" * 600] * 10)) for _ in range(5)]
     sizes = {"chunk_bytes": 6000, "object_bytes": 6000}
+    options = _of_topic("one", batch_bytes=6000)
     target = FakeTarget(fails_at=2)
     with pytest.raises(Unavailable, match="no node"):
-        _write(target, batches, _of_topic("one"), **sizes)
+        _write(target, batches, options, **sizes)
     assert [one.object_id for one in target.dropped] == [1, 2]
 
     def killed() -> Iterator[pa.RecordBatch]:
@@ -244,8 +303,19 @@ def test_what_a_failed_attempt_staged_is_dropped_and_its_own_error_is_told() -> 
 
     target = FakeTarget()
     with pytest.raises(KeyboardInterrupt):
-        _write(target, killed(), _of_topic("one"), **sizes)
+        _write(target, killed(), options, **sizes)
     assert len(target.dropped) == len(target.calls) == 1
+
+
+def test_a_message_to_the_driver_names_a_partition_once() -> None:
+    def of(object_id: int, *partitions: tuple[str, int]) -> StagedObject:
+        parts = tuple(StagedPart(*one, 1, 10) for one in partitions)
+        return StagedObject("w", "a", object_id, 0, parts)
+
+    objects = [of(1, ("t", 0), ("t", 1)), of(2, ("t", 1), ("u", 1)), of(3, ("t", 0))]
+    found = named_once(objects)
+    assert [one.object_id for one in found] == [1, 2, 3]
+    assert [[p[:2] for p in one.parts] for one in found] == [[("t", 0), ("t", 1)], [("u", 1)], []]
 
 
 def test_nothing_is_staged_where_there_are_no_rows() -> None:

@@ -27,6 +27,7 @@ def test_defaults_and_names_in_any_case() -> None:
             "Topic": "logs",
             "COMPRESSION": "ZSTD",
             "batchbytes": "1000",
+            "bufferbytes": "2000000",
             "writerId": "nightly",
             "writerepoch": "7",
             "timeoutMs": "5",
@@ -41,6 +42,7 @@ def test_defaults_and_names_in_any_case() -> None:
         Compression.ZSTD,
         1000,
     )
+    assert options.buffer_bytes == 2_000_000
     assert (options.writer_id, options.writer_epoch) == ("nightly", 7)
     assert (options.timeout_ms, options.staged_ttl_ms) == (5, 60_000)
 
@@ -58,6 +60,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"compression": "brotli"}, "compression"),
         ({"batchBytes": "0"}, "batchBytes"),
         ({"batchBytes": "many"}, "batchBytes"),
+        ({"bufferBytes": "1000"}, "bufferBytes"),
         ({"writerId": "x" * 201}, "writerId"),
         ({"writerEpoch": "1"}, "writerEpoch"),
         ({"stagedTtlMs": str(1 << 62)}, "stagedTtlMs"),
