@@ -286,7 +286,7 @@ class Engine:
         """A checkpoint tells where staged objects were attached: they do not say it.
 
         Before appends go on behind them, or a recovery from the bucket alone would take these for
-        never acknowledged. With wal=disk nothing of the kind is promised. Waits for the store;
+        never acknowledged. With wal=disk `save_attaches_late` follows. Waits for the store;
         errors: TenureFenced, Closed.
         """
         if self.group_commit is not None or not self.metadata.has_unsaved_attach:
@@ -305,6 +305,16 @@ class Engine:
             else:
                 return
 
+    async def save_attaches_late(self) -> None:
+        """As `save_attaches`, with wal=disk: what comes behind an attach may be in the bucket
+        before it. With the store away the next call tries again."""
+        if self.group_commit is None or not self.metadata.has_unsaved_attach:
+            return
+        try:
+            await self.metadata.checkpoint()
+        except (Unavailable, OutcomeUnknown, Fenced) as error:
+            log.warning("a commit is not in a checkpoint yet", extra={"reason": str(error)})
+
     async def wait_stopped(self) -> StreamlogError:
         """Returns when the engine has failed, with the reason."""
         await self._failed.wait()
@@ -321,6 +331,7 @@ class Engine:
                 async with asyncio.timeout(drain_s):
                     await self.drain()
                     await self._all_settled()
+                    await self.save_attaches_late()
             except TimeoutError:
                 log.warning(
                     "closed before everything was in the store",

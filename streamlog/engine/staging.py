@@ -4,7 +4,8 @@
 2. Attaching: the streams' gates close, so that appends wait before they are sequenced. What was
    sequenced is committed; then one record attaches everything at the streams' ends; the gates open.
    With wal=disk an append behind the attached offsets would else be acknowledged out of a WAL that
-   is replayed without them. With wal=object a checkpoint follows before the gates open.
+   is replayed without them. A checkpoint follows: with wal=object before the gates open, with
+   wal=disk soon (`save_interval_ms`).
 3. What expired is dropped, and so are writers that were silent for long, by any node.
 """
 
@@ -97,14 +98,21 @@ class EngineStaging:
         self._slots = asyncio.Semaphore(config.stages_in_flight_max)
         self._under_way: KeyTurns[tuple[str, str]] = KeyTurns()
         self._attaching: KeyTurns[str] = KeyTurns()
+        self._is_unsaved = True
+        """With wal=disk: something was attached here, and a checkpoint may not have it. At the
+        start, by the tenure before."""
         self._metrics = StagingMetrics(engine.parts.registry)
         self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
 
     def start(self) -> None:
-        """Begins to look for what has expired."""
+        """Begins to look for what has expired, and with wal=disk for what no checkpoint has."""
         self._engine.background.every(
             lambda: self._config.sweep_interval_ms / 1000, self.sweep, name="staging"
         )
+        if self._engine.group_commit is not None:
+            self._engine.background.every(
+                lambda: self._config.save_interval_ms / 1000, self._save_late, name="save_attaches"
+            )
 
     # staging
 
@@ -328,7 +336,15 @@ class EngineStaging:
                 for core in cores:
                     sequencer.open_gate(core)
                 self._metrics.attach_seconds.observe(self._clock.monotonic() - began)
+            self._is_unsaved = True
             return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
+
+    async def _save_late(self) -> None:
+        """What was attached here; another node saves its own."""
+        if self._is_unsaved:
+            self._is_unsaved = False
+            await self._engine.save_attaches_late()
+            self._is_unsaved = self._is_unsaved or self._metadata.has_unsaved_attach
 
     async def _saved(self, writer_id: str, epoch: int) -> None:
         """Errors: OutcomeUnknown."""

@@ -28,6 +28,14 @@ class StagingConfig:
     sweep_interval_ms: int = setting(
         60_000, "How often expired objects and writers are looked for.", minimum=10
     )
+    save_interval_ms: int = setting(
+        1_000,
+        "wal=disk: how often a checkpoint is written for commits that none has, so that the bucket "
+        "alone suffices for them. Longer: fewer requests to the store under many commits (two or "
+        "three PUTs each time); a lost disk takes the commits of that time with it, and what was "
+        "appended behind them.",
+        minimum=10,
+    )
     object_bytes_max: int = setting(
         64 * MIB, "Largest staged object, one call's batches. Larger: more memory.", minimum=1024
     )

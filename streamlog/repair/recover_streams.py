@@ -91,6 +91,8 @@ class StreamRecovery:
         self._progress = progress
         self._footers = _Footers()
         self._known: dict[int, tuple[StreamRow, Known]] = {}
+        self._unknown_staged: set[int] = set()
+        """Streams of which staged objects have something that no checkpoint knows."""
 
     @property
     def _trims_are_lost(self) -> bool:
@@ -204,13 +206,15 @@ class StreamRecovery:
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
         if footer.is_staged:
-            # Of a commit nobody is told before a checkpoint holds it (wal=object).
+            # With wal=object nobody is told of a commit before a checkpoint holds it.
+            self._unknown_staged.update(row.stream_id for row in footer.ranges)
             self._skip(
                 Kind.STAGED,
                 object_id,
                 "was staged, and no checkpoint knows it",
                 Severity.NOTE,
-                "if its writer did not hear of a commit, have it stage and commit again",
+                "if its writer did not hear of a commit, have it stage and commit again; with "
+                "wal=disk it may have heard of one in the last seconds before the disk was lost",
             )
             return
         self._recovered.objects[object_id] = footer.row
@@ -281,6 +285,19 @@ class StreamRecovery:
                     lost=tail,
                 )
                 if self._trims_are_lost
+                else Finding(
+                    Kind.UNACKNOWLEDGED_TAIL,
+                    Severity.WARNING,
+                    f"{some_ranges(tail)} are stored behind a gap, and the stream ends at "
+                    f"{found.end}: they were never acknowledged; or, with wal=disk, what is "
+                    "missing was committed by a staged write in the last seconds before the disk "
+                    "was lost",
+                    "put the node's metadata folder back, if there is a copy; else have the staged "
+                    "writers stage and commit again",
+                    stream_id=stream_id,
+                    lost=tail,
+                )
+                if stream_id in self._unknown_staged
                 else Finding(
                     Kind.UNACKNOWLEDGED_TAIL,
                     Severity.NOTE,

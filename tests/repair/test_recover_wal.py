@@ -31,7 +31,7 @@ class DiskCluster(Cluster):
     """Nodes with a WAL folder each, which outlives them and the metadata."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
+        super().__init__(config=CONFIG)
         self.folder = folder
 
     @asynccontextmanager
@@ -44,7 +44,7 @@ class DiskCluster(Cluster):
             wal="disk",
             wal_dir=self.folder / f"wal{node_id}",
             node_id=node_id,
-            config=replace(CONFIG, wal=replace(WAL, accept_data_loss=accept_data_loss)),
+            config=replace(self.config, wal=replace(WAL, accept_data_loss=accept_data_loss)),
             components=Components(store=self.store, kv=self.kv, random=self.random),
         ) as engine:
             yield engine

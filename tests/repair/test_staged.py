@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamlog.errors import OutcomeUnknown
+from streamlog.engine.staging_config import StagingConfig
+from streamlog.errors import Corrupt, OutcomeUnknown
 from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
@@ -21,6 +24,7 @@ from tests.engine.harness import until
 from tests.log.test_staged_logs import TopicPartition, contents, encoded, staged_of
 from tests.repair.cluster import Cluster, append, partition, produce, read, run
 from tests.repair.test_recover import recovered
+from tests.repair.test_recover_wal import CONFIG, DiskCluster
 
 
 def test_fsck_knows_what_is_staged_and_what_was_attached() -> None:
@@ -196,3 +200,67 @@ def test_a_repeated_commit_is_answered_when_a_checkpoint_has_it(
         await asyncio.gather(*commits, return_exceptions=True)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_with_a_wal_on_disk_the_bucket_alone_has_a_commit_soon(tmp_path: Path, crash: bool) -> None:
+    """Though the WAL is lost, too: what was uploaded behind the commit is there with it."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        staging = StagingConfig(save_interval_ms=10 if crash else 10**9)
+        cluster.config = dataclasses.replace(CONFIG, staging=staging)
+        async with cluster.disk_node(crash=crash) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"first")
+            await attach_one(engine, stream)
+            await append(stream, b"behind")
+            await engine.drain()
+            if crash:
+                await until(lambda: not engine.metadata.has_unsaved_attach)
+            # An orderly end waits for it, whatever the interval.
+        await cluster.rebuild_metadata()
+        async with cluster.node() as engine:
+            found = await read(await engine.streams.open_stream(stream.stream_id))
+            assert list(found.values()) == [b"first", b"staged", b"behind"]
+            assert engine.staging.writer("w").last_epoch == 4
+
+    run(scenario)
+
+
+def test_with_a_wal_on_disk_a_commit_that_no_checkpoint_has_is_lost_with_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream ends before it, and the report says what that may mean. With the WAL there, what
+    was acknowledged behind it is not given up unseen."""
+
+    async def scenario() -> None:
+        cluster = DiskCluster(tmp_path)
+        async with cluster.disk_node(crash=True) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"first")
+            await engine.drain()
+            checkpoints_held_up(engine, monkeypatch)
+            await attach_one(engine, stream)
+            await append(stream, b"uploaded")
+            await engine.drain()
+            await append(stream, b"in the WAL")
+        cluster.lose_metadata()
+        report = await recovered(cluster)
+        (tail,) = [one for one in report.findings if one.kind is Kind.UNACKNOWLEDGED_TAIL]
+        assert tail.severity is Severity.WARNING
+        assert "with wal=disk" in str(tail)
+        with pytest.raises(Corrupt, match="An acknowledged append is missing"):
+            async with cluster.disk_node():
+                pass
+        async with cluster.disk_node(accept_data_loss=True) as engine:
+            found = await read(await engine.streams.open_stream(stream.stream_id))
+            assert list(found.values()) == [b"first"]
+
+    run(scenario)
+
+
+async def attach_one(engine: OpenEngine, stream: Stream) -> None:
+    batches = {stream.stream_id: [RecordBatch(1, 1000, (b"staged",))]}
+    one = await engine.staging.stage("w", "1", batches)
+    await engine.staging.attach("w", 4, [one.object_id])
