@@ -5,6 +5,7 @@ An object that the fold does not know is judged by its id's owner, as PROTOCOL 7
     owner                            what it is
     none: it is staged               waits for its commit, or expires
     past the counter of blocks       the metadata is older than the bucket: never deleted
+    given up and deleted once (`o`)  a late PUT: the collector deletes it once more
     a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: the node
     floor                            sweeps it after its next start
     a SEALED tenure, in its window   an orphan that the collector will delete
@@ -16,6 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import chain
 
 from streamlog.errors import ObjectNotFound
 from streamlog.metadata.interface import Tenure
@@ -38,7 +40,8 @@ class Leftovers:
     orphans: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     windows: int = 0
-    """W × sealed tenures: so many orphans may be there without anything being wrong."""
+    """W × sealed tenures, and late PUTs: so many orphans may be there without anything being wrong.
+    """
 
 
 async def check_bucket(
@@ -53,6 +56,7 @@ async def check_bucket(
     found = Leftovers()
     for known in keys.fences.values():
         found.windows += 0 if known.is_live else known.window
+    found.windows += sum(map(len, keys.late.values()))
     report.counts["objects_in_store"] = len(bucket.ids)
     report.counts["bytes_in_store"] = bucket.size_bytes
     report.counts["dead_objects"] = len(view.state.dead)
@@ -135,6 +139,7 @@ class _Judge:
         self._blocks: dict[Tenure, list[int]] = {}
         for block, owner in sorted(keys.object_blocks.items()):
             self._blocks.setdefault(owner, []).append(block)
+        self._late = frozenset(chain.from_iterable(keys.late.values()))
 
     def of(self, object_id: int) -> Finding:
         block = object_id >> id_block.OBJECTS.block_bits
@@ -147,6 +152,8 @@ class _Judge:
                 "store, or of another store",
                 "do not start a node on it; rebuild the metadata with streamlog recover",
             )
+        if object_id in self._late:
+            return _due(object_id, "was given up and deleted, and a late PUT stored it again")
         owner = self._keys.object_blocks.get(block)
         known = self._keys.fences.get(owner) if owner is not None else None
         if owner is None or known is None:
@@ -165,14 +172,14 @@ class _Judge:
                 "the node finishes or deletes it after its next start",
             )
         if position < floor + known.window:
-            return _finding(
-                Kind.ORPHAN_DUE,
-                Severity.NOTE,
-                object_id,
-                f"was stored by tenure {owner}, which ended before it was committed",
-                "the collector deletes it",
+            return _due(
+                object_id, f"was stored by tenure {owner}, which ended before it was committed"
             )
         return _orphan(object_id, f"it is past the window of tenure {owner}")
+
+
+def _due(object_id: int, what: str) -> Finding:
+    return _finding(Kind.ORPHAN_DUE, Severity.NOTE, object_id, what, "the collector deletes it")
 
 
 def _orphan(object_id: int, why: str) -> Finding:

@@ -34,6 +34,8 @@ class Keys:
     object_counter: int = 0
     stream_counter: int = 0
     compactions: int = 0
+    late: dict[Tenure, tuple[int, ...]] = field(default_factory=dict)
+    """Objects that tenures gave up and deleted once: a PUT of one may have landed since."""
 
 
 async def check_keys(view: MetadataView, report: Report) -> Keys:
@@ -70,7 +72,7 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
         elif letter == b"p":
             reader.read(kv, pin.decode)
         elif letter == b"o":
-            reader.read(kv, late.decode)
+            reader.into(keys.late, kv, lambda k: tenure_in(k, prefix), late.decode)
         elif letter == b"l":
             reader.read(kv, lambda _, key=kv.key: tenure_in(key, prefix))  # type: ignore[misc]
         elif letter not in (b"c", b"m", b"u"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamlog.kvstore.interface import Delete, Put
 from streamlog.metadata.keys import head, id_block
 from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import list_bucket
@@ -160,6 +161,35 @@ def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
         assert repaired.repaired == ["deleted 2 orphans"]
         assert taken in set(await ids(cluster))
         assert not {due, past} & set(await ids(cluster))
+
+    run(scenario)
+
+
+def test_a_late_put_of_what_was_given_up_is_the_collectors() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await filled(cluster)
+        async with cluster.node() as engine:
+            metadata = engine.metadata
+            assert isinstance(metadata, TenureMetadata)
+            late = await metadata.allocate_object_id()
+            metadata.release_object_id(late)
+            # Beside those of the process that ended before.
+            found = await metadata.orphan_candidates()
+            (given_up,) = (one for one in found if one.tenure == metadata.tenure)
+            assert given_up.object_ids == (late,)
+            await metadata.orphans_deleted(given_up)
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"the floor passes it")
+            await engine.drain()
+            await cluster.store.put(data_key(late), [b"late"])
+            await engine.kill()
+        told = only(await cluster.fsck(), Kind.ORPHAN_DUE)
+        assert (told.object_id, told.severity) == (late, Severity.NOTE)
+        assert "late PUT" in told.detail
+        repaired = await cluster.fsck(repair=True)
+        assert repaired.repaired == ["deleted 1 orphans"]
+        await cluster.is_clean()
 
     run(scenario)
 
