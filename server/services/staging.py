@@ -101,7 +101,8 @@ class StagingService:
         if len(named) > self._limits.partitions_per_request_max:
             raise Invalid(
                 f"the request names {len(named)} partitions; at most "
-                f"{self._limits.partitions_per_request_max} are allowed"
+                f"{self._limits.partitions_per_request_max} are allowed "
+                "(limits.partitions_per_request_max)"
             )
         for topic in sorted({one.topic for one in named}):
             self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, topic))

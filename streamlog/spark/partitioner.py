@@ -47,18 +47,23 @@ class Partitioner:
 
     def place(self, columns: WriteColumns) -> Iterator[Placed]:
         """Errors: InvalidRecord, which names the column; those of `counts`."""
+        hashes = _Hashes(columns)
         if columns.topic_codes is None:
             everything: np.ndarray = np.arange(columns.count, dtype=np.int32)
-            yield from self._place(columns, columns.topics[0], everything)
+            yield from self._place(columns, hashes, columns.topics[0], everything)
             return
         for code, rows in _groups(columns.topic_codes):
-            yield from self._place(columns, columns.topics[code], rows)
+            yield from self._place(columns, hashes, columns.topics[code], rows)
 
-    def _place(self, columns: WriteColumns, topic: str, rows: np.ndarray) -> Iterator[Placed]:
-        for partition, among in _groups(self._choose(columns, topic, rows)):
+    def _place(
+        self, columns: WriteColumns, hashes: _Hashes, topic: str, rows: np.ndarray
+    ) -> Iterator[Placed]:
+        for partition, among in _groups(self._choose(columns, hashes, topic, rows)):
             yield Placed(topic, partition, rows[among])
 
-    def _choose(self, columns: WriteColumns, topic: str, rows: np.ndarray) -> np.ndarray:
+    def _choose(
+        self, columns: WriteColumns, hashes: _Hashes, topic: str, rows: np.ndarray
+    ) -> np.ndarray:
         count = self._counts(topic)
         chosen: np.ndarray = np.full(len(rows), -1, np.int32)
         if columns.partitions is not None:
@@ -69,8 +74,7 @@ class Partitioner:
                     "from 0"
                 )
         if columns.keys is not None and (chosen < 0).any():
-            by_key = np.frombuffer(key_partitions(columns.keys, columns.count, count), np.int32)
-            chosen = np.where(chosen < 0, by_key[rows], chosen)
+            chosen = np.where(chosen < 0, hashes.of(count)[rows], chosen)
         free = np.flatnonzero(chosen < 0)
         if len(free):
             chosen[free] = self._runs(columns, topic, rows[free], count)
@@ -84,6 +88,24 @@ class Partitioner:
         self._next[topic] = (first + int(runs[-1]) + 1) % count
         chosen: np.ndarray = ((first + runs) % count).astype(np.int32)
         return chosen
+
+
+class _Hashes:
+    """Where keys of a chunk go; asked once for all topics that have as many partitions."""
+
+    def __init__(self, columns: WriteColumns) -> None:
+        self._columns = columns
+        self._known: dict[int, np.ndarray] = {}
+
+    def of(self, count: int) -> np.ndarray:
+        """-1 for a null key. There is a column of keys."""
+        found = self._known.get(count)
+        if found is None:
+            keys = self._columns.keys
+            assert keys is not None
+            chosen = key_partitions(keys, self._columns.count, count)
+            found = self._known[count] = np.frombuffer(chosen, np.int32)
+        return found
 
 
 def _groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from streamlog.client.staging import StagedObject
 from streamlog.codec.columns import encode_batches
-from streamlog.errors import StreamlogError
+from streamlog.errors import MessageTooLarge, StreamlogError
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.spark.partitioner import Partitioner
@@ -36,6 +36,8 @@ OBJECT_BYTES = 7 << 20
 """What is gathered at least before it is staged."""
 PART_BYTES = 1 << 20
 """Of a partition in an object, on average, with which gathering ends."""
+STAGED_PARTS_MAX = 5000
+"""Partitions in one call; a node takes `partitions_per_request_max`, 10,000."""
 STAGED_BYTES_MAX = 15 << 20
 """Of one call, less than what the client cuts in two; but for a partition that alone has more."""
 
@@ -134,9 +136,20 @@ class StagingTask:
                 batch_bytes=self._batch_bytes(topic),
             )
             for one in encoded:
+                self._check_size(topic, len(one.data))
                 gathered.add((topic, partition), one.data)
             full_bytes += self._batch_bytes(topic)
         self._chunk_bytes = min(max(full_bytes, self._chunk_bytes_min), self._chunk_bytes_max)
+
+    def _check_size(self, topic: str, size_bytes: int) -> None:
+        if size_bytes > self._limits(topic):
+            raise MessageTooLarge(
+                f"a row for topic {topic} makes a record batch of {size_bytes} bytes; the topic "
+                f"takes {self._limits(topic)} (max.message.bytes). Raise that setting of the "
+                "topic, write with the option compression, or make the row smaller",
+                size_bytes=size_bytes,
+                max_bytes=self._limits(topic),
+            )
 
     def _batch_bytes(self, topic: str) -> int:
         return min(self._options.batch_bytes, self._limits(topic))
@@ -147,7 +160,9 @@ class StagingTask:
         size = 0
         for at in sorted(gathered.parts):
             data = b"".join(gathered.parts.pop(at))
-            if joined and size + len(data) > self._staged_bytes_max:
+            if joined and (
+                size + len(data) > self._staged_bytes_max or len(joined) == STAGED_PARTS_MAX
+            ):
                 self._store(joined)
                 joined, size = {}, 0
             joined[at] = data

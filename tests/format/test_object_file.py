@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +21,15 @@ from streamlog.format.object_block import decode_block
 from streamlog.format.object_build import BuiltObject, build_object
 from streamlog.format.object_footer import TRAILER_BYTES, decode_footer, decode_trailer
 from streamlog.format.object_header import HEADER_BYTES, decode_header
-from streamlog.format.object_index import BlockRow, decode_attributes, decode_index
-from streamlog.format.rows import ObjectRow, Placement, RangeRow
+from streamlog.format.object_index import (
+    INDEX_HEADER_BYTES,
+    INDEX_ROW_BYTES,
+    BlockRow,
+    attributes_by_block,
+    decode_attributes,
+    decode_index,
+)
+from streamlog.format.rows import ObjectRow, Placement, Placements, RangeRow
 
 KEY = "objects/aa/1"
 
@@ -381,6 +389,48 @@ def test_an_attached_object_is_read_at_its_place() -> None:
     assert bytes(opaque.parts[0]) == payload
     found = decode_attributes(region, 3, 102, 1 << 50, placements=places)
     assert [(one.base_offset, one.record_count) for one in found] == [(102, 2)]
+    assert [
+        (stream_id, [(one.base_offset, one.record_count, one.attributes) for one in batches])
+        for stream_id, batches in attributes_by_block(index, region)
+    ] == [(3, [(100, 2, b"facts"), (102, 2, b"facts")]), (7, [(1 << 40, 2, b"facts")])]
+
+
+def test_attributes_that_do_not_lie_one_behind_the_other_are_corrupt() -> None:
+    entries = [entry(stream, 0, b"x", attributes=b"facts") for stream in (1, 2)]
+    built = build_object(IDENTITY, entries)
+    region = bytearray(region_of(file_of(built), built.row))
+    second = INDEX_HEADER_BYTES + INDEX_ROW_BYTES + 44
+    region[second : second + 4] = bytes(4)
+    row = replace(built.row, index_crc32c=_resealed(region))
+    index = decode_index(region, row)
+    with pytest.raises(Corrupt, match="attributes run is impossible"):
+        list(attributes_by_block(index, region))
+
+
+def _resealed(region: bytearray) -> int:
+    """The index region with its own CRC; the CRC of all of it."""
+    own = crc32c(region[INDEX_HEADER_BYTES:], crc32c(region[: INDEX_HEADER_BYTES - 4]))
+    region[INDEX_HEADER_BYTES - 4 : INDEX_HEADER_BYTES] = own.to_bytes(4, "little")
+    return crc32c(region)
+
+
+def test_placements_are_columns_and_equal_what_they_were_made_of() -> None:
+    rows = (Placement(3, 100, 4, 9), Placement(7, 1 << 40, 4), Placement(1 << 60, 0, 1, 0))
+    placements = Placements.of(reversed(rows))
+    assert Placements.of(placements) is placements
+    assert placements == rows
+    assert rows == tuple(placements)
+    assert placements == copy.deepcopy(placements)
+    assert hash(placements) == hash(rows)
+    assert (placements[1], placements[-1], placements[1:]) == (rows[1], rows[2], rows[1:])
+    assert placements != rows[:2]
+    assert [placements.of_stream(n) for n in (2, 3, 1 << 60, (1 << 60) + 1)] == [
+        None,
+        rows[0],
+        rows[2],
+        None,
+    ]
+    assert not Placements.of(())
 
 
 def test_a_staged_batch_too_short_for_its_offset_is_corrupt() -> None:

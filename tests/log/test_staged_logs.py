@@ -169,6 +169,67 @@ def test_commits_between_produces_keep_every_record_once(tmp_path: Path, wal: Wa
     run(scenario)
 
 
+def test_many_partitions_and_objects_come_by_one_commit(tmp_path: Path) -> None:
+    """What came is noted object by object, and written down: the next opening reads no index."""
+
+    async def scenario() -> None:
+        site = Site(tmp_path, "disk")
+        async with site.open(crash=True) as engine:
+            partitions = await topic(engine, 130)
+            logs = [await engine.logs.log(one) for one in partitions]
+            await produce(logs[7], b"first")
+            staged = []
+            for n in range(40):
+                some = partitions if n % 4 == 0 else partitions[:8]
+                batches = {
+                    one: encoded([b"%d.%d.%d" % (n, one.partition, m) for m in range(2)])
+                    for one in some
+                }
+                staged.append(await stage(engine, str(n), batches))
+            # Each partition is named once.
+            manifest = [entry(staged[0])]
+            manifest += [ManifestEntry(one.staged.object_id, ()) for one in staged[1:]]
+            found = await staged_of(engine).commit("w", 0, manifest)
+            assert len(found.parts) == 130
+            expected = {
+                number: [
+                    (b"%d.%d.%d" % (n, number, m))
+                    for n in range(40)
+                    if n % 4 == 0 or number < 8
+                    for m in range(2)
+                ]
+                for number in (0, 7, 8, 129)
+            }
+            expected[7].insert(0, b"first")
+            for number, values in expected.items():
+                assert await contents(logs[number]) == numbered(*values)
+            tail = logs[0]._tail  # type: ignore[attr-defined]
+            assert (tail.accounted_end, tail.batches_since_checkpoint) == (80, 0)
+            assert await produce(logs[129], b"last") == 20
+            expected[129].append(b"last")
+            await engine.drain()
+        async with site.open() as engine:
+            for number, values in expected.items():
+                log = await engine.logs.log(partitions[number])
+                assert await contents(log) == numbered(*values)
+                assert log.size_bytes == logs[number].size_bytes
+
+    run(scenario)
+
+
+def test_a_manifest_that_leaves_a_partition_out_commits_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Site(tmp_path, "disk").open() as engine:
+            partitions = await topic(engine, 2)
+            found = await stage(engine, "1", dict.fromkeys(partitions, encoded([b"v"])))
+            manifest = [ManifestEntry(found.staged.object_id, partitions[:1])]
+            error = await error_of(staged_of(engine).commit("w", 0, manifest))
+            assert isinstance(error, Conflict), repr(error)
+            assert (await staged_of(engine).status("w")).last_epoch == -1
+
+    run(scenario)
+
+
 def test_segments_roll_between_attached_batches(tmp_path: Path) -> None:
     async def scenario() -> None:
         site = Site(tmp_path, "object")

@@ -11,10 +11,12 @@ import pytest
 from streamlog.client.partitioner import partition_for_key
 from streamlog.client.staging import StagedObject, StagedPart
 from streamlog.codec.batch import Compression, scan
+from streamlog.codec.columns import key_partitions
 from streamlog.codec.records import decode
 from streamlog.errors import (
     InvalidConfig,
     InvalidRecord,
+    MessageTooLarge,
     OutcomeUnknown,
     StreamlogError,
     Unavailable,
@@ -22,6 +24,7 @@ from streamlog.errors import (
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
+from streamlog.spark import partitioner
 from streamlog.spark.sink import named_once
 from streamlog.spark.stage import StagingTask, chunks
 from streamlog.spark.write_columns import check_columns
@@ -279,6 +282,46 @@ def test_a_partition_that_has_much_is_not_waited_for_the_others() -> None:
     _write(target, batches, options, chunk_bytes=50_000, object_bytes=50_000, part_bytes=20_000)
     assert len(target.calls) == 4
     assert max(sum(map(len, call.values())) for call in target.calls) < 160_000
+
+
+def test_a_row_that_its_topic_does_not_take_says_what_to_do() -> None:
+    def rows(value: bytes) -> list[pa.RecordBatch]:
+        return [_batch(value=pa.array([b"small"] * 5 + [value]))]
+
+    target = FakeTarget(batch_bytes=2000)
+    with pytest.raises(
+        MessageTooLarge, match=r"topic one makes .* takes 2000 \(max.message"
+    ) as too:
+        _write(target, rows(b"x" * 5000), _of_topic("one"))
+    assert too.value.max_bytes == 2000
+    assert target.calls == []
+    # It is what is stored that counts.
+    _write(target, rows(b"x" * 5000), _of_topic("one", compression=Compression.ZSTD))
+    assert [len(value) for _, value, _ in target.records()["one", 0]] == [5] * 5 + [5000]
+
+
+def test_keys_are_hashed_once_for_topics_with_as_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def counted(keys: Any, count: int, partitions: int) -> Buffer:
+        asked.append(partitions)
+        return key_partitions(keys, count, partitions)
+
+    monkeypatch.setattr(partitioner, "key_partitions", counted)
+    for n in range(50):
+        monkeypatch.setitem(COUNTS, f"of-{n}", 3 + n % 2)
+    topics = [f"of-{n % 50}" for n in range(400)]
+    keys = [b"k%d" % n for n in range(400)]
+    target = FakeTarget()
+    _write(target, [_batch(topic=pa.array(topics), key=pa.array(keys), value=pa.array(keys))])
+    assert sorted(asked) == [3, 4]
+    found = {v: at for at, rs in target.records().items() for _, v, _ in rs}
+    assert found == {
+        key: (topic, partition_for_key(key, COUNTS[topic]))
+        for topic, key in zip(topics, keys, strict=True)
+    }
 
 
 def test_a_large_batch_is_cut_and_a_large_row_comes_alone() -> None:
