@@ -47,6 +47,7 @@ READ_OPTIONS = {
     "isolation": "read_committed or read_uncommitted",
     "maxBytesPerPartition": "bytes of a Spark partition, about",
     "verifyCrc": "true or false",
+    "readName": "name of this read in its metrics",
     "pinTtlMs": "how long planned objects are kept unless the pin is renewed",
 }
 """Names as people write them, with what they take."""
@@ -112,6 +113,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     max_bytes_per_partition: int = MAX_BYTES_DEFAULT
     pin_ttl_ms: int = PIN_TTL_MS_DEFAULT
+    read_name: str | None = None
 
 
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -149,6 +151,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         max_bytes_per_partition=options.number("maxBytesPerPartition", 1) or MAX_BYTES_DEFAULT,
         pin_ttl_ms=options.number("pinTtlMs", 1000, 3_600_000) or PIN_TTL_MS_DEFAULT,
+        read_name=options.text("readName"),
     )
 
 

@@ -87,7 +87,8 @@ class TaskPlan:
 class ReadPlace:
     """How a task gets at records. `store_url` None: through the node alone.
 
-    `is_store_needed`: what lies in objects is read from them or not at all.
+    `is_store_needed`: what lies in objects is read from them or not at all. `read_name`: of the
+    read, in its metrics.
     """
 
     server: str | None
@@ -100,3 +101,4 @@ class ReadPlace:
     pin_id: int | None = None
     pin_ttl_ms: int = 0
     planned_ms: int = 0
+    read_name: str = ""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -65,7 +66,18 @@ def _partitions(planned: Planned) -> Sequence[InputPartition]:
 def _read(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     # Spark makes a partition of its own where there are none.
     if isinstance(partition, TaskPartition):
-        yield from read_task(partition.plan, partition.place, schema)
+        yield from read_task(partition.plan, partition.place, schema, attempt=_attempt())
+
+
+def _attempt() -> dict[str, int]:
+    context = TaskContext.get()
+    if context is None:
+        return {}
+    return {
+        "stage": context.stageId(),
+        "partition": context.partitionId(),
+        "attempt": context.attemptNumber(),
+    }
 
 
 class BatchReader(DataSourceReader):

@@ -11,11 +11,13 @@ from streamlog.errors import Corrupt, UnknownTopicOrPartition
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.url import MemoryUrl, parse_store_url
 from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster import Cluster, ServerCluster
 from streamlog.spark.offsets import lost
 from streamlog.spark.options import ReadOptions
 from streamlog.spark.plan_types import ReadPlace
 from streamlog.spark.planning import Plan, plan_service, plan_store
+from streamlog.spark.read_metrics import tell
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,17 @@ class Planned:
     plan: Plan
     place: ReadPlace
 
+    def tell(self) -> Planned:
+        """Into the read's metrics."""
+        facts = {
+            "mode": self.read_mode,
+            "tasks": len(self.plan.tasks),
+            "store_records": self.plan.store_records,
+            "service_records": self.plan.service_records,
+        }
+        tell("plan", self.place.read_name, facts)
+        return self
+
     @property
     def read_mode(self) -> str:
         """What the plan is for; a task of `auto` that cannot open the store uses the node."""
@@ -70,7 +83,7 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
             max_bytes=options.max_bytes_per_partition,
             min_tasks=options.min_partitions,
         )
-        return Planned(plan, _place(options, cluster, None, None))
+        return Planned(plan, _place(options, cluster, None, None)).tell()
     pin_id = cluster.pin(options.pin_ttl_ms)
     try:
         plan = _plan_of_topics(options, cluster, windows)
@@ -83,7 +96,7 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
     except BaseException:
         cluster.unpin(pin_id)
         raise
-    return Planned(plan, _place(options, cluster, cluster.store_url, pin_id))
+    return Planned(plan, _place(options, cluster, cluster.store_url, pin_id)).tell()
 
 
 def _plan_of_topics(
@@ -161,4 +174,5 @@ def _place(
         pin_id=pin_id,
         pin_ttl_ms=options.pin_ttl_ms,
         planned_ms=SystemClock().now_ms(),
+        read_name=options.read_name or str(SystemRandom().uuid()),
     )

@@ -90,6 +90,7 @@ class StreamPlanner:
         """
         begins, begun_ids = decode_offsets(start), decode_topic_ids(start)
         known, ids = self._known()
+        self._facts = self._facts or {"readMode": _mode(self._options, self._cluster)}
         self._latest = {at: found.end for at, found in known.items()}
         gone = sorted(at for at in begins if at not in known)
         if gone:
@@ -126,7 +127,7 @@ class StreamPlanner:
         return encode_offsets(self._read, {**ids, **kept})
 
     def report(self) -> dict[str, Any] | None:
-        """For the query's progress, of the last `latest` and the last plan."""
+        """For the query's progress, of the last `latest` and the plan before it."""
         if not self._latest:
             return None
         return encode_report(self._latest, self._read, self._facts)
@@ -191,7 +192,7 @@ class StreamPlanner:
             if window.count > 0:
                 windows.append(window)
         planned = plan_read(options, cluster, windows)
-        if not self._facts or planned.plan.tasks:
+        if "storeRecords" not in self._facts or planned.plan.tasks:
             self._facts = {
                 "readMode": planned.read_mode if windows else _mode(options, cluster),
                 "storeRecords": planned.plan.store_records,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from streamlog.spark.arrow import BatchMaker, wanted_of
 from streamlog.spark.errors import DataLost
 from streamlog.spark.object_read import Chunk, ObjectReader
 from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece, TaskPlan, as_service
+from streamlog.spark.read_metrics import Taken, tell
 from streamlog.spark.service_read import ServiceReader
 from streamlog.spark.worker import Worker, worker
 
@@ -32,15 +34,24 @@ BYTES_MAX = 16 << 20
 """Of one Arrow record batch."""
 
 
-def read_task(plan: TaskPlan, place: ReadPlace, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_task(
+    plan: TaskPlan,
+    place: ReadPlace,
+    schema: pa.Schema,
+    *,
+    attempt: Mapping[str, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Record batches of `schema`; a partition's records in offset order.
+
+    `attempt`: which one this is, for the read's metrics.
 
     Errors: DataLost, Unavailable, Unauthorized, ForeignCluster, Corrupt.
     """
-    maker, wanted = BatchMaker(schema), wanted_of(schema)
+    maker, wanted, taken = BatchMaker(schema), wanted_of(schema), Taken()
 
     def made() -> Iterator[pa.RecordBatch]:
-        for chunk in _chunks(plan, place, at):
+        for chunk, is_stored in _chunks(plan, place, at):
+            taken.add_bytes(len(chunk.data), is_stored=is_stored)
             try:
                 for columns in decode_columns(
                     chunk.data,
@@ -51,6 +62,7 @@ def read_task(plan: TaskPlan, place: ReadPlace, schema: pa.Schema) -> Iterator[p
                     rows_max=ROWS_MAX,
                     bytes_max=BYTES_MAX,
                 ):
+                    taken.add_records(columns.count, is_stored=is_stored)
                     yield maker.make(chunk.topic, chunk.partition, columns)
             except (CorruptMessage, InvalidRecord) as error:
                 raise Corrupt(
@@ -59,12 +71,17 @@ def read_task(plan: TaskPlan, place: ReadPlace, schema: pa.Schema) -> Iterator[p
                     object_key="",
                 ) from error
 
-    at = worker()
-    with at.keeping(place):
-        yield from maker.together(made())
+    at, is_whole = worker(), False
+    try:
+        with at.keeping(place):
+            yield from maker.together(made())
+        is_whole = True
+    finally:
+        tell("task", place.read_name, {**(attempt or {}), **asdict(taken), "is_whole": is_whole})
 
 
-def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[Chunk]:
+def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[tuple[Chunk, bool]]:
+    """Each with whether it is from the store."""
     service = _Service(place)
     try:
         store = _store(plan, place, at)
@@ -74,7 +91,7 @@ def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[Chunk]:
             return
         for item in ObjectReader(at, store, plan).chunks():
             if isinstance(item, Chunk):
-                yield item
+                yield item, True
             else:
                 yield from _instead(item, place, service)
         for piece in plan.pieces:
@@ -97,7 +114,9 @@ def _store(plan: TaskPlan, place: ReadPlace, at: Worker) -> ObjectStore | None:
         return None
 
 
-def _instead(lost: ServicePiece, place: ReadPlace, service: _Service) -> Iterator[Chunk]:
+def _instead(
+    lost: ServicePiece, place: ReadPlace, service: _Service
+) -> Iterator[tuple[Chunk, bool]]:
     """For a part of a plan whose object is gone: its records may be in another one by now."""
     if place.is_store_needed or place.server is None:
         raise DataLost(
@@ -115,12 +134,13 @@ class _Service:
         self._place = place
         self._reader: ServiceReader | None = None
 
-    def chunks(self, piece: ServicePiece) -> Iterator[Chunk]:
+    def chunks(self, piece: ServicePiece) -> Iterator[tuple[Chunk, bool]]:
         if self._reader is None:
             if self._place.server is None:
                 raise Unavailable("the plan needs a node and none is named: set the option server")
             self._reader = ServiceReader(self._place.server, self._place)
-        return self._reader.chunks(piece)
+        for chunk in self._reader.chunks(piece):
+            yield chunk, False
 
     def close(self) -> None:
         if self._reader is not None:

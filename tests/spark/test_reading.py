@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
 from streamlog.spark.object_read import Chunk, ObjectReader
 from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece
+from streamlog.spark.read_metrics import LOGGER
 from streamlog.spark.session import Planned
 from streamlog.spark.task import read_task
 from tests.spark.reading import SCHEMA, carry_out, consumed, plan, produce, read, rows, uploaded
@@ -142,6 +143,43 @@ def _trim(server: str, topic: str, partition: int, percent: int) -> None:
         facts = admin.describe_topic(topic).partitions[partition]
         start, end = facts.log_start_offset, facts.high_watermark
         admin.delete_records(topic, partition, start + (end - start) * percent // 100)
+
+
+def test_a_read_tells_what_came_from_where(
+    node: NodeProcess, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic()
+    produce(node.server, topic, _values(60))
+    base = {"server": node.server, "subscribe": topic, "readName": "mine"}
+
+    def told(planned: Planned) -> list[dict[str, str]]:
+        caplog.clear()
+        with suppress(DataLost):
+            carry_out(planned.tell())
+        return [record.__dict__["context"] for record in caplog.records if record.name == LOGGER]
+
+    with caplog.at_level("INFO", LOGGER):
+        intended, task = told(plan(**base))
+        assert intended == {
+            **{"what": "plan", "read": "mine", "mode": "store", "tasks": "1"},
+            **{"store_records": "60", "service_records": "0"},
+        }
+        size = int(task.pop("store_bytes"))
+        assert size > 60 * 10
+        assert task == {
+            **{"what": "task", "read": "mine", "store_records": "60", "service_records": "0"},
+            **{"service_bytes": "0", "is_whole": "True"},
+        }
+        _, task = told(plan(**base, readMode="service"))
+        assert (task["store_records"], task["service_records"]) == ("0", "60")
+        assert int(task["service_bytes"]) == size
+        # Planned for the store, and fetched; what failed says so.
+        intended, task = told(_with_another_object(plan(**base)))
+        assert (intended["store_records"], intended["mode"]) == ("60", "store")
+        assert int(task["service_records"]) > 0
+        _, task = told(_with_another_object(plan(**base, readMode="store")))
+        assert task["is_whole"] == "False"
+    assert told(plan(**base)) == []
 
 
 def test_windows_by_offset_and_what_lies_outside(node: NodeProcess, new_topic: NewTopic) -> None:

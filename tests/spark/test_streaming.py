@@ -84,6 +84,7 @@ def test_lag_is_what_a_rate_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> Non
     report = planner.report()
     assert report is not None
     assert report["lag"] == {"t": {"0": 72, "1": 8}}
+    assert report["readMode"] == "store"
     assert report["offsets"] == {"t": {"0": 90, "1": 10}}
 
 
