@@ -60,6 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.streaming.stopTimeout", "120s")
+        # A Python worker that starts on a busy machine.
+        .config("spark.python.authenticate.socketTimeout", "600s")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
