@@ -9,8 +9,8 @@ import click
 
 from streamlog.cli.node import config_option, data_option, store_options
 from streamlog.cli.output import size
-from streamlog.cli.spark_session import spark_options, spark_session, state_option
-from streamlog.cli.state import State, json_option, pass_state
+from streamlog.cli.spark_session import is_at_rest, spark_options, spark_session, state_option
+from streamlog.cli.state import State, pass_state, remote_options
 
 
 @click.command()
@@ -19,7 +19,7 @@ from streamlog.cli.state import State, json_option, pass_state
 @config_option
 @state_option
 @spark_options
-@json_option
+@remote_options
 @pass_state
 def scrub(
     state: State,
@@ -34,7 +34,9 @@ def scrub(
     """Read every live object on executors and check every CRC and range.
 
     What `streamlog fsck --deep` finds in streams and objects, in parallel; fsck also looks at keys
-    and at what else lies in the store. Stop the nodes first.
+    and at what else lies in the store. Of the node at --server, as it is when the scrub begins; it
+    goes on meanwhile (--store, where executors find the store elsewhere than the node does). Or at
+    rest: stop the nodes first (--data, or --store and --meta).
 
     Exit codes: 0 clean (notes are no findings), 1 findings, 2 it could not run.
     """
@@ -42,9 +44,12 @@ def scrub(
 
     from streamlog.cli.at_rest import opened, places, progress_of, show
     from streamlog.repair.findings import Report
-    from streamlog.spark.jobs.scrub import scrub as check
 
-    async def run(spark: Any) -> Report:
+    progress = progress_of(state)
+
+    async def at_rest(spark: Any) -> Report:
+        from streamlog.spark.jobs.scrub import scrub as check
+
         where = places(data, store, meta, file)
         async with opened(where) as at:
             return await check(
@@ -56,14 +61,28 @@ def scrub(
                 random=at.random,
                 offload=at.offload,
                 state_file=state_file,
-                progress=progress_of(state),
+                progress=progress,
             )
+
+    async def beside(spark: Any) -> Report:
+        from streamlog.spark.jobs.node_scrub import scrub_node
+
+        return await scrub_node(
+            spark, state.server, store=store, state_file=state_file, progress=progress
+        )
+
+    is_stopped = is_at_rest()
 
     def look() -> Report:
         # Before Spark starts.
-        places(data, store, meta, file)
+        if is_stopped:
+            places(data, store, meta, file)
+        else:
+            from streamlog.cli.remote import await_listener
+
+            await_listener(state)
         with spark_session("scrub", master, conf) as made:
-            return asyncio.run(run(made))
+            return asyncio.run(at_rest(made) if is_stopped else beside(made))
 
     show(state, look, _summary)
 

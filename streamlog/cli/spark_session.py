@@ -95,6 +95,24 @@ def source_options(
     return found
 
 
+def is_at_rest() -> bool:
+    """Whether the command's options name a stopped node's data.
+
+    Errors: UsageError, where a node that runs is named too.
+    """
+    context = click.get_current_context()
+
+    def is_typed(name: str) -> bool:
+        return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+    places = ("data", "meta", "file")
+    if is_typed("server"):
+        if any(map(is_typed, places)):
+            raise click.UsageError("--server is a node that runs; --data, --meta, --config are not")
+        return False
+    return any(context.params.get(name) is not None for name in places)
+
+
 @contextmanager
 def spark_session(command: str, master: str, conf: dict[str, str]) -> Iterator[Any]:
     """Errors: JavaMissing, Invalid."""

@@ -1,7 +1,7 @@
 """Scrub: `fsck`'s deep look at objects, carried out by executors.
 
-1. The driver reads the metadata at rest and walks all streams, as fsck does: their ranges must
-   meet.
+1. The driver reads the metadata, at rest or as a running node had it (`node_scrub`), and walks all
+   streams, as fsck does: their ranges must meet.
 2. Executors read every live object from its first byte to its last: header, blocks, index and
    footer, every CRC, and whether the object holds the ranges that streams need of it.
 3. With a state file, what a wave of tasks found is kept in it, and a run that was stopped goes on
@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from streamlog.repair.check_objects import ObjectChecks, Part
 from streamlog.repair.findings import Progress, Range, Report, no_progress
 from streamlog.repair.fsck import cluster_of
 from streamlog.repair.in_flight import in_flight
-from streamlog.repair.view import load_view
+from streamlog.repair.view import MetadataView, load_view
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
@@ -64,6 +64,30 @@ async def scrub(
     """
     cluster_id = await cluster_of(kv, store)
     view = await load_view(kv, store, cluster_id, clock=clock, random=random, offload=offload)
+    return await scrub_view(
+        spark, view, store, store_url, offload=offload, state_file=state_file, progress=progress
+    )
+
+
+async def _nothing() -> None:
+    """At rest no object goes away."""
+
+
+async def scrub_view(
+    spark: Any,
+    view: MetadataView,
+    store: ObjectStore,
+    store_url: str,
+    *,
+    offload: Offload,
+    state_file: Path | None,
+    progress: Progress,
+    check_kept: Callable[[], Awaitable[None]] = _nothing,
+) -> Report:
+    """As `scrub`. `check_kept` raises where objects of the view may have been deleted by now: then
+    what was found since it was last called counts for nothing.
+    """
+    cluster_id = view.cluster_id
     state = ScrubState.read(state_file, cluster_id)
     report = Report(cluster_id=cluster_id, revision=view.revision)
     checks = ObjectChecks(view, store, offload, report, progress, deep=True)
@@ -73,6 +97,7 @@ async def scrub(
         for low in range(0, len(units), size):
             wave = units[low : low + size]
             reports = await offload.run(Lane.CPU, run_tasks, spark, check_objects, wave)
+            await check_kept()
             state.add(reports, wave[-1].objects[-1][0].object_id)
             await offload.run(Lane.CPU, state.write)
             progress("checking objects", state.report.counts["objects"], total)

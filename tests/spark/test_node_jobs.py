@@ -1,0 +1,365 @@
+"""Compaction and scrub beside a node that runs: real nodes, tasks in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.cli import spark_compact, spark_scrub
+from streamlog.cli.at_rest import Opened, Places, opened
+from streamlog.cli.main import run as command
+from streamlog.client import Admin, Producer
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
+from streamlog.repair.findings import Report
+from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.spark.cluster import ServerCluster
+from streamlog.spark.jobs import scrub as scrub_module
+from streamlog.spark.jobs.compaction import CompactionPlaces, compact
+from streamlog.spark.jobs.export import export
+from streamlog.spark.jobs.node_compaction import compact_node
+from streamlog.spark.jobs.node_scrub import scrub_node
+from streamlog.spark.jobs.scrub import scrub
+from streamlog.spark.jobs.stats import stats
+from tests.spark.inline_spark import InlineSpark, without_jvm
+from tests.spark.reading import consumed, produce
+from tests.support.node import NodeProcess
+from tests.support.s3 import S3Tests
+
+pytestmark = pytest.mark.timeout(600)
+
+SETTINGS = {
+    "compaction.compaction_interval_ms": 3_600_000,
+    "compaction.stream_object_bytes_min": 100 << 10,
+    "compaction.object_bytes_max": 1 << 20,
+    "compaction.settled_part_bytes": 64 << 10,
+    "compaction.block_target_bytes": 8 << 10,
+    "metadata.checkpoint_interval_ms": 100,
+    "collector.collect_interval_ms": 100,
+    "collector.deletion_delay_ms": 0,
+}
+"""The node compacts for others alone, and deletes at once."""
+TOPIC, PARTITIONS = "logs", 3
+
+
+@pytest.fixture(autouse=True)
+def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_jvm(monkeypatch)
+
+
+@contextmanager
+def node(folder: Path, **settings: Any) -> Iterator[NodeProcess]:
+    arguments = [
+        part for name, value in SETTINGS.items() for part in ("--set", f"engine.{name}={value}")
+    ]
+    data = folder / "data"
+    with NodeProcess(data, wal="object", arguments=tuple(arguments), **settings) as running:
+        with Admin(running.server) as admin:
+            if TOPIC not in [one.name for one in admin.list_topics()]:
+                admin.create_topic(TOPIC, PARTITIONS)
+        yield running
+
+
+def fill(server: str, rounds: int, seed: int = 1) -> None:
+    """Each round is some objects."""
+    noise = random.Random(seed)
+    for _ in range(rounds):
+        produce(server, TOPIC, [(n % PARTITIONS, noise.randbytes(3000)) for n in range(40)])
+
+
+def at_rest(places: Places, work: Callable[[Opened], Awaitable[Report]]) -> Report:
+    async def run() -> Report:
+        async with opened(places) as at:
+            return await work(at)
+
+    return asyncio.run(run())
+
+
+def places_of(data: Path) -> Places:
+    return Places(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
+
+
+def check_at_rest(places: Places) -> Report:
+    return at_rest(
+        places,
+        lambda at: fsck(
+            at.kv,
+            at.store,
+            clock=at.clock,
+            random=at.random,
+            offload=at.offload,
+            options=FsckOptions(deep=True),
+        ),
+    )
+
+
+def objects(data: Path) -> set[Path]:
+    return {path for path in (data / "objects" / "data").rglob("*") if path.is_file()}
+
+
+def checkpoints(data: Path) -> set[Path]:
+    return {path for path in (data / "objects" / "checkpoint").rglob("*") if path.is_file()}
+
+
+def waited_for(condition: Callable[[], bool]) -> None:
+    """As long as the test may run."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def scrubbed(spark: Any, server: str, **more: Any) -> Report:
+    return asyncio.run(scrub_node(spark, server, **more))
+
+
+# compaction
+
+
+def test_a_node_is_compacted_while_it_takes_appends(tmp_path: Path) -> None:
+    with node(tmp_path) as running:
+        fill(running.server, 4)
+        ended = threading.Event()
+        sent: list[bytes] = []
+
+        def append() -> None:
+            with Producer(running.server) as producer:
+                while not ended.is_set():
+                    sent.append(b"beside %d" % len(sent))
+                    producer.send(TOPIC, value=sent[-1], partition=1)
+                    producer.flush()
+
+        appending = threading.Thread(target=append)
+        appending.start()
+        try:
+            spark = InlineSpark(lambda: waited_for(lambda: len(sent) > 3))
+            done = compact_node(spark, running.server)
+        finally:
+            ended.set()
+            appending.join()
+        assert done.failed == []
+        assert done.specs >= 1
+        assert done.inputs > done.outputs >= done.specs
+        assert done.bytes_written > 400_000
+        assert spark.tags == set()
+        found = consumed(running.server, TOPIC, PARTITIONS)
+        values = [row[5] for row in found]
+        noise = random.Random(1)
+        assert sorted(values) == sorted([noise.randbytes(3000) for _ in range(160)] + sent)
+        again = compact_node(InlineSpark(), running.server)
+        assert again.bytes_written < done.bytes_written
+        assert running.metric("streamlog_compaction_quarantined_objects") == 0
+    assert check_at_rest(places_of(tmp_path / "data")).is_clean
+
+
+class Killed(BaseException):
+    """As SIGKILL: nobody catches it."""
+
+
+def test_a_driver_that_dies_leaves_the_node_its_merges(tmp_path: Path) -> None:
+    with node(tmp_path) as running:
+        fill(running.server, 3)
+        expected = consumed(running.server, TOPIC, PARTITIONS)
+
+        def second_driver() -> None:
+            with pytest.raises(Conflict, match="the first carries out"):
+                compact_node(InlineSpark(), running.server, owner="the second")
+            raise Killed
+
+        with pytest.raises(Killed):
+            compact_node(InlineSpark(second_driver), running.server, owner="the first")
+        waited_for(lambda: running.metric("streamlog_compaction_lent") == 0)
+        done = compact_node(InlineSpark(), running.server, owner="the third")
+        assert done.specs >= 1
+        assert consumed(running.server, TOPIC, PARTITIONS) == expected
+    assert check_at_rest(places_of(tmp_path / "data")).is_clean
+
+
+def test_a_node_that_dies_ends_the_job(tmp_path: Path) -> None:
+    with node(tmp_path) as running:
+        fill(running.server, 3)
+        expected = consumed(running.server, TOPIC, PARTITIONS)
+        with pytest.raises(Unavailable):
+            compact_node(InlineSpark(running.kill), running.server)
+    # What the tasks stored after its death is nobody's, and goes.
+    with node(tmp_path) as running:
+        assert compact_node(InlineSpark(), running.server).specs >= 1
+        assert consumed(running.server, TOPIC, PARTITIONS) == expected
+    report = check_at_rest(places_of(tmp_path / "data"))
+    assert not [one for one in report.findings if one.severity.name == "ERROR"]
+
+
+def test_a_damaged_input_is_told_and_left(tmp_path: Path) -> None:
+    with node(tmp_path) as running:
+        fill(running.server, 3)
+        damaged = max(objects(tmp_path / "data"), key=lambda path: path.stat().st_size)
+        whole = damaged.read_bytes()
+        at = len(whole) // 4
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        done = compact_node(InlineSpark(), running.server)
+        assert [told.startswith("Corrupt: ") for told in done.failed] == [True]
+        assert running.metric("streamlog_compaction_quarantined_objects") == 1
+        assert damaged.exists()
+        found = scrubbed(InlineSpark(), running.server)
+        assert set(found.by_kind) == {"object-corrupt"}
+        damaged.write_bytes(whole)
+        assert scrubbed(InlineSpark(), running.server).is_clean
+
+
+# scrub
+
+
+def test_a_scrub_keeps_what_it_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its snapshot and its checks the node merges everything and writes checkpoints."""
+    data = tmp_path / "data"
+    monkeypatch.setattr(scrub_module, "TASK_OBJECTS_MAX", 1)
+    monkeypatch.setattr(scrub_module, "wave_size", lambda spark: 1)
+    with node(tmp_path) as running:
+        fill(running.server, 3)
+        waited_for(lambda: bool(checkpoints(data)))
+
+        def change() -> None:
+            if spark.waves > 1:
+                return
+            before, files = objects(data), checkpoints(data)
+            assert compact_node(InlineSpark(), running.server).inputs > 1
+            fill(running.server, 1, seed=2)
+            waited_for(lambda: running.metric("streamlog_metadata_dead_objects") > 1)
+            waited_for(lambda: not files & checkpoints(data))
+            assert before <= objects(data)
+
+        spark = InlineSpark(change)
+        report = scrubbed(spark, running.server)
+        assert report.is_clean
+        assert report.counts["objects"] == spark.waves > 3
+        assert report.counts["records"] >= 120
+        # Without its pin what died goes.
+        waited_for(lambda: running.metric("streamlog_metadata_dead_objects") == 0)
+        later = scrubbed(InlineSpark(), running.server)
+        assert later.is_clean
+        assert later.counts["records"] > report.counts["records"]
+
+
+def test_a_scrub_whose_pin_has_ended_reports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node(tmp_path) as running:
+        fill(running.server, 1)
+        pins: list[int] = []
+        take = ServerCluster.pin
+
+        def noted(self: ServerCluster, ttl_ms: int) -> int:
+            pins.append(take(self, ttl_ms))
+            return pins[-1]
+
+        monkeypatch.setattr(ServerCluster, "pin", noted)
+
+        def unpinned() -> None:
+            ServerCluster(running.server, "read_committed").unpin(pins[-1])
+
+        with pytest.raises(NotFound, match="has ended"):
+            scrubbed(InlineSpark(unpinned), running.server)
+
+
+def test_a_scrub_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub_module, "TASK_OBJECTS_MAX", 1)
+    monkeypatch.setattr(scrub_module, "wave_size", lambda spark: 1)
+    file = tmp_path / "state.json"
+    with node(tmp_path) as running:
+        fill(running.server, 2)
+
+        def stop() -> None:
+            if first.waves == 3:
+                raise Killed
+
+        first = InlineSpark(stop)
+        with pytest.raises(Killed):
+            scrubbed(first, running.server, state_file=file)
+        second = InlineSpark()
+        report = scrubbed(second, running.server, state_file=file)
+        assert report.is_clean
+        assert report.counts["objects"] == second.waves + 2
+        assert not file.exists()
+
+
+def test_a_node_that_is_not_there(tmp_path: Path) -> None:
+    running = NodeProcess(tmp_path / "data")
+    with pytest.raises(StreamlogError):
+        compact_node(InlineSpark(), running.server)
+
+
+# S3, and the commands
+
+
+def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
+    """Beside the node, then at rest; executors find their credentials in the environment."""
+    url, meta = s3.new_url(), f"rocksdb://{tmp_path}/meta"
+    with node(tmp_path, places=("--store", url, "--meta", meta)) as running:
+        fill(running.server, 3)
+        expected = consumed(running.server, TOPIC, PARTITIONS)
+        assert scrubbed(InlineSpark(), running.server).is_clean
+        done = compact_node(InlineSpark(), running.server)
+        assert (done.failed, done.specs >= 1) == ([], True)
+        assert consumed(running.server, TOPIC, PARTITIONS) == expected
+        fill(running.server, 2, seed=2)
+        expected = consumed(running.server, TOPIC, PARTITIONS)
+        assert scrubbed(InlineSpark(), running.server, store=url).is_clean
+    places = CompactionPlaces(url, meta, "object")
+    rested = asyncio.run(compact(InlineSpark(), places, StreamEngineConfig()))
+    assert (rested.failed, rested.specs >= 1) == ([], True)
+    where = Places(url, meta, StreamEngineConfig())
+    report = at_rest(
+        where,
+        lambda at: scrub(
+            InlineSpark(),
+            at.kv,
+            at.store,
+            url,
+            clock=at.clock,
+            random=at.random,
+            offload=at.offload,
+        ),
+    )
+    assert report.is_clean
+    assert report.counts["records"] >= len(expected) == 200
+    assert check_at_rest(where).is_clean
+    options = {"store": url, "meta": meta, "subscribe": TOPIC}
+    assert export(InlineSpark(), tmp_path / "out", options).records == 200
+    assert stats(InlineSpark(), options).facts()["topics"][TOPIC]["records"] == 200
+
+
+def test_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def session(*_: object) -> Iterator[InlineSpark]:
+        yield InlineSpark()
+
+    for module in (spark_compact, spark_scrub):
+        monkeypatch.setattr(module, "spark_session", session)
+
+    def told(*arguments: str) -> tuple[int, Any]:
+        code = command(["spark", *arguments, "--json"])
+        out = capsys.readouterr().out
+        return code, json.loads(out) if out else None
+
+    with node(tmp_path) as running:
+        fill(running.server, 3)
+        code, found = told("scrub", "--server", running.server)
+        assert (code, found["findings"]) == (0, [])
+        code, found = told("compact", "--server", running.server)
+        assert (code, found["failed"]) == (0, [])
+        assert found["specs"] >= 1
+        assert told("scrub", "--server", running.server, "--data", "x")[0] == 2
+        assert told("compact", "--data", str(tmp_path / "data"))[0] == 1
+    code, found = told("scrub", "--data", str(tmp_path / "data"))
+    assert (code, found["findings"]) == (0, [])
