@@ -129,7 +129,7 @@ class EngineStaging:
         _check_name(attempt, "attempt")
         if not 0 <= expires_ms < EPOCH_MAX:
             raise Invalid(f"an expiry of {expires_ms} ms")
-        entries, size_bytes = self._entries(batches)
+        entries, size_bytes = await self._entries(batches)
         async with AsyncExitStack() as held:
             # Two copies of a request that was sent again must not store two objects.
             await held.enter_async_context(self._under_way.alone((writer_id, attempt)))
@@ -168,12 +168,14 @@ class EngineStaging:
         stage = self._metadata.staging.staged.get(object_id)
         return None if stage is None else staged_object(stage)
 
-    def _entries(
+    async def _entries(
         self, batches: Mapping[int, Sequence[RecordBatch]]
     ) -> tuple[list[StreamEntry], int]:
         entries: list[StreamEntry] = []
         size_bytes = 0
-        for stream_id in sorted(batches):
+        for number, stream_id in enumerate(sorted(batches)):
+            if number % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             if self._metadata.stream(stream_id) is None:
                 raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
             end = 0
