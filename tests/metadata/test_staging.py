@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from streamlog.metadata.checkpoint_files import LevelFile
 from streamlog.metadata.interface import (
     AttachEntry,
     CommitEntry,
+    Committed,
     ObjectRow,
     StreamEpoch,
     TrimEntry,
@@ -88,6 +90,33 @@ def end(metadata: TenureMetadata, stream_id: int) -> int:
     row = metadata.stream(stream_id)
     assert row is not None
     return row.end
+
+
+@asynccontextmanager
+async def a_slow_and_a_quick_one() -> AsyncIterator[
+    tuple[TenureMetadata, TenureMetadata, ScriptedKV]
+]:
+    """Two tenures of one world, and the metadata store as the first of them reaches it."""
+    world = World()
+    kv = ScriptedKV(world.kv)
+    first = await world.open(1, kv=kv)
+    await first.take_over_previous(frozenset())
+    async with world.tenure(2) as second:
+        yield first, second, kv
+    await first.close(drained=True)
+
+
+@asynccontextmanager
+async def attaching(
+    metadata: TenureMetadata, kv: ScriptedKV, object_id: int, stream_id: int
+) -> AsyncIterator[asyncio.Task[Committed]]:
+    """What is done meanwhile comes before the attach, which was judged by what was before."""
+    kv.plan = ["hold"]
+    entry = attach_entry(metadata, 1, [object_id], [stream_id])
+    waiting = asyncio.create_task(metadata.commit(entry))
+    await kv.held.wait()
+    yield waiting
+    kv.released.set()
 
 
 @in_loop
@@ -204,66 +233,42 @@ async def test_what_is_dropped_is_dead_and_what_is_attached_is_not_dropped() -> 
 @in_loop
 async def test_an_epoch_is_attached_once_whoever_is_asked() -> None:
     """A driver that was started again may name other partitions, which another node leads."""
-    world = World()
-    kv = ScriptedKV(world.kv)
-    first = await world.open(1, kv=kv)
-    await first.take_over_previous(frozenset())
-    async with world.tenure(2) as second:
+    async with a_slow_and_a_quick_one() as (first, second, kv):
         (a,), (b,) = await create(first), await create(second)
         one, other = await stage(first, (a, 1)), await stage(second, (b, 1))
         await second.catch_up()
-        kv.plan = ["hold"]
-        waiting = asyncio.create_task(first.commit(attach_entry(first, 1, [one], [a])))
-        await kv.held.wait()
-        committed = await second.commit(attach_entry(second, 1, [other], [b]))
-        assert committed.has_changed
-        kv.released.set()
+        async with attaching(first, kv, one, a) as waiting:
+            committed = await second.commit(attach_entry(second, 1, [other], [b]))
+            assert committed.has_changed
         assert not (await waiting).has_changed
         assert (end(first, a), end(first, b)) == (0, 1)
         assert one in first.staging.staged
-    await first.close(drained=True)
 
 
 @in_loop
 async def test_an_attach_that_an_unstage_overtook_is_judged_anew() -> None:
     """Both were judged by the same fold: the later one must not win."""
-    world = World()
-    kv = ScriptedKV(world.kv)
-    first = await world.open(1, kv=kv)
-    await first.take_over_previous(frozenset())
-    async with world.tenure(2) as second:
+    async with a_slow_and_a_quick_one() as (first, second, kv):
         (a,) = await create(first)
         one = await stage(first, (a, 1))
         await second.catch_up()
-        kv.plan = ["hold"]
-        waiting = asyncio.create_task(attach(first, 1, [one], [a]))
-        await kv.held.wait()
-        await unstage(second, one)
-        kv.released.set()
+        async with attaching(first, kv, one, a) as waiting:
+            await unstage(second, one)
         with pytest.raises(StagedNotFound):
             await waiting
         assert end(first, a) == 0
-    await first.close(drained=True)
 
 
 @in_loop
 async def test_an_attach_that_a_compaction_overtook_is_sent_again() -> None:
-    world = World()
-    kv = ScriptedKV(world.kv)
-    first = await world.open(1, kv=kv)
-    await first.take_over_previous(frozenset())
-    async with world.tenure(2) as second:
+    async with a_slow_and_a_quick_one() as (first, second, kv):
         (a,) = await create(first)
         one, other = await stage(first, (a, 1)), await stage(first, (a, 1))
         await second.catch_up()
-        kv.plan = ["hold"]
-        waiting = asyncio.create_task(attach(first, 1, [one], [a]))
-        await kv.held.wait()
-        await unstage(second, other)
-        kv.released.set()
+        async with attaching(first, kv, one, a) as waiting:
+            await unstage(second, other)
         await waiting
         assert await ranges_of(first, a) == [(0, 1, one)]
-    await first.close(drained=True)
 
 
 @in_loop
