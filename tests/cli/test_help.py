@@ -18,7 +18,7 @@ from tests.cli.conftest import COMMAND
 ROOT = Path(__file__).resolve().parents[2]
 
 LOCAL = {"dev", "serve", "demo", "wal", "doctor", "fsck", "recover", "restore"}
-LOCAL |= {"spark demo", "spark scrub", "spark compact"}
+LOCAL |= {"spark demo"}
 """Commands that talk to no node that is given to them."""
 
 
