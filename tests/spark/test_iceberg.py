@@ -19,6 +19,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.types import LongType, NestedField
 
 from streamlog.client import Producer
@@ -223,6 +224,19 @@ def test_tables_on_s3(
     assert persevering(lake.export).offsets == {(lake.topic, 0): 16, (lake.topic, 1): 15}
     lake.check()
     lake.catalog.close()
+
+
+def test_files_stay_when_the_place_of_the_table_is_spelled_anew(lake: Lake) -> None:
+    produce(lake.server, lake.topic, [(0, b"1")])
+    lake.export()
+    place = lake.table.location()
+    again = place.replace("file://", "file:")
+    updates = (SetLocationUpdate(location=again),)
+    lake.catalog.commit_table(lake.table, (), updates)
+    assert lake.table.location() == again
+    produce(lake.server, lake.topic, [(0, b"2")])
+    lake.export()
+    assert lake.rows() == consumed(lake.server, lake.topic, 2)
 
 
 def test_a_commit_whose_answer_is_lost_counts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ Every round is one snapshot, an append, whose summary says:
 
 1. What the table holds is told by the newest such snapshot among the current one and its ancestors:
    the base of the next round. Others may write to the table, too.
-2. Tasks write into a folder that is named after the base.
+2. Tasks write into a folder that is named after the table and the base.
 3. The append is committed on condition that the base is still what step 1 finds. PyIceberg carries
    an append that lost a race over to the snapshot that won; here only while that is so.
 4. Hence nobody can commit a file of a base's folder once there is a later base: what no snapshot
@@ -172,7 +172,8 @@ class ExportTable:
     def _folder(self, base_id: int) -> str:
         root = self._table.properties.get(TableProperties.WRITE_DATA_PATH)
         root = root or f"{self._table.location().rstrip('/')}/data"
-        return f"{root.rstrip('/')}/streamlog-{base_id}"
+        # A table that is made anew may have the place of one whose files others still name.
+        return f"{root.rstrip('/')}/streamlog-{self._table.metadata.table_uuid}/{base_id}"
 
     def add(self, files: Sequence[IcebergFile], offsets: Mapping[TopicPartition, int]) -> None:
         """One snapshot, which is in the catalog when this returns.
@@ -210,7 +211,7 @@ class ExportTable:
             ) from error
         self._table = table
         self.held = held_by(table.metadata)
-        self._remove_leftovers(base.snapshot_id, {one.location for one in files})
+        self._remove_leftovers(base.snapshot_id, {_name(one.location) for one in files})
 
     def clean(self) -> None:
         """Removes what the last run may have left."""
@@ -218,16 +219,19 @@ class ExportTable:
             self._remove_leftovers(self.held.base_id, set())
 
     def _remove_leftovers(self, base_id: int, known: set[str]) -> None:
-        left = set(self._listed(self._folder(base_id))) - known
+        """`known`: names that need not be looked for."""
+        folder = self._folder(base_id)
+        left = set(self._listed(folder)) - known
         if left:
             added = [one for one in self._table.snapshots() if _base_of(one) == str(base_id)]
             left -= self._named(added)
         if left:
             # A snapshot that is gone may have added what others still name.
             left -= self._named(self._table.snapshots())
-        self._remove(left)
+        self._remove([f"{folder}/{name}" for name in left])
 
     def _named(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """File names alone: a table's place may be spelled anew, as s3 and s3a."""
         io = self._table.io
         manifests = {
             manifest.manifest_path: manifest
@@ -236,7 +240,7 @@ class ExportTable:
             if manifest.content == ManifestContent.DATA
         }
         return {
-            entry.data_file.file_path
+            _name(entry.data_file.file_path)
             for manifest in manifests.values()
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
         }
@@ -254,7 +258,7 @@ class ExportTable:
         except OSError as error:
             log.warning("%s cannot be listed, what killed runs left stays: %s", folder, error)
             return []
-        return [f"{folder}/{one.base_name}" for one in found if one.type == fs.FileType.File]
+        return [one.base_name for one in found if one.type == fs.FileType.File]
 
     def _remove(self, locations: Iterable[str]) -> None:
         """What cannot be removed stays: no snapshot names it."""
@@ -263,6 +267,10 @@ class ExportTable:
                 self._table.io.delete(location)
             except OSError as error:
                 log.warning("%s could not be removed, nothing needs it: %s", location, error)
+
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]
 
 
 def _base_of(snapshot: Snapshot) -> str | None:
