@@ -387,7 +387,13 @@ class EngineStaging:
     def attributes(
         self, object_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
-        return attached_attributes(self._metadata, self._engine.blocks, object_ids)
+        engine = self._engine
+        return attached_attributes(
+            self._metadata,
+            engine.blocks,
+            object_ids,
+            ahead_bytes_max=engine.config.read.index_cache_bytes // 4,
+        )
 
     def _attached(self, writer_id: str, epoch: int, *, was_attached: bool) -> Attached:
         row = self._metadata.staging.writers.get(writer_id)

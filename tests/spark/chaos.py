@@ -25,6 +25,7 @@ from streamlog.codec.batch import Compression
 from streamlog.errors import OutcomeUnknown, StagedNotFound, StreamlogError, Unavailable
 from streamlog.runtime.clock import SystemClock
 from streamlog.spark.epochs import abort_epoch, commit_epoch
+from streamlog.spark.sink import named_once
 from streamlog.spark.stage import StagingTask
 from streamlog.spark.write_options import WriteOptions
 from tests.spark.staged_node import StagedNode, broken_off, quick_retries
@@ -239,8 +240,10 @@ class _Query:
             start=chance.random(),
             chunk_bytes=chance.choice([100, 10_000]),
             object_bytes=chance.choice([100, 10_000]),
+            part_bytes=chance.choice([1, 1000]),
+            staged_bytes_max=chance.choice([200, 10_000]),
         )
-        return task.write(self._batches(rows, dies_after))
+        return list(named_once(task.write(self._batches(rows, dies_after))))
 
     def _batches(self, rows: Sequence[bytes], dies_after: int | None) -> Iterator[pa.RecordBatch]:
         for number, at in enumerate(range(0, len(rows), 5)):

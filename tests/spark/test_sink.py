@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,15 @@ def _write(frame: Any, server: str, **options: str) -> None:
     frame.write.format("streamlog").mode("append").options(server=server, **options).save()
 
 
-def _copy(spark: Any, server: str, source: str, target: str, checkpoint: Path) -> Any:
+def _copy(
+    spark: Any,
+    server: str,
+    source: str,
+    target: str,
+    checkpoint: Path,
+    *,
+    columns: Sequence[str] = ("key", "value"),
+) -> Any:
     """A query that copies what there is, and has ended."""
     rows = (
         spark.readStream.format("streamlog")
@@ -48,7 +56,7 @@ def _copy(spark: Any, server: str, source: str, target: str, checkpoint: Path) -
         .load()
     )
     query = (
-        rows.select("key", "value")
+        rows.selectExpr(*columns)
         .writeStream.format("streamlog")
         .options(server=server, topic=target, checkpointLocation=str(checkpoint))
         .trigger(availableNow=True)
@@ -174,7 +182,11 @@ def test_a_stream_goes_on_and_a_batch_that_is_replayed_is_written_once(
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     more = [b"%05d" % n for n in range(250, 300)]
     produce(node.server, source, [(0, value) for value in more])
-    _copy(spark, node.server, source, target, checkpoint)
+    # The query has another column by now, which does not matter to what was committed.
+    headers = "array(named_struct('key', 'v', 'value', cast('2' as binary))) headers"
+    _copy(spark, node.server, source, target, checkpoint, columns=("value", headers))
+    with_headers = [row[5] for row in consumed(node.server, target, 3) if row[6]]
+    assert sorted(with_headers) == more
     assert _values(node.server, target, 3) == values + more
     status = _status(node.server, writer_id)
     assert (status.last_epoch, status.staged_objects) == (last + 1, 0)
