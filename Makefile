@@ -13,7 +13,7 @@ EXAMPLES ?= 3000
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench dist lint lint-style lint-types lint-layers \
+.PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean
 
 help: ## list the targets
@@ -118,6 +118,9 @@ asan: $(VENV)/.installed-test ## run the codec's tests under the address and und
 
 bench: $(VENV)/.installed-test ## run the benchmarks: a table, and JSON in bench-results/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-spark: $(VENV)/.installed-test ## run the Spark benchmarks beside Kafka and Parquet; needs Java 17 and, once, Maven
+	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 dist: $(VENV)/.installed-dist ## build wheel and sdist into dist/
 	rm -rf dist build

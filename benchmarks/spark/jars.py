@@ -1,0 +1,118 @@
+"""Java libraries that only these benchmarks use: Maven brings them, once, into the tools folder.
+
+Nothing of them is part of the package. `mvn` and `java` are the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from streamlog.demo.go_tools import locked, tools_folder
+from streamlog.errors import Unavailable
+
+CENTRAL = "https://repo.maven.apache.org/maven2"
+KAFKA = "4.1.1"
+LOG4J = "2.25.1"
+CONNECTOR_ELSE = ("4.2.0", "4.1.0-preview1")
+"""Spark's Kafka source, and the library of it that finds delegation tokens: what is taken where
+the source has not been published in the version of the installed PySpark."""
+
+
+class Artifact(NamedTuple):
+    group: str
+    name: str
+    version: str
+
+
+class Jars(NamedTuple):
+    paths: list[Path]
+    version: str
+    """Of the first artifact."""
+
+
+def kafka_jars() -> Jars:
+    """Apache Kafka, server and tools. Errors: Unavailable."""
+    kafka = [Artifact("org.apache.kafka", name, KAFKA) for name in ("kafka_2.13", "kafka-tools")]
+    logging = [
+        Artifact("org.apache.logging.log4j", name, LOG4J)
+        for name in ("log4j-core", "log4j-slf4j-impl", "log4j-1.2-api")
+    ]
+    return Jars(_jars(f"kafka-{KAFKA}", [*kafka, *logging]), KAFKA)
+
+
+def connector_jars() -> Jars:
+    """Spark's Kafka source, without what PySpark brings itself. Errors: Unavailable."""
+    import pyspark
+
+    known = {_artifact_name(one) for one in Path(pyspark.__file__).parent.glob("jars/*.jar")}
+    source, tokens = CONNECTOR_ELSE
+    try:
+        version = pyspark.__version__
+        found = _jars(f"spark-kafka-{version}", _connector(version, version))
+    except Unavailable:
+        version = source
+        found = _jars(f"spark-kafka-{source}-{tokens}", _connector(source, tokens))
+    return Jars([one for one in found if _artifact_name(one) not in known], version)
+
+
+def _connector(version: str, tokens: str) -> list[Artifact]:
+    return [
+        Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", version),
+        Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", tokens),
+    ]
+
+
+def _artifact_name(jar: Path) -> str:
+    return re.split(r"-\d", jar.name, maxsplit=1)[0]
+
+
+def _jars(name: str, artifacts: Sequence[Artifact]) -> list[Path]:
+    folder = tools_folder() / name
+    if not folder.is_dir():
+        with locked(tools_folder() / f"{name}.lock"):
+            if not folder.is_dir():
+                _fetch(folder, artifacts)
+    return sorted(folder.glob("*.jar"))
+
+
+def _fetch(folder: Path, artifacts: Sequence[Artifact]) -> None:
+    for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
+        if shutil.which(program) is None:
+            raise Unavailable(
+                f"{program} is not on the PATH, and is needed once to fetch {artifacts[0].name}: "
+                f"install it (Debian, Ubuntu: apt install {package})"
+            )
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        pom = Path(place, "pom.xml")
+        pom.write_text(_pom(artifacts))
+        done = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
+             "-DincludeScope=runtime", f"-DoutputDirectory={place}/lib"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise Unavailable(f"Maven could not fetch {artifacts[0].name}: {done.stdout[:600]}")
+        os.replace(Path(place, "lib"), folder)
+
+
+def _pom(artifacts: Sequence[Artifact]) -> str:
+    wanted = "".join(
+        f"<dependency><groupId>{one.group}</groupId><artifactId>{one.name}</artifactId>"
+        f"<version>{one.version}</version></dependency>"
+        for one in artifacts
+    )
+    # Spark's poms name a mirror of Central by this id, which not every network lets through.
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>streamlog</groupId><artifactId>benchmark-jars</artifactId><version>1</version>"
+        "<packaging>pom</packaging><repositories><repository><id>gcs-maven-central-mirror</id>"
+        f"<url>{CENTRAL}</url></repository></repositories>"
+        f"<dependencies>{wanted}</dependencies></project>"
+    )

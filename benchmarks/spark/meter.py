@@ -1,0 +1,105 @@
+"""What a Spark query costs: time, and CPU of the driver, the JVM and all Python workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    wall_s: float
+    cpu_s: float
+    """Spark's: this process, the JVM, Python workers."""
+    server_cpu_s: float
+    """Of Kafka's server and of our node, together."""
+
+
+class Meter:
+    """Reads CPU times of process trees; a process that ended is counted by who waited for it."""
+
+    def __init__(self, jvm: psutil.Process, servers: list[psutil.Process]) -> None:
+        self._jvm = jvm
+        self._servers = servers
+
+    def begin(self) -> Cost:
+        """For `end`."""
+        spark, servers = self._spark_s(), self._servers_s()
+        return Cost(time.perf_counter(), spark, servers)
+
+    def end(self, began: Cost) -> Cost:
+        """What it took since then."""
+        wall_s = time.perf_counter() - began.wall_s
+        spark, servers = self._spark_s(), self._servers_s()
+        return Cost(wall_s, spark - began.cpu_s, servers - began.server_cpu_s)
+
+    def cost(self, work: Callable[[], object]) -> Cost:
+        began = self.begin()
+        work()
+        return self.end(began)
+
+    def in_turns(
+        self, cases: Mapping[str, Callable[[], object]], rounds: int = ROUNDS
+    ) -> dict[str, list[Cost]]:
+        """Each case once to warm it up, then all of them in turn, `rounds` times."""
+        for work in cases.values():
+            work()
+        costs: dict[str, list[Cost]] = {name: [] for name in cases}
+        for _ in range(rounds):
+            for name, work in cases.items():
+                costs[name].append(self.cost(work))
+        return costs
+
+    def _spark_s(self) -> float:
+        return sum(psutil.Process().cpu_times()[:2]) + tree_s(self._jvm)
+
+    def _servers_s(self) -> float:
+        return sum(map(tree_s, self._servers))
+
+
+def tree_s(process: psutil.Process) -> float:
+    """CPU seconds of a process and of all its descendants so far, ended ones as well."""
+    found = 0.0
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            found += sum(one.cpu_times()[:4])
+    return found
+
+
+def ratios(base: list[Cost], measured: list[Cost], *, wall: bool = False) -> list[float]:
+    """Round by round, how many times less `measured` took than `base`."""
+    return [
+        one.wall_s / other.wall_s if wall else one.cpu_s / other.cpu_s
+        for one, other in zip(base, measured, strict=True)
+    ]
+
+
+def wall_s(costs: list[Cost]) -> float:
+    return median(one.wall_s for one in costs)
+
+
+def cpu_s(costs: list[Cost]) -> float:
+    return median(one.cpu_s for one in costs)
+
+
+def server_cpu_s(costs: list[Cost]) -> float:
+    return median(one.server_cpu_s for one in costs)
+
+
+def ratio(base: list[Cost], measured: list[Cost], *, wall: bool = False) -> float:
+    return median(ratios(base, measured, wall=wall))
+
+
+def ratio_with_servers(base: list[Cost], measured: list[Cost]) -> float:
+    """Of all CPU that was spent on either side of the network."""
+    return median(
+        (one.cpu_s + one.server_cpu_s) / (other.cpu_s + other.server_cpu_s)
+        for one, other in zip(base, measured, strict=True)
+    )
