@@ -138,7 +138,7 @@ class SwitchedExecutor:
     """The own executor, or the remote one's while there is one."""
 
     def __init__(self, own: Executor) -> None:
-        self._own = own
+        self.own = own
         self._remote: RemoteExecutor | None = None
         self._is_closed = False
 
@@ -166,18 +166,18 @@ class SwitchedExecutor:
             log.info("merges are carried out here again", extra={"owner": remote.owner})
 
     async def plan(self, asked: PlanRequest) -> Plan:
-        return await self._own.plan(asked)
+        return await self.own.plan(asked)
 
     async def run(self, job: Job) -> Outcome:
         if self._remote is not None and self._remote.ended is None:
             return await self._remote.run(job)
-        return await self._own.run(job)
+        return await self.own.run(job)
 
     def set_busy(self, is_busy: bool) -> None:
-        self._own.set_busy(is_busy)
+        self.own.set_busy(is_busy)
 
     async def close(self) -> None:
         self._is_closed = True
         if self._remote is not None:
             self._remote.end(Closed("the compactor was closed"))
-        await self._own.close()
+        await self.own.close()

@@ -230,7 +230,7 @@ class RandomHistory:
         if not self.in_process:
             return
         assert opened.compactor is not None
-        executor = opened.compactor._executor
+        executor = opened.compactor._executor.own
         assert isinstance(executor, ProcessExecutor)
         if executor.pid is not None:
             self.kills += 1
