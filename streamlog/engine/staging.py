@@ -425,7 +425,12 @@ class EngineStaging:
     async def sweep(self) -> None:
         """Drops what expired, and forgets writers of long ago."""
         staging, now_ms = self._metadata.staging, self._clock.now_ms()
-        expired = [i for i, stage in staging.staged.items() if stage.expires_ms <= now_ms]
+        expired: list[int] = []
+        for number, (object_id, stage) in enumerate(list(staging.staged.items())):
+            if stage.expires_ms <= now_ms:
+                expired.append(object_id)
+            if number % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
+                await asyncio.sleep(0)
         before_ms = now_ms - self._config.writer_memory_ms
         silent = [(w, row.epoch) for w, row in staging.writers.items() if row.at_ms <= before_ms]
         try:

@@ -173,9 +173,10 @@ def decode_writer(cursor: Cursor) -> WriterRow:
 
 def encode_attached(object_id: int, placements: Placements) -> bytes:
     *columns, leaders = placements.columns
-    epochs = array("I", map(stored_epoch, leaders))
     head = _EPOCH.pack(object_id) + _COUNT.pack(len(placements))
-    return head + b"".join(map(to_planes, (*columns, epochs)))
+    # The lower half of an i64 is what `stored_epoch` makes of it.
+    epochs = to_planes(leaders)[: 4 * len(leaders)]
+    return head + b"".join(map(to_planes, columns)) + epochs
 
 
 def decode_attached(cursor: Cursor) -> tuple[int, Placements]:
@@ -183,6 +184,8 @@ def decode_attached(cursor: Cursor) -> tuple[int, Placements]:
     streams = _read_ids(cursor)
     bases, epochs = (from_planes("Q", cursor.take(8 * len(streams))) for _ in range(2))
     leaders = from_planes("I", cursor.take(4 * len(streams)))
+    if any(map(ge, streams, streams[1:])):
+        raise ValueError("an attached object's streams are out of order")
     leader_epochs = array("q", map(leader_epoch_of, leaders))
     return object_id, Placements(streams, bases, epochs, leader_epochs)
 

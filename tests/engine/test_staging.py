@@ -341,7 +341,11 @@ def test_bad_calls_change_nothing(tmp_path: Path) -> None:
             one = await staged(engine, {s: [b"x"], b.stream_id: [b"y"]}, attempt="1")
             two = await staged(engine, {s: [b"x"]}, attempt="2")
             attach = engine.staging.attach
-            assert isinstance(await error_of(attach("w", 0, [one.object_id])), Invalid)
+            crowded = await error_of(attach("w", 0, [one.object_id]))
+            assert isinstance(crowded, Invalid)
+            assert "2 rows" in str(crowded)
+            assert "Nothing was committed" in str(crowded)
+            assert "bufferBytes" in str(crowded)
             assert isinstance(await error_of(attach("w", -1, [two.object_id])), Invalid)
             await a.destroy()
             assert isinstance(await error_of(attach("w", 0, [two.object_id])), Conflict)

@@ -42,7 +42,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_build import build_object
 from streamlog.format.object_footer import ObjectIdentity
-from streamlog.format.rows import ObjectRow, Placement, Tenure
+from streamlog.format.rows import ObjectRow, Placement, Placements, Tenure
 from streamlog.format.sealed import seal
 from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.format.wal_frame import (
@@ -415,7 +415,7 @@ _STAGED_STATE = CheckpointState(
     staging=StagingRows(
         [_STAGE],
         [WriterRow("w", 3, 99, array("Q", [3]), array("Q", [10]), array("Q", [15]))],
-        [(5, (Placement(3, 10, 2, 7), Placement(4, 1 << 40, 1)))],
+        [(5, Placements.of((Placement(3, 10, 2, 7), Placement(4, 1 << 40, 1))))],
     ),
 )
 COMMITS = tuple(commit_record.encode(one) for one in (_RECORD, _LARGE_RECORD, _STAGED_RECORD))

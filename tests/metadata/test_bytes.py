@@ -39,7 +39,7 @@ from streamlog.format.commit_record import (
     Trim,
 )
 from streamlog.format.compaction_record import CompactionRecord, Output
-from streamlog.format.rows import ObjectRow, Placement
+from streamlog.format.rows import ObjectRow, Placement, Placements
 from streamlog.format.sealed import seal
 from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.metadata.interface import Recovery, StreamEpoch, Tenure
@@ -157,7 +157,7 @@ STAGED_STATE = CheckpointState(
     staging=StagingRows(
         [STAGE],
         [WriterRow("w", 3, 99, array("Q", [3]), array("Q", [10]), array("Q", [15]))],
-        [(5, (Placement(3, 10, 2, 7), Placement(4, 1 << 40, 1)))],
+        [(5, Placements.of((Placement(3, 10, 2, 7), Placement(4, 1 << 40, 1))))],
     ),
 )
 COMPACTION = CompactionRecord(
