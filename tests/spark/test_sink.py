@@ -147,6 +147,12 @@ def test_what_cannot_be_written_is_named_and_leaves_nothing(
     )
     with pytest.raises(Exception, match="column topic is null in a row"):
         _write(half, node.server)
+    large = frame.selectExpr("repeat('x', 2000000) value")
+    with pytest.raises(Exception, match=r"the topic takes 1048588 \(max.message.bytes\)"):
+        _write(large, node.server, topic=topic)
+    # Of no rows nothing comes, and no error.
+    for empty in (frame.where("id < 0"), spark.range(0).selectExpr("'x' value")):
+        _write(empty, node.server, topic=topic)
     assert consumed(node.server, topic, 2) == []
 
 
