@@ -241,14 +241,16 @@ class StagedLogs:
         batches = 0
         try:
             async for stream_id, run in self._streams.attributes(object_ids):
-                try:
-                    held[stream_id].account(run)
-                except StreamlogError as error:
-                    held[stream_id].give_up(error)
-                batches += len(run)
-                if batches >= _BATCHES_AT_ONCE:
-                    batches = 0
-                    await asyncio.sleep(0)
+                for low in range(0, len(run), _BATCHES_AT_ONCE):
+                    part = run[low : low + _BATCHES_AT_ONCE]
+                    try:
+                        held[stream_id].account(part)
+                    except StreamlogError as error:
+                        held[stream_id].give_up(error)
+                    batches += len(part)
+                    if batches >= _BATCHES_AT_ONCE:
+                        batches = 0
+                        await asyncio.sleep(0)
         except StreamlogError as error:
             for one in held.values():
                 one.give_up(error)

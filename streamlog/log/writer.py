@@ -37,7 +37,7 @@ from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, R
 from streamlog.runtime.buffers import Buffer
 
 ATTACHED_RUNS_MAX = 32
-"""Blocks of attached batches from which on the state is written down: whoever opens the log next
+"""Runs of attached batches from which on the state is written down: whoever opens the log next
 would else read the index of as many objects, and so for each partition that they came to."""
 
 
