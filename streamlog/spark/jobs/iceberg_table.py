@@ -265,6 +265,9 @@ class ExportTable:
         for location in locations:
             try:
                 self._table.io.delete(location)
+            except FileNotFoundError:
+                # The export that won was faster.
+                continue
             except OSError as error:
                 log.warning("%s could not be removed, nothing needs it: %s", location, error)
 
