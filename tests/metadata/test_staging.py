@@ -67,19 +67,9 @@ def attach_entry(
     return CommitEntry(attaches=[AttachEntry(writer, epoch, 5, objects, epochs, leaders)])
 
 
-async def attach(
-    metadata: TenureMetadata,
-    epoch: int,
-    objects: Sequence[int],
-    streams: Sequence[int],
-    *,
-    writer: str = "w",
-    leader_epoch: int | None = None,
-) -> None:
-    entry = attach_entry(
-        metadata, epoch, objects, streams, writer=writer, leader_epoch=leader_epoch
-    )
-    await metadata.commit(entry)
+async def attach(metadata: TenureMetadata, *given: Any, **named: Any) -> None:
+    """As of attach_entry."""
+    await metadata.commit(attach_entry(metadata, *given, **named))
 
 
 async def unstage(metadata: TenureMetadata, *objects: int) -> None:

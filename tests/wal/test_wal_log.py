@@ -15,6 +15,7 @@ from wal_helpers import (
     entry,
     group,
     open_wal,
+    overfilled,
     payload_of,
     power_cut,
     recovered,
@@ -196,9 +197,7 @@ def test_a_log_of_another_cluster_is_refused() -> None:
 def test_a_full_log_waits_for_a_release() -> None:
     async def scenario() -> None:
         disk = torn_disk()
-        wal = await begin(disk, 1, TIGHT)
-        appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
-        await turns(500)
+        wal, appends = await overfilled(disk)
         done = sum(append.done() for append in appends)
         assert 0 < done < 20
         assert sum(disk.open(name).size() for name in disk.list()) <= TIGHT.wal_bytes_max + 4096
@@ -214,9 +213,7 @@ def test_a_full_log_waits_for_a_release() -> None:
 def test_close_tells_those_who_wait_for_room() -> None:
     async def scenario() -> None:
         disk = torn_disk()
-        wal = await begin(disk, 1, TIGHT)
-        appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
-        await turns(500)
+        wal, appends = await overfilled(disk)
         await wal.close()
         outcomes = await asyncio.gather(*appends, return_exceptions=True)
         stored = [outcome for outcome in outcomes if isinstance(outcome, int)]

@@ -8,10 +8,10 @@ import pytest
 from wal_helpers import (
     CLUSTER,
     SMALL,
-    TIGHT,
     begin,
     group,
     open_wal,
+    overfilled,
     payload_of,
     power_cut,
     recovered,
@@ -94,9 +94,7 @@ def test_a_bug_behind_the_log_is_told_to_every_caller() -> None:
 def test_a_bug_behind_the_log_is_told_to_those_who_wait_for_room() -> None:
     async def scenario() -> None:
         disk = torn_disk()
-        wal = await begin(disk, 1, TIGHT)
-        appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
-        await turns(500)
+        wal, appends = await overfilled(disk)
         stored = [append.result() for append in appends if append.done()]
         assert 0 < len(stored) < 20
         disk.plan_faults = lambda operation, name: bug(operation)

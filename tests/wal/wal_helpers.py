@@ -106,3 +106,11 @@ async def turns(count: int = 100) -> None:
     """Lets everything else on the loop go on."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def overfilled(disk: Disk) -> tuple[WriteAheadLog, list[asyncio.Future[int]]]:
+    """A small log and 20 appends to it, of which it has no room for the last ones."""
+    wal = await begin(disk, 1, TIGHT)
+    appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
+    await turns(500)
+    return wal, appends
