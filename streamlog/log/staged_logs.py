@@ -23,7 +23,9 @@ from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
 
 _LOGS_AT_ONCE = 128
-"""Logs that are gone through before others get a turn; that make themselves ready together."""
+"""Logs that are gone through before others get a turn."""
+_READY_AT_ONCE = 256
+"""Logs that make themselves ready together: some share a sync, or an upload."""
 _PARTS_AT_ONCE = 64
 """Partitions of a staged object that are checked before others get a turn: 1 to 2 ms."""
 _BATCHES_AT_ONCE = 128
@@ -217,8 +219,8 @@ class StagedLogs:
                     await asyncio.sleep(0)
                     turns.push_async_callback(asyncio.sleep, 0)
             attaching = list(held.values())
-            for low in range(0, len(attaching), _LOGS_AT_ONCE):
-                await all_of(one.ready() for one in attaching[low : low + _LOGS_AT_ONCE])
+            for low in range(0, len(attaching), _READY_AT_ONCE):
+                await all_of(one.ready() for one in attaching[low : low + _READY_AT_ONCE])
             attached = await self._streams.attach(
                 writer_id,
                 epoch,
