@@ -22,6 +22,7 @@ R = TypeVar("R")
 TASKS_PER_CORE = 4
 """Of a wave: cores are idle at its end, for less than a task's time in so many."""
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
+RANGE_SIZE = 1 << 16
 
 
 class TaskFailed(StreamlogError):
@@ -35,7 +36,13 @@ def wave_size(spark: Any) -> int:
 
 def _cores(spark: Any) -> int:
     found = spark.conf.get("spark.default.parallelism", None)
-    return int(found) if found else int(spark.sparkContext.defaultParallelism)
+    if found:
+        return int(found)
+    if "connect" in type(spark).__module__:
+        # Spark Connect has no context to ask; a range has a partition for each core.
+        numbers = spark.range(RANGE_SIZE).selectExpr("spark_partition_id() number")
+        return int(numbers.distinct().count())
+    return int(spark.sparkContext.defaultParallelism)
 
 
 def run_tasks(spark: Any, work: Callable[[T], R], units: Sequence[T]) -> list[R]:
