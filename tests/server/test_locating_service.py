@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
-from streamlog.errors import Invalid, QuotaExceeded
+from streamlog.client import locate_calls
+from streamlog.client.channel import Caller
+from streamlog.errors import DeadlinePassed, Invalid, QuotaExceeded, Unavailable
 from streamlog.model.located import OffsetWindow
+from streamlog.server import grpc_admin
 from streamlog.server.context import RequestContext, allow_all
 from streamlog.server.services.locating import WAITING_PER_TURN_MAX, LocateService
 from streamlog.settings.limits import LimitsConfig
+from streamlog.v1.admin_pb2 import LocateRecordsRequest, LocateRecordsResponse
 
 CONTEXT = RequestContext()
 
@@ -118,3 +126,44 @@ def test_pins_are_bounded_and_those_that_are_held_go_on() -> None:
         assert await service.pin(CONTEXT, None, "reader", 5000)
 
     asyncio.run(main())
+
+
+def test_a_client_that_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck:
+        async def write(self, _: object) -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        monkeypatch.setattr(grpc_admin, "UNREAD_S", 0.01)
+        with pytest.raises(DeadlinePassed, match="took nothing"):
+            await grpc_admin._write(Stuck(), LocateRecordsResponse())  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+def test_a_node_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    def hold(_: object, context: grpc.ServicerContext) -> Iterator[LocateRecordsResponse]:
+        context.add_callback(given_up.set)
+        given_up.wait(60)
+        yield LocateRecordsResponse()
+
+    handler = grpc.unary_stream_rpc_method_handler(
+        hold,
+        request_deserializer=LocateRecordsRequest.FromString,
+        response_serializer=LocateRecordsResponse.SerializeToString,
+    )
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(grpc_admin.SERVICE, {"LocateRecords": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setattr(locate_calls, "ANSWER_TIMEOUT_S", 0.2)
+    try:
+        with closing(Caller(f"127.0.0.1:{port}")) as caller, pytest.raises(Unavailable):
+            locate_calls.locate_records(caller, [OffsetWindow("t", 0, 0, 5)], timeout_ms=1)
+    finally:
+        given_up.set()
+        server.stop(None).wait()
