@@ -20,6 +20,7 @@ from streamlog.client import Producer
 
 BATCHES = 40
 """At scale 1; as many as half of it come first, to warm up."""
+BATCHES_MIN = 20
 BATCHES_KEPT = 100
 """What Spark remembers of a query's progress."""
 RECORDS_PER_S = 50
@@ -51,7 +52,7 @@ def run(world: World) -> None:
 def _case(
     world: World, label: str, source: Any, rate: float | None, kafka: float | None = None
 ) -> None:
-    wanted = max(10, int(BATCHES * world.scale))
+    wanted = max(BATCHES_MIN, int(BATCHES * world.scale))
     check = world.folder / f"check-{label.replace(' ', '-')}"
     writer = source.load().writeStream.format("noop").option("checkpointLocation", str(check))
     query = writer.start()

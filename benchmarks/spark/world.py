@@ -88,7 +88,12 @@ def deliver(frame: Any) -> None:
 def world(report: Report, folder: Path, scale: float) -> Iterator[World]:
     """Errors: JavaMissing."""
     with ExitStack() as stack:
-        conf = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(folder / "warehouse")}
+        conf = {
+            "spark.driver.memory": "2g",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            # A query that is stopped in a batch is told as an error.
+            "spark.log.level": "FATAL",
+        }
         servers: list[psutil.Process] = []
         kafka: Kafka | None = None
         try:
