@@ -36,7 +36,9 @@ def test_a_batch_query_gives_what_a_consumer_gets(
     spark: Any, node: NodeProcess, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
-    produce(node.server, topic, [*_values(500), (0, None)])
+    produce(node.server, topic, [*_values(500), (0, None)], compression="zstd")
+    with Admin(node.server) as admin:
+        admin.delete_records(topic, 1, 20)
     frame = _frame(spark, node, subscribe=topic, includeHeaders="true", minPartitions="3")
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
