@@ -1,0 +1,97 @@
+"""A client of Spark Connect: reads, streams and writes topics; prints what it saw as JSON.
+
+Its process has no session but the one on the server.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamlog.spark.jobs.tasks import TASKS_PER_CORE, run_tasks, wave_size
+from streamlog.spark.read_metrics import read_metrics
+
+
+def main(url: str, server: str, source: str, target: str, folder: str) -> None:
+    spark: Any = SparkSession.builder.remote(url).appName("connect").getOrCreate()
+    assert "connect" in type(spark).__module__
+    found: dict[str, Any] = {}
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    found["rows"] = _read(spark, server, source)
+    kept = read_metrics(spark).drop("ts").toPandas()
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "false")
+    found["metrics"] = json.loads(kept.to_json(orient="records"))
+    found["progress"] = _copy(spark, server, source, target, f"{folder}/copy")
+    # What a driver leaves that dies between its commit and Spark's own note of it.
+    (Path(folder) / "copy" / "commits" / "1").unlink()
+    found["replayed"] = _copy(spark, server, source, target, f"{folder}/copy")
+    _copy_each(spark, server, source, target, f"{folder}/each")
+    found["wave"] = wave_size(spark) // TASKS_PER_CORE
+    found["tasks"] = run_tasks(spark, lambda number: number * 2, [3, 4])
+    batch = spark.range(3).selectExpr("concat('batch ', id) value")
+    batch.write.format("streamlog").mode("append").options(server=server, topic=target).save()
+    found["written"] = spark.read.format("streamlog").options(
+        server=server, subscribe=target
+    ).load().selectExpr("cast(value as string) value").toPandas()["value"].tolist()  # fmt: skip
+    spark.stop()
+    print(json.dumps(found))
+
+
+def _read(spark: Any, server: str, topic: str) -> list[list[Any]]:
+    rows = spark.read.format("streamlog").options(server=server, subscribe=topic)
+    rows = rows.option("readName", "mine").load()
+    table = rows.orderBy("partition", "offset").select("partition", "offset", "value").toArrow()
+    columns = table.to_pydict()
+    values = [value.decode() for value in columns["value"]]
+    return [list(row) for row in zip(columns["partition"], columns["offset"], values, strict=True)]
+
+
+def _stream(spark: Any, server: str, topic: str, **options: str) -> Any:
+    return (
+        spark.readStream.format("streamlog")
+        .options(server=server, subscribe=topic, startingOffsets="earliest", **options)
+        .load()
+    )
+
+
+def _copy(spark: Any, server: str, source: str, target: str, checkpoint: str) -> Any:
+    query = (
+        _stream(spark, server, source, maxOffsetsPerTrigger="50")
+        .selectExpr("concat('copy ', cast(value as string)) value")
+        .writeStream.format("streamlog")
+        .options(server=server, topic=target, checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [{"batch": one["batchId"], **one["sources"][0]} for one in query.recentProgress]
+
+
+def _copy_each(spark: Any, server: str, source: str, target: str, checkpoint: str) -> None:
+    def write(batch: Any, epoch: int) -> None:
+        for _ in range(2):
+            (
+                batch.selectExpr("concat('each ', cast(value as string)) value")
+                .write.format("streamlog")
+                .mode("append")
+                .options(server=server, topic=target, writerId=checkpoint[-60:])
+                .option("writerEpoch", str(epoch))
+                .save()
+            )
+
+    (
+        _stream(spark, server, source)
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
