@@ -27,6 +27,8 @@ from streamlog.spark.jobs.export import export
 from streamlog.spark.jobs.iceberg import IcebergExported, export_iceberg
 from streamlog.spark.jobs.load import import_files
 from streamlog.spark.jobs.manifest import OWN, Manifest
+from streamlog.spark.jobs.node_compaction import compact_node
+from streamlog.spark.jobs.node_scrub import scrub_node
 from streamlog.spark.jobs.scrub import scrub
 from streamlog.spark.jobs.stats import over_time, stats
 from streamlog.spark.jobs.tasks import TaskFailed, run_tasks
@@ -447,3 +449,23 @@ def test_what_executors_cannot_merge_is_told_and_stays(spark: Any, tmp_path: Pat
     assert any(told.startswith("Corrupt: ") for told in done.failed)
     damaged.write_bytes(whole)
     assert _fsck(data).is_clean
+
+
+def test_compaction_and_scrub_beside_a_node(spark: Any, tmp_path: Path) -> None:
+    """More of it without a JVM: test_node_jobs."""
+    data, noise = tmp_path / "data", random.Random(4)
+    settings = ("stream_object_bytes_min=102400", "object_bytes_max=1048576")
+    arguments = [part for one in settings for part in ("--set", f"engine.compaction.{one}")]
+    with started(data, *arguments, wal="object") as node:
+        for _ in range(4):
+            produce(node.server, "logs", [(0, noise.randbytes(4000)) for _ in range(60)])
+        expected = consumed(node.server, "logs", 1)
+        assert asyncio.run(scrub_node(spark, node.server)).is_clean
+        done = compact_node(spark, node.server)
+        assert (done.failed, done.specs >= 1) == ([], True)
+        assert done.bytes_written > 4 * 60 * 4000
+        assert consumed(node.server, "logs", 1) == expected
+        report = asyncio.run(scrub_node(spark, node.server))
+        assert report.is_clean
+        assert report.counts["records"] >= len(expected)
+    assert not [one for one in _fsck(data).findings if one.severity.name == "ERROR"]
