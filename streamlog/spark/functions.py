@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as sql
+from pyspark.sql.types import IntegerType
 
 from streamlog.codec.columns import key_partitions
 from streamlog.errors import Invalid
@@ -28,6 +29,6 @@ def partition_of(key: Column | str, partitions: int) -> Column:
         return pc.if_else(keys.is_null(), pa.scalar(None, pa.int32()), numbers)
 
     column = sql.col(key) if isinstance(key, str) else key
-    choose = sql.arrow_udf(chosen, "int")
+    choose = sql.arrow_udf(chosen, IntegerType())
     found: Column = choose(column.cast("binary"))
     return found
