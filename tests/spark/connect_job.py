@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamlog.spark.jobs.tasks import TASKS_PER_CORE, run_tasks, wave_size
@@ -58,16 +59,26 @@ def _stream(spark: Any, server: str, topic: str, **options: str) -> Any:
     )
 
 
+def _ended(writer: Any) -> Any:
+    """Begun again where the machine was too busy: Spark gives a source's Python ten seconds."""
+    while True:
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return query
+
+
 def _copy(spark: Any, server: str, source: str, target: str, checkpoint: str) -> Any:
-    query = (
+    query = _ended(
         _stream(spark, server, source, maxOffsetsPerTrigger="50")
         .selectExpr("concat('copy ', cast(value as string)) value")
         .writeStream.format("streamlog")
         .options(server=server, topic=target, checkpointLocation=checkpoint)
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
     return [{"batch": one["batchId"], **one["sources"][0]} for one in query.recentProgress]
 
 
@@ -83,13 +94,10 @@ def _copy_each(spark: Any, server: str, source: str, target: str, checkpoint: st
                 .save()
             )
 
-    (
+    _ended(
         _stream(spark, server, source)
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-        .awaitTermination()
     )
 
 
