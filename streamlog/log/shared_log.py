@@ -209,6 +209,7 @@ class SharedLog(AbstractLog):
         async with self._writer.turn:
             self._check_open()
             attach = SharedLogAttach(
+                self._streams.data,
                 self._writer,
                 lambda: self.log_end_offset,
                 self._settle_end,

@@ -40,11 +40,12 @@ class Attaching(Protocol):
         ...
 
     def account(self, batches: Sequence[BatchAttributes]) -> None:
-        """Notes some of what was attached; in order."""
+        """Notes some of what was attached; in order. What follows a gap is left to `finish`."""
         ...
 
-    def finish(self) -> None:
-        """All that came is noted. Errors: Internal, if it is not."""
+    async def finish(self) -> None:
+        """All that came is noted; what was not yet is read from the stream. Errors: of that,
+        Internal."""
         ...
 
     def show(self) -> None:
@@ -258,7 +259,7 @@ class StagedLogs:
                 one.give_up(error)
         for number, one in enumerate(held.values()):
             try:
-                one.finish()
+                await one.finish()
             except StreamlogError as error:
                 one.give_up(error)
             if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:

@@ -111,7 +111,8 @@ class StagedStreams(Protocol):
         self, object_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
         """Of the batches of objects that `attach` took: runs of a stream's batches, each stream's
-        in the order of the objects. Errors: StoreUnavailable, ObjectNotFound, Corrupt.
+        in the order of the objects. One that is not known any more, for compaction has replaced
+        it, is left out. Errors: StoreUnavailable, ObjectNotFound, Corrupt.
         """
         ...
 

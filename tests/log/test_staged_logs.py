@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from streamlog.codec.batch import LOG_APPEND_TIME, scan
 from streamlog.codec.records import BatchBuilder, Producer, decode
+from streamlog.engine.staging import EngineStaging
 from streamlog.errors import (
     Conflict,
     Fenced,
@@ -31,6 +32,7 @@ from streamlog.log.staged_logs import (
     StagedCommit,
     StagedLogs,
 )
+from streamlog.model.batch import BatchAttributes
 from streamlog.runtime.buffers import join
 from streamlog.wiring import OpenEngine
 from tests.compaction.test_end_to_end import CONFIG
@@ -165,6 +167,34 @@ def test_commits_between_produces_keep_every_record_once(tmp_path: Path, wal: Wa
             for log, expected in zip(logs, acked, strict=True):
                 assert len(expected) == 25
                 assert await contents(log) == sorted(expected.items())
+
+    run(scenario)
+
+
+def test_what_compaction_has_replaced_meanwhile_is_read_from_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_of_them = EngineStaging.attributes
+
+    def without_the_second(
+        staging: EngineStaging, object_ids: Sequence[int]
+    ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
+        return all_of_them(staging, [*object_ids[:1], *object_ids[2:]])
+
+    monkeypatch.setattr(EngineStaging, "attributes", without_the_second)
+
+    async def scenario() -> None:
+        async with Site(tmp_path, "disk").open() as engine:
+            (partition,) = await topic(engine, 1)
+            log = await engine.logs.log(partition)
+            staged = [
+                await stage(engine, str(n), {partition: encoded([b"%d" % n])}) for n in range(4)
+            ]
+            await staged_of(engine).commit("w", 0, [entry(one) for one in staged])
+            assert await contents(log) == numbered(b"0", b"1", b"2", b"3")
+            tail = log._tail  # type: ignore[attr-defined]
+            assert (tail.accounted_end, tail.batches_since_checkpoint) == (4, 4)
+            assert await produce(log, b"last") == 4
 
     run(scenario)
 
