@@ -130,8 +130,10 @@ class RestCluster:
             self._run(opened.built.aclose())
 
     def close(self) -> None:
-        self.let_go()
-        self._runner.close()
+        try:
+            self.let_go()
+        finally:
+            self._runner.close()
 
 
 async def _open(store_url: str, meta: str | None, *, checks_wal: bool) -> _Opened:

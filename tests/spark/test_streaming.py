@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -352,21 +353,21 @@ def test_a_stream_over_topics_at_rest_lets_a_node_run_in_between(tmp_path: Path)
         },
         streaming=True,
     )
-    planner = StreamPlanner(options)
-    at: dict[str, Any] | None = None
-    for round_ in range(2):
-        with NodeProcess(data, wal="object") as node:
-            with Admin(node.server) as admin:
-                if not round_:
-                    admin.create_topic("t", 1)
-            produce(node.server, "t", [(0, b"x")] * 10)
-        at = planner.initial() if at is None else at
-        end = planner.latest(at, None)
-        assert end == _offsets(t0=10 * (round_ + 1))
-        planned = planner.plan(at, end)
-        planner.let_go()
-        assert carry_out(planned).column("offset").to_pylist() == list(
-            range(10 * round_, 10 * round_ + 10)
-        )
-        at = end
-    planner.close()
+    with closing(StreamPlanner(options)) as planner:
+        at: dict[str, Any] | None = None
+        for round_ in range(2):
+            with NodeProcess(data, wal="object") as node:
+                if at is None:
+                    with Admin(node.server) as admin:
+                        admin.create_topic("t", 1)
+                produce(node.server, "t", [(0, b"x")] * 10)
+            at = planner.initial() if at is None else at
+            end = planner.latest(at, None)
+            assert decode_offsets(end) == {("t", 0): 10 * (round_ + 1)}
+            assert decode_topic_ids(end) == decode_topic_ids(at)
+            planned = planner.plan(at, end)
+            planner.let_go()
+            assert carry_out(planned).column("offset").to_pylist() == list(
+                range(10 * round_, 10 * round_ + 10)
+            )
+            at = end
