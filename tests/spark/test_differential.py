@@ -111,7 +111,15 @@ def test_retention_and_merges_do_take_place(busy: NodeProcess, new_name: Callabl
         expected = consumed(busy.server, topic, PARTITIONS)
         assert len(expected) == 60
         files = _files(planned)
-        _until(lambda: not files & _now(busy.server, topic))
+        other = new_name()
+        admin.create_topic(other, PARTITIONS, KEEP_ALL)
+
+        def are_merged() -> bool:
+            # A merge takes several objects of like size: the last one waits for others to come.
+            _send(busy.server, admin, other, "none", 0, records)
+            return not files & _now(busy.server, topic)
+
+        _until(are_merged)
         admin.alter_configs(topic=topic, configs={"retention.bytes": "2500"})
         _until(lambda: all(0 < start < end for start, end in _bounds(admin, topic)))
         admin.alter_configs(topic=topic, configs=KEEP_ALL)
