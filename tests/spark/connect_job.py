@@ -28,7 +28,8 @@ def main(url: str, server: str, source: str, target: str, folder: str) -> None:
     found["metrics"] = json.loads(kept.to_json(orient="records"))
     found["progress"] = _copy(spark, server, source, target, f"{folder}/copy")
     # What a driver leaves that dies between its commit and Spark's own note of it.
-    (Path(folder) / "copy" / "commits" / "1").unlink()
+    for name in ("1", ".1.crc"):
+        (Path(folder) / "copy" / "commits" / name).unlink()
     found["replayed"] = _copy(spark, server, source, target, f"{folder}/copy")
     _copy_each(spark, server, source, target, f"{folder}/each")
     found["wave"] = wave_size(spark) // TASKS_PER_CORE
