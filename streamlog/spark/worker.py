@@ -27,7 +27,6 @@ from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.pin_keeper import RENEWALS_PER_TTL, renew
 from streamlog.spark.plan_types import ReadPlace
-from streamlog.wiring import open_object_store
 
 T = TypeVar("T")
 GETS_IN_FLIGHT_MAX = 8
@@ -113,6 +112,9 @@ class Worker:
             None, Path(parsed.path).is_dir
         ):
             raise StoreUnavailable(f"{url} is no folder on this machine")
+        # It brings the whole engine, which only who reads objects is to wait for.
+        from streamlog.wiring import open_object_store
+
         store = await open_object_store(
             url,
             StreamEngineConfig(),
