@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from streamlog import wiring
 from streamlog.errors import ForeignCluster, StoreUnavailable
 from streamlog.objectstore.cluster_guard import claim
 from streamlog.objectstore.keys import CLUSTER_KEY
-from streamlog.spark import worker as module
 from streamlog.spark.worker import Worker, worker
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -51,7 +51,7 @@ def test_a_store_that_cannot_be_read_is_closed_again(
     async def opened(*_: Any) -> Away:
         return Away()
 
-    monkeypatch.setattr(module, "open_object_store", opened)
+    monkeypatch.setattr(wiring, "open_object_store", opened)
     for tries in (1, 2):
         with pytest.raises(StoreUnavailable):
             at.store(f"local://{tmp_path}", ONE)
