@@ -276,7 +276,8 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
                 compaction_process="process",
                 worker_nice=0,
                 compaction_rate_max_bytes_per_s=SLOW,
-                object_bytes_max=24 * 1024,
+                # Four to nine inputs each, of one or two batches: a gain, however they are cut.
+                object_bytes_max=48 * 1024,
                 spec_bytes_max=1 << 20,
                 stream_object_bytes_min=24 * 1024,
             ),
