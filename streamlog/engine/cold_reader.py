@@ -84,7 +84,8 @@ class ColdReader:
                 continue
             position = batches[-1].end_offset
             reader.consumed(position)
-            self._readers.moved(core.stream_id, reader, position)
+            is_at_end = position >= core.confirm
+            self._readers.moved(core.stream_id, reader, position, is_at_end=is_at_end)
             if is_sequential and not reader.is_busy and self._readers.may_go_ahead(reader):
                 reader.is_busy = True
                 self._background.spawn(self._go_ahead(core, reader, position), name="read_ahead")

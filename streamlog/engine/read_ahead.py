@@ -10,6 +10,7 @@ A reader has no name: it is known by the offset at which its next fetch will sta
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 
 from streamlog.engine.config import ReadConfig
@@ -84,9 +85,10 @@ class Readers:
         reader.consumed(offset)
         return reader, True
 
-    def moved(self, stream_id: int, reader: Reader, offset: int) -> None:
-        """The reader's next fetch will start at `offset`."""
-        reader.moved_at = self._clock.monotonic()
+    def moved(self, stream_id: int, reader: Reader, offset: int, *, is_at_end: bool) -> None:
+        """The reader's next fetch will start at `offset`; at the end there is nothing for it now,
+        and those that read on get its share."""
+        reader.moved_at = -math.inf if is_at_end else self._clock.monotonic()
         self._known[stream_id, offset] = reader
         if len(self._known) > _READERS_MAX:
             self._known.popitem(last=False)

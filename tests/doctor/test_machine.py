@@ -151,7 +151,7 @@ def test_gets_per_gib_are_those_that_the_reader_sends() -> None:
             reader, _ = readers.at(number, 0)
             readers.step(reader)
             steps.append(readers.step(reader))
-            readers.moved(number, reader, 1)
+            readers.moved(number, reader, 1, is_at_end=False)
             clock.advance(10)
         assert cost.gets_per_gib_min == (1 << 30) / max(steps)
         assert cost.gets_per_gib_max == (1 << 30) / min(steps)
