@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import shutil
 import tempfile
 from pathlib import Path
 
+from benchmarks.command import options
 from benchmarks.report import HEADER, Report
 
 NAMES = (
@@ -19,28 +19,21 @@ ON_MINIO = tuple(f"{name}@minio" for name in ON_S3)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    known = (*NAMES, *ON_MINIO)
-    parser.add_argument("names", nargs="*", help=f"some of {', '.join(known)}; all by default")
-    parser.add_argument("--scale", type=float, default=1.0, help="0.1 is a quick look")
-    parser.add_argument("--json", type=Path, default=Path("bench-results/latest.json"))
-    parser.add_argument("--data", type=Path, help="a folder on the disk to measure")
-    options = parser.parse_args()
-    unknown = set(options.names) - set(known)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    taken = options(
+        "python -m benchmarks", __doc__, (*NAMES, *ON_MINIO), "bench-results/latest.json"
+    )
     report = Report()
     print(HEADER)
-    for wanted in options.names or known:
+    for wanted in taken.names:
         name, _, server = wanted.partition("@")
         report.variant = server
-        folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=options.data))
+        folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=taken.data))
         try:
-            importlib.import_module(f"benchmarks.{name}").run(report, folder, scale=options.scale)
+            importlib.import_module(f"benchmarks.{name}").run(report, folder, scale=taken.scale)
         finally:
             shutil.rmtree(folder)
-    report.save(options.json)
-    print(f"saved as {options.json}")
+    report.save(taken.json)
+    print(f"saved as {taken.json}")
 
 
 if __name__ == "__main__":

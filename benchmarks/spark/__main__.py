@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import shutil
 import tempfile
 from pathlib import Path
 
+from benchmarks.command import options
 from benchmarks.report import HEADER, Report
 from benchmarks.spark.world import world
 
@@ -15,26 +15,18 @@ NAMES = ("reading", "writing", "latency", "jobs")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"some of {', '.join(NAMES)}; all by default")
-    parser.add_argument("--scale", type=float, default=1.0, help="0.1 is a quick look")
-    parser.add_argument("--json", type=Path, default=Path("bench-results/spark.json"))
-    parser.add_argument("--data", type=Path, help="a folder on the disk to measure")
-    options = parser.parse_args()
-    unknown = set(options.names) - set(NAMES)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    taken = options("python -m benchmarks.spark", __doc__, NAMES, "bench-results/spark.json")
     report = Report()
     print(HEADER)
-    folder = Path(tempfile.mkdtemp(prefix="bench-spark-", dir=options.data))
+    folder = Path(tempfile.mkdtemp(prefix="bench-spark-", dir=taken.data))
     try:
-        with world(report, folder, options.scale) as made:
-            for name in options.names or NAMES:
+        with world(report, folder, taken.scale) as made:
+            for name in taken.names:
                 importlib.import_module(f"benchmarks.spark.{name}").run(made)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        report.save(options.json)
-    print(f"saved as {options.json}")
+        report.save(taken.json)
+    print(f"saved as {taken.json}")
 
 
 if __name__ == "__main__":

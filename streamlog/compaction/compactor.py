@@ -199,7 +199,7 @@ class Compactor:
 
         Errors: Unavailable.
         """
-        await self._compact_by((_AllOf().choose, choose, _Once().choose), lambda: True)
+        await self._compact_by((_all_of().choose, choose, _Once().choose), lambda: True)
 
     async def _compact_by(self, choosers: Sequence[Chooser], is_wanted: Callable[[], bool]) -> None:
         self._waiting += 1
@@ -230,7 +230,8 @@ class Compactor:
         The step under way is ended in order when the caller is cancelled. Errors: why `remote`
         ended, Unavailable.
         """
-        choosers = (_AllOf().choose, _Due().choose, _Once().choose)
+        due = _FirstSeen(choose, with_dead=True)
+        choosers = (_all_of().choose, due.choose, _Once().choose)
         before = self._totals
         try:
             await self._background.unbroken(
@@ -487,44 +488,34 @@ class Compactor:
         self._metrics.failed.set(1)
 
 
-class _AllOf:
-    """What is not settled at the first look: its outputs wait for one another. Dead objects, which
-    may be large and are rewritten alone, are left to `choose`.
-    """
+class _FirstSeen:
+    """As `among`, of what is there at the first look, without dead objects if so said: what comes
+    later waits, outputs among it."""
 
-    def __init__(self) -> None:
+    def __init__(self, among: Chooser, *, with_dead: bool) -> None:
+        self._among = among
+        self._with_dead = with_dead
         self._ids: frozenset[int] | None = None
 
     def choose(
         self,
-        candidates: Collection[Candidate],
+        candidates: list[Candidate],
         config: CompactionConfig,
         futile: Collection[frozenset[int]],
     ) -> Choice | None:
         if self._ids is None:
             self._ids = frozenset(
-                one.row.object_id for one in candidates if tier_of(one, config) != DEAD
+                one.row.object_id
+                for one in candidates
+                if self._with_dead or tier_of(one, config) != DEAD
             )
         left = [one for one in candidates if one.row.object_id in self._ids]
-        return choose_all(left, config, futile)
+        return self._among(left, config, futile)
 
 
-class _Due:
-    """As `choose`, of what is there at the first look."""
-
-    def __init__(self) -> None:
-        self._ids: frozenset[int] | None = None
-
-    def choose(
-        self,
-        candidates: Collection[Candidate],
-        config: CompactionConfig,
-        futile: Collection[frozenset[int]],
-    ) -> Choice | None:
-        if self._ids is None:
-            self._ids = frozenset(one.row.object_id for one in candidates)
-        left = [one for one in candidates if one.row.object_id in self._ids]
-        return choose(left, config, futile)
+def _all_of() -> _FirstSeen:
+    """Dead objects, which may be large and are rewritten alone, are left to `choose`."""
+    return _FirstSeen(choose_all, with_dead=False)
 
 
 class _Once:

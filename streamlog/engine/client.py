@@ -202,23 +202,16 @@ class EngineStreamClient:
             except BaseException:
                 core.is_closing = False
                 raise
-            # From here on the entry may be applied whatever happens to this call: no append after,
-            # and the turn is kept to the end, or an open meanwhile would make a second core.
-            kept = turn.pop_all()
 
             async def finish() -> None:
-                async with kept:
-                    committed = await self._metadata.commit(entry)
-                    self._check_kept(core, committed.stripped)
-                    self._engine.forget(core)
-                    core.halt(lambda: reason(core.stream_id))
+                committed = await self._metadata.commit(entry)
+                self._check_kept(core, committed.stripped)
+                self._engine.forget(core)
+                core.halt(lambda: reason(core.stream_id))
 
-            try:
-                await self._engine.background.unbroken(finish, name="end_stream")
-            except Closed:
-                # It may have been ended before it began.
-                await kept.aclose()
-                raise
+            # From here on the entry may be applied whatever happens to this call: no append after,
+            # and the turn is kept to the end, or an open meanwhile would make a second core.
+            await self._engine.background.unbroken_holding(turn, finish, name="end_stream")
 
     def _check_newest(self, row: StreamRow) -> None:
         """A later tenure of this node has the stream: this one was sealed, and will hear of it."""

@@ -141,18 +141,11 @@ class EngineStaging:
             self._check_count()
             expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
             # Whoever waits may leave; what has begun holds all this to its own end.
-            room = held.pop_all()
-
-            async def store() -> StagedObject:
-                async with room:
-                    return await self._store(writer_id, attempt, entries, expires_at)
-
-            try:
-                return await self._engine.background.unbroken(store, name="stage")
-            except Closed:
-                # It may have been ended before it began.
-                await room.aclose()
-                raise
+            return await self._engine.background.unbroken_holding(
+                held,
+                lambda: self._store(writer_id, attempt, entries, expires_at),
+                name="stage",
+            )
 
     def _check_count(self) -> None:
         """What is under way is not counted: stages_in_flight_max may come on top."""

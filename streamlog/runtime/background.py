@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from streamlog.errors import Closed, Internal, StreamlogError
@@ -71,6 +72,23 @@ class Background:
                 raise Closed(f"{self._owner} was closed")
             raise Internal(f"{self._owner}: {name} failed: {task.exception()!r}")
         return results[0]
+
+    async def unbroken_holding(
+        self, held: AsyncExitStack, work: Callable[[], Awaitable[T]], *, name: str
+    ) -> T:
+        """As `unbroken`; what the caller has in `held` is kept until `work` ends."""
+        kept = held.pop_all()
+
+        async def holding() -> T:
+            async with kept:
+                return await work()
+
+        try:
+            return await self.unbroken(holding, name=name)
+        except Closed:
+            # It may have been ended before it began.
+            await kept.aclose()
+            raise
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

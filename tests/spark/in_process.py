@@ -12,10 +12,30 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class InProcess:
-    """A task for each number of a range, one after another; work travels as to an executor."""
+    """A task for each number of a range, one after another; work travels as to an executor.
+
+    `before_wave` is called before the tasks of each wave.
+    """
+
+    def __init__(self, before_wave: Callable[[], object] = lambda: None) -> None:
+        self.before_wave = before_wave
+        self.waves = 0
+        self.tags: set[str] = set()
+        self.conf = {"spark.default.parallelism": "2"}
+
+    def addTag(self, tag: str) -> None:
+        self.tags.add(tag)
+
+    def removeTag(self, tag: str) -> None:
+        self.tags.remove(tag)
+
+    def interruptTag(self, tag: str) -> list[str]:
+        return []
 
     def range(self, start: int, end: int, step: int, parts: int) -> InProcess:
         assert (start, step, parts) == (0, 1, end)
+        self.waves += 1
+        self.before_wave()
         self._numbers = list(range(end))
         return self
 

@@ -14,13 +14,11 @@ import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from streamlog.cli.at_rest import Opened, Places, opened
 from streamlog.client import Admin, Producer
 from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import DataInUse, Invalid, OffsetOutOfRange
 from streamlog.repair.findings import Report
-from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.spark.jobs import scrub as scrub_module
 from streamlog.spark.jobs.compaction import CompactionPlaces, compact
 from streamlog.spark.jobs.export import export
@@ -33,6 +31,7 @@ from streamlog.spark.jobs.scrub import scrub
 from streamlog.spark.jobs.stats import over_time, stats
 from streamlog.spark.jobs.tasks import TaskFailed, run_tasks
 from tests.spark.reading import ORDER, consumed, produce, rows, started
+from tests.spark.resting import deep_fsck, look, places_of
 from tests.support.node import NodeProcess
 
 pytestmark = [
@@ -95,20 +94,9 @@ def at_rest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _with(data: Path, work: Callable[[Opened], Any]) -> Report:
-    async def run() -> Report:
-        places = Places(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
-        async with opened(places) as at:
-            report = await work(at)
-            assert isinstance(report, Report)
-            return report
-
-    return asyncio.run(run())
-
-
 def _scrub(spark: Any, data: Path, **more: Any) -> Report:
-    return _with(
-        data,
+    return look(
+        places_of(data),
         lambda at: scrub(
             spark,
             at.kv,
@@ -123,17 +111,7 @@ def _scrub(spark: Any, data: Path, **more: Any) -> Report:
 
 
 def _fsck(data: Path) -> Report:
-    return _with(
-        data,
-        lambda at: fsck(
-            at.kv,
-            at.store,
-            clock=at.clock,
-            random=at.random,
-            offload=at.offload,
-            options=FsckOptions(deep=True),
-        ),
-    )
+    return deep_fsck(places_of(data))
 
 
 def _objects(data: Path) -> list[Path]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from streamlog.cli import spark_compact, spark_scrub
-from streamlog.cli.at_rest import Opened, Places, opened
+from streamlog.cli.at_rest import Places
 from streamlog.cli.main import run as command
 from streamlog.client import Admin, Producer
 from streamlog.engine.config import StreamEngineConfig
@@ -22,7 +22,6 @@ from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
 from streamlog.metadata.checkpoint_files import BlockReader
 from streamlog.repair import check_objects
 from streamlog.repair.findings import Report
-from streamlog.repair.fsck import FsckOptions, fsck
 from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.jobs import scrub as scrub_module
 from streamlog.spark.jobs.compaction import CompactionPlaces, compact
@@ -31,8 +30,9 @@ from streamlog.spark.jobs.node_compaction import compact_node
 from streamlog.spark.jobs.node_scrub import scrub_node
 from streamlog.spark.jobs.scrub import scrub
 from streamlog.spark.jobs.stats import stats
-from tests.spark.inline_spark import InlineSpark, without_jvm
+from tests.spark.in_process import InProcess
 from tests.spark.reading import consumed, produce
+from tests.spark.resting import deep_fsck, look, places_of
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests
 
@@ -50,11 +50,6 @@ SETTINGS = {
 }
 """The node compacts for others alone, and deletes at once."""
 TOPIC, PARTITIONS = "logs", 3
-
-
-@pytest.fixture(autouse=True)
-def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_jvm(monkeypatch)
 
 
 @contextmanager
@@ -75,32 +70,6 @@ def fill(server: str, rounds: int, seed: int = 1) -> None:
     noise = random.Random(seed)
     for _ in range(rounds):
         produce(server, TOPIC, [(n % PARTITIONS, noise.randbytes(3000)) for n in range(40)])
-
-
-def at_rest(places: Places, work: Callable[[Opened], Awaitable[Report]]) -> Report:
-    async def run() -> Report:
-        async with opened(places) as at:
-            return await work(at)
-
-    return asyncio.run(run())
-
-
-def places_of(data: Path) -> Places:
-    return Places(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
-
-
-def check_at_rest(places: Places) -> Report:
-    return at_rest(
-        places,
-        lambda at: fsck(
-            at.kv,
-            at.store,
-            clock=at.clock,
-            random=at.random,
-            offload=at.offload,
-            options=FsckOptions(deep=True),
-        ),
-    )
 
 
 def objects(data: Path) -> set[Path]:
@@ -141,7 +110,7 @@ def test_a_node_is_compacted_while_it_takes_appends(tmp_path: Path) -> None:
         appending = threading.Thread(target=append)
         appending.start()
         try:
-            spark = InlineSpark(lambda: waited_for(lambda: len(sent) > 3))
+            spark = InProcess(lambda: waited_for(lambda: len(sent) > 3))
             done = compact_node(spark, running.server)
         finally:
             ended.set()
@@ -155,10 +124,10 @@ def test_a_node_is_compacted_while_it_takes_appends(tmp_path: Path) -> None:
         values = [row[5] for row in found]
         noise = random.Random(1)
         assert sorted(values) == sorted([noise.randbytes(3000) for _ in range(160)] + sent)
-        again = compact_node(InlineSpark(), running.server)
+        again = compact_node(InProcess(), running.server)
         assert again.bytes_written < done.bytes_written
         assert running.metric("streamlog_compaction_quarantined_objects") == 0
-    assert check_at_rest(places_of(tmp_path / "data")).is_clean
+    assert deep_fsck(places_of(tmp_path / "data")).is_clean
 
 
 class Killed(BaseException):
@@ -172,16 +141,16 @@ def test_a_driver_that_dies_leaves_the_node_its_merges(tmp_path: Path) -> None:
 
         def second_driver() -> None:
             with pytest.raises(Conflict, match="the first carries out"):
-                compact_node(InlineSpark(), running.server, owner="the second")
+                compact_node(InProcess(), running.server, owner="the second")
             raise Killed
 
         with pytest.raises(Killed):
-            compact_node(InlineSpark(second_driver), running.server, owner="the first")
+            compact_node(InProcess(second_driver), running.server, owner="the first")
         waited_for(lambda: running.metric("streamlog_compaction_lent") == 0)
-        done = compact_node(InlineSpark(), running.server, owner="the third")
+        done = compact_node(InProcess(), running.server, owner="the third")
         assert done.specs >= 1
         assert consumed(running.server, TOPIC, PARTITIONS) == expected
-    assert check_at_rest(places_of(tmp_path / "data")).is_clean
+    assert deep_fsck(places_of(tmp_path / "data")).is_clean
 
 
 def test_a_node_that_dies_ends_the_job(tmp_path: Path) -> None:
@@ -189,12 +158,12 @@ def test_a_node_that_dies_ends_the_job(tmp_path: Path) -> None:
         fill(running.server, 3)
         expected = consumed(running.server, TOPIC, PARTITIONS)
         with pytest.raises(Unavailable):
-            compact_node(InlineSpark(running.kill), running.server)
+            compact_node(InProcess(running.kill), running.server)
     # What the tasks stored after its death is nobody's, and goes.
     with node(tmp_path) as running:
-        assert compact_node(InlineSpark(), running.server).specs >= 1
+        assert compact_node(InProcess(), running.server).specs >= 1
         assert consumed(running.server, TOPIC, PARTITIONS) == expected
-    report = check_at_rest(places_of(tmp_path / "data"))
+    report = deep_fsck(places_of(tmp_path / "data"))
     assert not [one for one in report.findings if one.severity.name == "ERROR"]
 
 
@@ -205,14 +174,14 @@ def test_a_damaged_input_is_told_and_left(tmp_path: Path) -> None:
         whole = damaged.read_bytes()
         at = len(whole) // 4
         damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        done = compact_node(InlineSpark(), running.server)
+        done = compact_node(InProcess(), running.server)
         assert [told.startswith("Corrupt: ") for told in done.failed] == [True]
         assert running.metric("streamlog_compaction_quarantined_objects") == 1
         assert damaged.exists()
-        found = scrubbed(InlineSpark(), running.server)
+        found = scrubbed(InProcess(), running.server)
         assert set(found.by_kind) == {"object-corrupt"}
         damaged.write_bytes(whole)
-        assert scrubbed(InlineSpark(), running.server).is_clean
+        assert scrubbed(InProcess(), running.server).is_clean
 
 
 # scrub
@@ -233,7 +202,7 @@ def test_a_scrub_keeps_what_it_checks(tmp_path: Path, monkeypatch: pytest.Monkey
             if spark.waves > 1:
                 return
             before, files = objects(data), checkpoints(data)
-            assert compact_node(InlineSpark(), running.server).inputs > 1
+            assert compact_node(InProcess(), running.server).inputs > 1
             fill(running.server, 1, seed=2)
             waited_for(
                 lambda: (
@@ -244,14 +213,14 @@ def test_a_scrub_keeps_what_it_checks(tmp_path: Path, monkeypatch: pytest.Monkey
             waited_for(lambda: not files & checkpoints(data))
             assert before <= objects(data)
 
-        spark = InlineSpark(change)
+        spark = InProcess(change)
         report = scrubbed(spark, running.server)
         assert report.is_clean
         assert report.counts["objects"] == spark.waves > 3
         assert report.counts["records"] >= 120
         # Without its pin what died goes.
         waited_for(lambda: running.metric("streamlog_metadata_dead_objects") == 0)
-        later = scrubbed(InlineSpark(), running.server)
+        later = scrubbed(InProcess(), running.server)
         assert later.is_clean
         assert later.counts["records"] > report.counts["records"]
 
@@ -274,7 +243,7 @@ def test_a_scrub_whose_pin_has_ended_reports_nothing(
             ServerCluster(running.server, "read_committed").unpin(pins[-1])
 
         with pytest.raises(NotFound, match="has ended"):
-            scrubbed(InlineSpark(unpinned), running.server)
+            scrubbed(InProcess(unpinned), running.server)
 
 
 def test_a_scrub_goes_on_where_it_was_stopped(
@@ -290,10 +259,10 @@ def test_a_scrub_goes_on_where_it_was_stopped(
             if first.waves == 3:
                 raise Killed
 
-        first = InlineSpark(stop)
+        first = InProcess(stop)
         with pytest.raises(Killed):
             scrubbed(first, running.server, state_file=file)
-        second = InlineSpark()
+        second = InProcess()
         report = scrubbed(second, running.server, state_file=file)
         assert report.is_clean
         assert report.counts["objects"] == second.waves + 2
@@ -303,7 +272,7 @@ def test_a_scrub_goes_on_where_it_was_stopped(
 def test_a_node_that_is_not_there(tmp_path: Path) -> None:
     running = NodeProcess(tmp_path / "data")
     with pytest.raises(StreamlogError):
-        compact_node(InlineSpark(), running.server)
+        compact_node(InProcess(), running.server)
 
 
 # S3, and the commands
@@ -315,21 +284,21 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
     with node(tmp_path, places=("--store", url, "--meta", meta)) as running:
         fill(running.server, 3)
         expected = consumed(running.server, TOPIC, PARTITIONS)
-        assert scrubbed(InlineSpark(), running.server).is_clean
-        done = compact_node(InlineSpark(), running.server)
+        assert scrubbed(InProcess(), running.server).is_clean
+        done = compact_node(InProcess(), running.server)
         assert (done.failed, done.specs >= 1) == ([], True)
         assert consumed(running.server, TOPIC, PARTITIONS) == expected
         fill(running.server, 2, seed=2)
         expected = consumed(running.server, TOPIC, PARTITIONS)
-        assert scrubbed(InlineSpark(), running.server, store=url).is_clean
+        assert scrubbed(InProcess(), running.server, store=url).is_clean
     places = CompactionPlaces(url, meta, "object")
-    rested = asyncio.run(compact(InlineSpark(), places, StreamEngineConfig()))
+    rested = asyncio.run(compact(InProcess(), places, StreamEngineConfig()))
     assert (rested.failed, rested.specs >= 1) == ([], True)
     where = Places(url, meta, StreamEngineConfig())
-    report = at_rest(
+    report = look(
         where,
         lambda at: scrub(
-            InlineSpark(),
+            InProcess(),
             at.kv,
             at.store,
             url,
@@ -340,18 +309,18 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
     )
     assert report.is_clean
     assert report.counts["records"] >= len(expected) == 200
-    assert check_at_rest(where).is_clean
+    assert deep_fsck(where).is_clean
     options = {"store": url, "meta": meta, "subscribe": TOPIC}
-    assert export(InlineSpark(), tmp_path / "out", options).records == 200
-    assert stats(InlineSpark(), options).facts()["topics"][TOPIC]["records"] == 200
+    assert export(InProcess(), tmp_path / "out", options).records == 200
+    assert stats(InProcess(), options).facts()["topics"][TOPIC]["records"] == 200
 
 
 def test_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def session(*_: object) -> Iterator[InlineSpark]:
-        yield InlineSpark()
+    def session(*_: object) -> Iterator[InProcess]:
+        yield InProcess()
 
     for module in (spark_compact, spark_scrub):
         monkeypatch.setattr(module, "spark_session", session)
