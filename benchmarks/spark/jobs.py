@@ -63,8 +63,8 @@ def _scrub(world: World, total: int) -> None:
         began = world.meter.begin()
         read = asyncio.run(_scrubbed(world, places))
         costs.append(world.meter.end(began))
-    cpu_s = sorted(one.cpu_s for one in costs[1:])[0]
-    wall_s = sorted(one.wall_s for one in costs[1:])[0]
+    cpu_s = min(one.cpu_s for one in costs[1:])
+    wall_s = min(one.wall_s for one in costs[1:])
     row = Row("scrub", "local, all CRCs", read / cpu_s / 1e6, "MB/s/core")
     row.facts = {"mb_s": read / wall_s / 1e6, "read_mib": read / MIB}
     world.report.add(row)

@@ -23,11 +23,11 @@ class Cost:
 
 
 class Meter:
-    """Reads CPU times of process trees; a process that ended is counted by who waited for it."""
+    """Reads CPU times of process trees."""
 
     def __init__(self, jvm: psutil.Process, servers: list[psutil.Process]) -> None:
-        self._jvm = jvm
-        self._servers = servers
+        self._jvm = _Tree(jvm)
+        self._servers = [_Tree(one) for one in servers]
 
     def begin(self) -> Cost:
         """For `end`."""
@@ -58,19 +58,40 @@ class Meter:
         return costs
 
     def _spark_s(self) -> float:
-        return sum(psutil.Process().cpu_times()[:2]) + tree_s(self._jvm)
+        return sum(psutil.Process().cpu_times()[:2]) + self._jvm.cpu_s()
 
     def _servers_s(self) -> float:
-        return sum(map(tree_s, self._servers))
+        return sum(one.cpu_s() for one in self._servers)
 
 
-def tree_s(process: psutil.Process) -> float:
-    """CPU seconds of a process and of all its descendants so far, ended ones as well."""
-    found = 0.0
-    for one in (process, *process.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            found += sum(one.cpu_times()[:4])
-    return found
+class _Tree:
+    """A process and its descendants.
+
+    Its own children that ended are in its times, for it waits for them. Spark's Python daemon does
+    not wait for its workers, and Spark ends those that were idle for a minute: what each had taken
+    when it was last seen stays counted.
+    """
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+        self._workers_s: dict[psutil.Process, float] = {}
+        self._found_s = 0.0
+
+    def cpu_s(self) -> float:
+        """So far; it never goes back."""
+        found = 0.0
+        children = self._root.children()
+        for one in (self._root, *children):
+            with suppress(psutil.NoSuchProcess):
+                found += sum(one.cpu_times()[:4])
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                for worker in child.children(recursive=True):
+                    with suppress(psutil.NoSuchProcess):
+                        self._workers_s[worker] = sum(worker.cpu_times()[:2])
+        # A child may end between two looks, and be in neither.
+        self._found_s = max(self._found_s, found + sum(self._workers_s.values()))
+        return self._found_s
 
 
 def ratios(base: list[Cost], measured: list[Cost], *, wall: bool = False) -> list[float]:
