@@ -10,7 +10,9 @@ from statistics import median
 
 import psutil
 
-ROUNDS = 3
+WARM_UPS = 4
+"""Of each case: the JVM compiles what it runs, which is half of a first run's CPU."""
+ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class Meter:
     def in_turns(
         self, cases: Mapping[str, Callable[[], object]], rounds: int = ROUNDS
     ) -> dict[str, list[Cost]]:
-        """Each case once to warm it up, then all of them in turn, `rounds` times."""
-        for work in cases.values():
+        """All cases in turn, `rounds` times, after WARM_UPS such rounds that do not count."""
+        for work in WARM_UPS * list(cases.values()):
             work()
         costs: dict[str, list[Cost]] = {name: [] for name in cases}
         for _ in range(rounds):

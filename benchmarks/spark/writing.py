@@ -11,6 +11,7 @@ from collections.abc import Callable
 from benchmarks.report import Row
 from benchmarks.spark.meter import (
     ROUNDS,
+    WARM_UPS,
     cpu_s,
     ratio,
     ratio_with_servers,
@@ -38,7 +39,7 @@ def run(world: World) -> None:
 def _case(world: World, seed: str, record_bytes: int, count: int, compression: str) -> None:
     rows = world.spark.read.parquet(seed)
     label = f"{record_bytes}-{compression}"
-    names = [f"write-{label}-{number}" for number in range(ROUNDS + 1)]
+    names = [f"write-{label}-{number}" for number in range(WARM_UPS + ROUNDS)]
     for name in names:
         world.make_topic(name)
     ours, theirs, files = iter(names), iter(names), iter(names)

@@ -87,18 +87,25 @@ class BatchMaker:
         return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
     def together(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In order; small neighbours as one."""
+        """In order; small neighbours as one. What is large enough is not copied for a small one."""
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
+            if held and _is_enough(batch.num_rows, batch.nbytes):
+                yield _joined(held)
+                held, rows, size = [], 0, 0
             held.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-            if rows >= ROWS_ENOUGH or size >= BYTES_ENOUGH:
+            if _is_enough(rows, size):
                 yield _joined(held)
                 held, rows, size = [], 0, 0
         if held:
             yield _joined(held)
+
+
+def _is_enough(rows: int, size: int) -> bool:
+    return rows >= ROWS_ENOUGH or size >= BYTES_ENOUGH
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -24,6 +24,7 @@ from streamlog.spark.offsets import batch_windows
 from streamlog.spark.options import ReadOptions, parse_read_options
 from streamlog.spark.plan_types import ReadPlace, TaskPlan
 from streamlog.spark.session import Planned, opened_cluster, plan_read
+from streamlog.spark.settling import settle_worker
 from streamlog.spark.streaming import StreamPlanner
 from streamlog.spark.task import read_task
 
@@ -88,7 +89,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with opened_cluster(self._options) as cluster:
             windows = batch_windows(self._options, cluster)
-            return _partitions(plan_read(self._options, cluster, windows))
+            found = _partitions(plan_read(self._options, cluster, windows))
+        settle_worker("plan")
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._schema)

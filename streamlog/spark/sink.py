@@ -22,6 +22,7 @@ from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster import CLIENT_ID
 from streamlog.spark.epochs import abort_epoch, commit_epoch
 from streamlog.spark.node_target import NodeTarget
+from streamlog.spark.settling import settle, settle_worker
 from streamlog.spark.stage import StagingTask
 from streamlog.spark.worker import worker
 from streamlog.spark.write_columns import NAMES, check_columns
@@ -57,12 +58,15 @@ class Sink:
                 clock=SystemClock(),
                 start=random.random(),
             )
-            return StagedMessage(named_once(staging.write(batches)))
+            message = StagedMessage(named_once(staging.write(batches)))
+        settle("write")
+        return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: as of commit_epoch."""
         with self._driver() as writer:
             commit_epoch(writer, epoch, _objects(messages))
+        settle_worker("commit")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: as of abort_epoch."""

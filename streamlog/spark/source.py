@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from streamlog.spark.settling import settle_worker
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 class StreamlogDataSource(DataSource):
     """Topics as tables, with the columns of Spark's Kafka source."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        settle_worker("source")
 
     @classmethod
     def name(cls) -> str:

@@ -29,9 +29,9 @@ from streamlog.spark.worker import Worker, worker
 
 log = logging.getLogger(__name__)
 
-ROWS_MAX = 1 << 16
-BYTES_MAX = 16 << 20
-"""Of one Arrow record batch."""
+ROWS_MAX = 1 << 13
+BYTES_MAX = 1 << 20
+"""Of one Arrow record batch: what the processor's caches hold; a larger one gains nothing."""
 
 
 def read_task(

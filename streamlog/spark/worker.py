@@ -6,7 +6,6 @@ Made inside a task, never pickled. Spark forks workers before any task runs in t
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import threading
 from collections.abc import Coroutine, Iterator
@@ -27,6 +26,7 @@ from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.pin_keeper import RENEWALS_PER_TTL, renew
 from streamlog.spark.plan_types import ReadPlace
+from streamlog.spark.settling import settle
 
 T = TypeVar("T")
 GETS_IN_FLIGHT_MAX = 8
@@ -90,6 +90,7 @@ class Worker:
         known = self._stores.get(url)
         if known is None:
             known = self._stores[url] = self.run(self._open(url))
+            settle("store")
         store, found = known
         if found != cluster_id:
             # A worker may outlive a cluster, and its place be another's by now.
@@ -137,15 +138,10 @@ async def _cluster_in(store: ObjectStore) -> str:
 
 
 def worker() -> Worker:
-    """This process's.
-
-    What is imported by now is taken out of garbage collection: Spark collects after every task, and
-    without this each collection would go through all modules (60 to 80 ms).
-    """
+    """This process's."""
     global _worker
     with _lock:
         if _worker is None or _worker.pid != os.getpid():
-            gc.collect()
-            gc.freeze()
+            settle("worker")
             _worker = Worker()
         return _worker

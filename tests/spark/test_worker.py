@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from streamlog import wiring
 from streamlog.errors import ForeignCluster, StoreUnavailable
 from streamlog.objectstore.cluster_guard import claim
 from streamlog.objectstore.keys import CLUSTER_KEY
+from streamlog.spark.settling import settle, settle_worker
 from streamlog.spark.worker import Worker, worker
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -56,3 +58,21 @@ def test_a_store_that_cannot_be_read_is_closed_again(
         with pytest.raises(StoreUnavailable):
             at.store(f"local://{tmp_path}", ONE)
         assert closed == tries
+
+
+def test_what_is_loaded_is_taken_out_of_garbage_collection_once_a_stage() -> None:
+    gc.unfreeze()
+    settle("a test")
+    first = gc.get_freeze_count()
+    assert first > 0
+    made: list[list[int]] = [[n] for n in range(100)]
+    settle("a test")
+    assert gc.get_freeze_count() == first
+    settle("another test")
+    assert gc.get_freeze_count() >= first + len(made)
+
+
+def test_a_program_that_plans_keeps_its_garbage_collection() -> None:
+    gc.unfreeze()
+    settle_worker("a test of planning")
+    assert gc.get_freeze_count() == 0
