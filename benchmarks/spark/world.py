@@ -21,7 +21,8 @@ from streamlog.demo.s3_server import S3Server
 from streamlog.errors import Unavailable
 from streamlog.spark.local import session
 
-MASTER = "local[2]"
+CORES = 2
+MASTER = f"local[{CORES}]"
 BATCH_BYTES = 64 << 10
 """Of record batches, ours and Kafka's."""
 
@@ -39,10 +40,12 @@ class World:
     """None: it could not be had."""
     meter: Meter
 
-    def read(self, topic: str, mode: str, schema: str | None = None) -> Any:
-        """A frame of our source, all of a topic, in as many tasks as the Kafka source makes."""
+    def read(
+        self, topic: str, mode: str, schema: str | None = None, *, min_partitions: int = PARTITIONS
+    ) -> Any:
+        """A frame of our source, all of a topic; by default in as many tasks as Kafka's makes."""
         reader = self.spark.read.format("streamlog").option("server", self.node.server)
-        reader = reader.option("minPartitions", str(PARTITIONS))
+        reader = reader.option("minPartitions", str(min_partitions))
         if schema is not None:
             reader = reader.schema(schema)
         return reader.option("subscribe", topic).option("readMode", mode).load()
@@ -91,6 +94,8 @@ def world(report: Report, folder: Path, scale: float) -> Iterator[World]:
         conf = {
             "spark.driver.memory": "2g",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            # 40 ms a task, as docs/spark.md says.
+            "spark.python.unix.domain.socket.enabled": "true",
             # A query that is stopped in a batch is told as an error.
             "spark.log.level": "FATAL",
         }
