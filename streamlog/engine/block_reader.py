@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.errors import Closed, Corrupt, Invalid, ObjectNotFound, StreamlogError
-from streamlog.format.object_block import BlockRow, decode_block
+from streamlog.format.object_block import BlockRow, Compression, decode_block
 from streamlog.format.object_index import ObjectIndex, decode_index
 from streamlog.metadata.interface import ObjectRow
 from streamlog.model.batch import StoredBatch
@@ -28,8 +29,14 @@ from streamlog.runtime.background import Background
 from streamlog.runtime.offload import Lane, Offload
 
 _GETS_MAX = 16
-_INLINE_BYTES_MAX = 16 * 1024
-"""Smaller pieces are decoded on the loop: the way to a thread and back would cost more."""
+_INLINE_INDEX_BYTES_MAX = 16 * 1024
+_INLINE_BYTES_MAX = 128 * 1024
+_INLINE_BATCHES_MAX = 64
+"""Less than that is decoded on the loop: the way to a thread and back would cost more."""
+_FIRST_SLICE_BYTES = 1 << 20
+_SLICE_BYTES = 4 << 20
+"""Blocks of one GET that are decoded by one call. A thread takes up to a millisecond to get the
+interpreter, and as long to give the result back; who waits for the first block waits for few."""
 _BATCH_BYTES = 200
 """Memory of one decoded batch beside its payload."""
 
@@ -166,7 +173,7 @@ class BlockReader:
             async with self._gets:
                 data = await self._get(key, start, end - start)
             region = data[row.index_position - start :]
-            if len(region) <= _INLINE_BYTES_MAX:
+            if len(region) <= _INLINE_INDEX_BYTES_MAX:
                 index = decode_index(region, row, object_key=key)
             else:
                 index = await self._offload.run(Lane.CPU, _decode_index, region, row, key)
@@ -199,16 +206,20 @@ class BlockReader:
                     self.blocks.reserve(length)
                     view = await self._get(key, start, length)
             while left:
-                block = left[-1]
-                at = block.position - start
-                batches = await self._decode(view[at : at + block.length], block, key, is_lagging)
-                returned = min(reserved, block.length)
-                reserved -= returned
-                self.blocks.reserve(-returned)
-                left.pop()
-                self.blocks.finish(
-                    (row.object_id, block.position), batches, _memory_bytes(batches), group
-                )
+                blocks = _next_slice(left, is_first=len(left) == len(run))
+                at = blocks[0].position - start
+                until = blocks[-1].position + blocks[-1].length - start
+                decoded, error = await self._decode(view[at:until], blocks, key, is_lagging)
+                for block, batches in zip(blocks, decoded, strict=False):
+                    returned = min(reserved, block.length)
+                    reserved -= returned
+                    self.blocks.reserve(-returned)
+                    left.pop()
+                    self.blocks.finish(
+                        (row.object_id, block.position), batches, _memory_bytes(batches), group
+                    )
+                if error is not None:
+                    raise error
         except StreamlogError as error:
             if isinstance(error, Corrupt):
                 # A small object's damaged body must not outlive its repair in the store.
@@ -241,12 +252,15 @@ class BlockReader:
             self.blocks.fail((row.object_id, block.position), error)
 
     async def _decode(
-        self, data: memoryview, block: BlockRow, key: str, is_lagging: bool
-    ) -> Sequence[StoredBatch]:
-        if block.length <= _INLINE_BYTES_MAX:
-            return decode_block(data, block, object_key=key)
+        self, data: memoryview, blocks: Sequence[BlockRow], key: str, is_lagging: bool
+    ) -> _Decoded:
+        is_plain = all(block.compression == Compression.NONE for block in blocks)
+        bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 8
+        count = sum(block.batch_count for block in blocks)
+        if len(data) <= bytes_max and count <= _INLINE_BATCHES_MAX:
+            return _decode(data, blocks, key)
         lane = Lane.READ if is_lagging else Lane.CPU
-        return await self._offload.run(lane, _decode, data, block, key)
+        return await self._offload.run(lane, _decode, data, blocks, key)
 
     def _count(self, cache: str, is_hit: bool) -> None:
         counter = self._metrics.cache_hits if is_hit else self._metrics.cache_misses
@@ -257,8 +271,32 @@ def _memory_bytes(batches: Sequence[StoredBatch]) -> int:
     return sum([len(batch.parts[0]) for batch in batches]) + len(batches) * _BATCH_BYTES
 
 
-def _decode(data: memoryview, block: BlockRow, key: str) -> Sequence[StoredBatch]:
-    return decode_block(data, block, object_key=key)
+def _next_slice(left: Sequence[BlockRow], *, is_first: bool) -> list[BlockRow]:
+    """The blocks at the end of `left`, the last one first, up to a slice's bytes."""
+    size_max = _FIRST_SLICE_BYTES if is_first else _SLICE_BYTES
+    found, size = [left[-1]], left[-1].length
+    for block in islice(reversed(left), 1, None):
+        size += block.length
+        if size > size_max:
+            break
+        found.append(block)
+    return found
+
+
+_Decoded = tuple[list[Blocks], Corrupt | None]
+"""Of the blocks before the first damaged one, and what is wrong with that."""
+
+
+def _decode(data: memoryview, blocks: Sequence[BlockRow], key: str) -> _Decoded:
+    found: list[Blocks] = []
+    start = blocks[0].position
+    try:
+        for block in blocks:
+            at = block.position - start
+            found.append(decode_block(data[at : at + block.length], block, object_key=key))
+    except Corrupt as error:
+        return found, error
+    return found, None
 
 
 def _decode_index(data: memoryview, row: ObjectRow, key: str) -> ObjectIndex:

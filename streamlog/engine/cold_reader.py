@@ -210,7 +210,7 @@ class ColdReader:
             row, blocks, step or self._get_bytes_max, is_lagging=read.is_lagging
         )
         if reader is not None and step:
-            reader.asked(blocks[-1].end, started)
+            reader.asked(blocks[-1].end, min(started, max(step, size)))
         read.wanted += [(live, block, self._blocks.held(row, block)) for block in blocks[:wanted]]
         return size
 
@@ -268,7 +268,8 @@ class ColdReader:
                     return
                 self._blocks.load(live.object, blocks, step, is_lagging=True)
                 start = blocks[-1].end
-                reader.asked(start, max(_ASKED_BYTES_MIN, taken))
+                # Not what the last block is beyond a step: two GETs would fill the share of three.
+                reader.asked(start, max(_ASKED_BYTES_MIN, min(taken, step)))
                 size += taken
         except StreamlogError:
             # Nobody waits for it: the fetch that needs the block will meet the error itself.
