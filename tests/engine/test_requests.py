@@ -15,7 +15,7 @@ from streamlog.format.object_footer import ObjectIdentity
 from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.keys import data_key
-from tests.engine.harness import QUICK, World, run
+from tests.engine.harness import QUICK, World, run, until
 
 GIB = 1 << 30
 PAYLOAD = bytes(range(256)) * 512
@@ -87,6 +87,29 @@ def test_a_long_stream_is_read_in_gets_of_the_largest_size() -> None:
         # index.
         assert size == 192 * MIB
         assert len(world.store.gets) == 4 + 2 + 2 + 3
+
+    run(scenario)
+
+
+def test_a_reader_alone_has_two_gets_beyond_the_one_that_it_consumes() -> None:
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        per_object = 64 * MIB // len(PAYLOAD)
+        for number in range(3):
+            await store_object(world, number + 1, [(1, number * per_object)], per_object)
+        async with world.engine() as (streams, _):
+            stream = await streams.open_stream(1)
+            position = size = 0
+
+            def ahead() -> int:
+                return sum(length or 0 for _, _, length in world.store.gets) - size
+
+            while size < 100 * MIB:
+                found = (await stream.fetch(position, stream.confirm_offset, MIB)).batches
+                size += sum(len(part) for batch in found for part in batch.parts)
+                position = found[-1].end_offset
+                if size > 40 * MIB:
+                    await until(lambda: ahead() >= 48 * MIB)
 
     run(scenario)
 
