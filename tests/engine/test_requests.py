@@ -6,9 +6,12 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 
+import pytest
+
 from streamlog.codec.crc import crc32c
 from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.config import MIB, ReadConfig
+from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_build import build_object
 from streamlog.format.object_footer import ObjectIdentity
@@ -110,6 +113,30 @@ def test_a_reader_alone_has_two_gets_beyond_the_one_that_it_consumes() -> None:
                 position = found[-1].end_offset
                 if size > 40 * MIB:
                     await until(lambda: ahead() >= 48 * MIB)
+
+    run(scenario)
+
+
+def test_a_damaged_block_of_a_get_spoils_no_other() -> None:
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        await store_object(world, 1, [(1, 0)], 8 * MIB // len(PAYLOAD))
+        key = data_key(1)
+        whole = bytearray(await world.store.get(key))
+        whole[4 * MIB] ^= 1
+        await world.store.put(key, [bytes(whole)])
+        async with world.engine() as (streams, _):
+            stream = await streams.open_stream(1)
+            before = (await stream.fetch(0, stream.confirm_offset, 8 * MIB)).batches
+            with pytest.raises(Corrupt) as caught:
+                await stream.fetch(before[-1].end_offset, stream.confirm_offset, 8 * MIB)
+            assert caught.value.start <= 4 * MIB < caught.value.end  # type: ignore[operator]
+            size = sum(len(part) for batch in before for part in batch.parts)
+            assert 3 * MIB < size < 4 * MIB
+            behind = (size + MIB) // len(PAYLOAD)
+            after = (await stream.fetch(behind, stream.confirm_offset, 8 * MIB)).batches
+            assert after[-1].end_offset == stream.confirm_offset
+            assert {bytes(part) for batch in (*before, *after) for part in batch.parts} == {PAYLOAD}
 
     run(scenario)
 
