@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.engine.byte_gate import ByteGate
@@ -54,6 +53,8 @@ class IndexRegion:
 BlockKey = tuple[int, int]
 """Object id, position."""
 Blocks = Sequence[StoredBatch]
+_Decoded = tuple[list[Blocks], Corrupt | None]
+"""Of the blocks before the first damaged one, and what is wrong with that."""
 
 
 class BlockReader:
@@ -205,8 +206,7 @@ class BlockReader:
                     reserved = length
                     self.blocks.reserve(length)
                     view = await self._get(key, start, length)
-            while left:
-                blocks = _next_slice(left, is_first=len(left) == len(run))
+            for blocks in _slices(run):
                 at = blocks[0].position - start
                 until = blocks[-1].position + blocks[-1].length - start
                 decoded, error = await self._decode(view[at:until], blocks, key, is_lagging)
@@ -271,20 +271,17 @@ def _memory_bytes(batches: Sequence[StoredBatch]) -> int:
     return sum([len(batch.parts[0]) for batch in batches]) + len(batches) * _BATCH_BYTES
 
 
-def _next_slice(left: Sequence[BlockRow], *, is_first: bool) -> list[BlockRow]:
-    """The blocks at the end of `left`, the last one first, up to a slice's bytes."""
-    size_max = _FIRST_SLICE_BYTES if is_first else _SLICE_BYTES
-    found, size = [left[-1]], left[-1].length
-    for block in islice(reversed(left), 1, None):
-        size += block.length
-        if size > size_max:
-            break
+def _slices(run: Sequence[BlockRow]) -> Iterator[list[BlockRow]]:
+    """The blocks of one GET in order, as many at a time as are decoded together."""
+    found: list[BlockRow] = []
+    size, size_max = 0, _FIRST_SLICE_BYTES
+    for block in run:
+        if found and size + block.length > size_max:
+            yield found
+            found, size, size_max = [], 0, _SLICE_BYTES
         found.append(block)
-    return found
-
-
-_Decoded = tuple[list[Blocks], Corrupt | None]
-"""Of the blocks before the first damaged one, and what is wrong with that."""
+        size += block.length
+    yield found
 
 
 def _decode(data: memoryview, blocks: Sequence[BlockRow], key: str) -> _Decoded:
