@@ -12,8 +12,6 @@ from streamlog.demo.writer import RoundWriter
 
 
 class _Node:
-    server = "127.0.0.1:1"
-
     def __init__(self) -> None:
         self.pid = 100
         self.kills = 0
