@@ -31,6 +31,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
 from streamlog.spark import worker
+from streamlog.spark.arrow import ROWS_ENOUGH, BatchMaker
 from streamlog.spark.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
 from streamlog.spark.object_read import Chunk, ObjectReader
@@ -519,3 +520,13 @@ def test_a_reader_that_is_left_early(node: NodeProcess, new_topic: NewTopic) -> 
     next(batches)
     batches.close()
     assert carry_out(planned).num_rows == 200
+
+
+def test_a_large_record_batch_is_not_copied_for_a_small_one() -> None:
+    def rows(count: int) -> pa.RecordBatch:
+        return pa.record_batch({"offset": pa.array(range(count), pa.int64())})
+
+    maker, large = BatchMaker(rows(0).schema), rows(ROWS_ENOUGH)
+    found = list(maker.together([rows(3), large, rows(2), rows(4)]))
+    assert [one.num_rows for one in found] == [3, ROWS_ENOUGH, 6]
+    assert found[1] is large
