@@ -29,7 +29,7 @@ from streamlog.runtime.offload import Lane, Offload
 
 _GETS_MAX = 16
 _INLINE_INDEX_BYTES_MAX = 16 * 1024
-_INLINE_BYTES_MAX = 128 * 1024
+_INLINE_BYTES_MAX = 256 * 1024
 _INLINE_BATCHES_MAX = 64
 """Less than that is decoded on the loop: the way to a thread and back would cost more."""
 _FIRST_SLICE_BYTES = 1 << 20
@@ -255,7 +255,7 @@ class BlockReader:
         self, data: memoryview, blocks: Sequence[BlockRow], key: str, is_lagging: bool
     ) -> _Decoded:
         is_plain = all(block.compression == Compression.NONE for block in blocks)
-        bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 8
+        bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 16
         count = sum(block.batch_count for block in blocks)
         if len(data) <= bytes_max and count <= _INLINE_BATCHES_MAX:
             return _decode(data, blocks, key)

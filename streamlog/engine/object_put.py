@@ -10,7 +10,7 @@ from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig, FlushConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.errors import OutcomeUnknown, Unavailable
-from streamlog.objectstore.hedging import hedged
+from streamlog.objectstore.hedging import Hedging
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.latency import Latencies, LatenciesBySize
 from streamlog.runtime.background import Background
@@ -39,7 +39,7 @@ class ObjectPut:
         self._store = store
         self._append = append
         self._delay_min_s = flush.hedge_delay_ms_min / 1000
-        self._background = background
+        self._hedging = Hedging(background, clock)
         self._clock = clock
         self._random = random
         self._metrics = metrics
@@ -76,12 +76,10 @@ class ObjectPut:
 
     async def _hedged(self, key: str, parts: Sequence[Buffer], usual: Latencies) -> float:
         """The first of up to two PUTs that succeeds: its seconds; the other one is given up."""
-        _, sent = await hedged(
-            self._background,
+        _, sent = await self._hedging.run(
             partial(self._store.put, key, parts),
             usual.hedge_delay_s(self._delay_min_s),
             self._count,
-            self._clock,
         )
         return sent.seconds
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from streamlog.errors import Closed
-from streamlog.objectstore.hedging import hedged
+from streamlog.objectstore.hedging import Hedging
 from streamlog.objectstore.interface import (
     ListPage,
     ObjectInfo,
@@ -34,11 +34,11 @@ class HedgedStore:
         self._store = store
         self._delay_min_s = config.hedge_get_delay_ms_min / 1000
         self._share = config.hedge_get_share_max
-        self._clock = clock
         self._metrics = metrics
         self._credit = float(BURST) if self._share else 0.0
         self._latencies = LatenciesBySize()
         self._background = Background("hedged_gets", self._broken)
+        self._hedging = Hedging(self._background, clock)
         self._is_closed = False
 
     @property
@@ -62,12 +62,10 @@ class HedgedStore:
             raise Closed("the object store was closed")
         self._credit = min(self._credit + self._share, BURST)
         usual = self._latencies.of(length)
-        data, sent = await hedged(
-            self._background,
+        data, sent = await self._hedging.run(
             partial(self._store.get, key, start, length),
             usual.hedge_delay_s(self._delay_min_s),
             self._may_repeat,
-            self._clock,
         )
         usual.add(sent.seconds)
         if sent.is_second:
@@ -85,6 +83,7 @@ class HedgedStore:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._hedging.close()
         await self._background.close()
         await self._store.close()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import deque
+
 _HISTORY = 256
 _FACTOR = 3
 
@@ -9,29 +12,24 @@ _FACTOR = 3
 class Latencies:
     """The p99 of the last 256 requests."""
 
-    __slots__ = ("_next", "_p99", "_seconds")
+    __slots__ = ("_ordered", "_seconds")
 
     def __init__(self) -> None:
-        self._seconds: list[float] = []
-        self._next = 0
-        self._p99: float | None = None
+        self._seconds: deque[float] = deque()
+        self._ordered: list[float] = []
 
     def add(self, seconds: float) -> None:
-        self._p99 = None
-        if len(self._seconds) < _HISTORY:
-            self._seconds.append(seconds)
-        else:
-            self._seconds[self._next] = seconds
-            self._next = (self._next + 1) % _HISTORY
+        if len(self._seconds) == _HISTORY:
+            del self._ordered[bisect_left(self._ordered, self._seconds.popleft())]
+        self._seconds.append(seconds)
+        insort(self._ordered, seconds)
 
     def hedge_delay_s(self, minimum_s: float) -> float:
         """When a request is slow: after three times the p99, and not before `minimum_s`."""
-        if not self._seconds:
+        if not self._ordered:
             return minimum_s
-        if self._p99 is None:
-            ordered = sorted(self._seconds)
-            self._p99 = ordered[int(0.99 * (len(ordered) - 1))]
-        return max(_FACTOR * self._p99, minimum_s)
+        p99 = self._ordered[int(0.99 * (len(self._ordered) - 1))]
+        return max(_FACTOR * p99, minimum_s)
 
 
 class LatenciesBySize:

@@ -26,6 +26,7 @@ class SteeredStore(MemoryObjectStore):
         self.gets: list[asyncio.Event] = []
         self.errors: dict[int, StreamlogError] = {}
         self.cancelled: list[int] = []
+        self.failed = asyncio.Event()
         self.arrived = asyncio.Condition()
         self.is_quick = False
 
@@ -41,6 +42,7 @@ class SteeredStore(MemoryObjectStore):
             self.cancelled.append(number)
             raise
         if number in self.errors:
+            self.failed.set()
             raise self.errors[number]
         return b"%d" % number
 
@@ -161,6 +163,28 @@ def test_a_caller_that_goes_away_ends_both() -> None:
         inner.is_quick = True
         await store.get("a")
         assert sorted(inner.cancelled) == [0, 1]
+
+    run(body)
+
+
+@pytest.mark.parametrize("ending", ["cancel", "close"])
+def test_who_waits_for_the_second_alone_is_answered_too(ending: str) -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        inner.errors[0] = StoreUnavailable("first")
+        got = asyncio.ensure_future(store.get("a"))
+        await inner.until(2)
+        inner.gets[0].set()
+        await inner.failed.wait()
+        assert not got.done()
+        if ending == "cancel":
+            got.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await got
+        else:
+            await store.close()
+            with pytest.raises(StoreUnavailable, match="first"):
+                await got
+        assert inner.cancelled == [1]
 
     run(body)
 
