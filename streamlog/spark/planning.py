@@ -133,31 +133,32 @@ def _fetched(window: OffsetWindow, start: int) -> ServicePiece:
 def _tasks(
     pieces: Sequence[Piece], objects: ObjectTable | None, max_bytes: int, min_tasks: int | None
 ) -> list[TaskPlan]:
-    total = sum(piece.cost_bytes for piece in pieces)
-    part_bytes = max_bytes
+    ordered = sorted(pieces, key=_place)
     # Half: what shares a task can wait, what was cut is about as large as it may be.
     shared_bytes = max(max_bytes // 2, 1)
-    if min_tasks is not None and total:
+    shared = _shared(ordered, max_bytes, shared_bytes)
+    if min_tasks is not None:
+        total = sum(piece.cost_bytes for piece in ordered)
         part_bytes = max(min(max_bytes, total // min_tasks), 1)
-        shared_bytes = min(shared_bytes, part_bytes)
+        # Where a few records cost as much as many there may be too few tasks still.
+        while len(shared) < min_tasks and part_bytes > 0:
+            shared = _shared(ordered, part_bytes, min(part_bytes, shared_bytes))
+            part_bytes //= 2
     table = None if objects is None else _Table(objects)
-    tasks: list[TaskPlan] = []
-    shared: list[Piece] = []
+    return [_task(parts, table) for parts in shared]
+
+
+def _shared(pieces: Sequence[Piece], part_bytes: int, shared_bytes: int) -> list[list[Piece]]:
+    """The parts of each task: neighbours of `shared_bytes` together, or one that is larger."""
+    tasks: list[list[Piece]] = []
     size = 0
-
-    def close() -> None:
-        nonlocal shared, size
-        if shared:
-            tasks.append(_task(shared, table))
-        shared, size = [], 0
-
-    for piece in sorted(pieces, key=_place):
+    for piece in pieces:
         for part in _parts(piece, part_bytes):
-            if size + part.cost_bytes > shared_bytes:
-                close()
-            shared.append(part)
+            if not tasks or size + part.cost_bytes > shared_bytes:
+                tasks.append([])
+                size = 0
+            tasks[-1].append(part)
             size += part.cost_bytes
-    close()
     return tasks
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -33,7 +33,6 @@ from tests.spark.reading import consumed, produce, rows
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests
 
-T = TypeVar("T")
 NewTopic = Callable[..., str]
 DAY_MS = 86_400_000
 NAME = "local.logs.events"
@@ -187,15 +186,6 @@ def test_what_a_killed_run_left_is_removed(lake: Lake, monkeypatch: pytest.Monke
     lake.check()
 
 
-def persevering(work: Callable[[], T]) -> T:
-    """This server refuses now and then what PyArrow's client sends to it ("An error occurred when
-    parsing the HTTP request"). An export that failed so is run again, as its errors say."""
-    for _ in range(50):
-        with suppress(OSError, OutcomeUnknown, CatalogFailed):
-            return work()
-    return work()
-
-
 @pytest.mark.timeout(900)
 def test_tables_on_s3(
     node: NodeProcess,
@@ -204,6 +194,8 @@ def test_tables_on_s3(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # This server loses its place in requests with PyArrow's own checksums (docs/spark.md, Traps).
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     endpoint = s3.server.endpoint
     place = urlsplit(s3.new_url())
     root = f"{place.netloc}{place.path}"
@@ -217,11 +209,11 @@ def test_tables_on_s3(
         **{"s3.endpoint": endpoint, "s3.region": "us-east-1"},
     )
     produce(lake.server, lake.topic, [(n % 2, b"%d" % n) for n in range(30)])
-    persevering(lambda: killed(lake, monkeypatch, ExportTable, "add"))
-    persevering(lambda: killed(lake, monkeypatch, ExportTable, "_remove_leftovers"))
+    killed(lake, monkeypatch, ExportTable, "add")
+    killed(lake, monkeypatch, ExportTable, "_remove_leftovers")
     assert len(lake.files()) >= 2
     produce(lake.server, lake.topic, [(0, b"more")])
-    assert persevering(lake.export).offsets == {(lake.topic, 0): 16, (lake.topic, 1): 15}
+    assert lake.export().offsets == {(lake.topic, 0): 16, (lake.topic, 1): 15}
     lake.check()
     lake.catalog.close()
 
