@@ -123,8 +123,13 @@ async def raw_put(
     return size_bytes * len(latencies) / (time.perf_counter() - began) / 1e6, latencies
 
 
-async def paced_puts(store: ObjectStore, size_bytes: int, per_s: float, count: int) -> list[float]:
-    """Milliseconds of `count` PUTs, of which `per_s` begin each second."""
+async def paced_puts(
+    put: Callable[[str, list[bytes]], Awaitable[object]],
+    size_bytes: int,
+    per_s: float,
+    count: int,
+) -> list[float]:
+    """Milliseconds of `count` calls of `put`, of which `per_s` begin each second."""
     payload = os.urandom(size_bytes)
     tag = time.monotonic_ns()
     latencies: list[float] = []
@@ -132,7 +137,7 @@ async def paced_puts(store: ObjectStore, size_bytes: int, per_s: float, count: i
 
     async def one(number: int) -> None:
         started = time.perf_counter()
-        await store.put(f"paced/{tag}-{number}", [payload])
+        await put(f"paced/{tag}-{number}", [payload])
         latencies.append((time.perf_counter() - started) * 1e3)
 
     async with asyncio.TaskGroup() as group:

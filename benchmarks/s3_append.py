@@ -242,7 +242,7 @@ async def _hanging(report: Report, folder: Path, server: S3Server, count: int) -
             size, puts = objects_made(engine)
             hedged = sample(engine, "streamlog_engine_hedged_puts_total")
         per_s = puts / count * APPENDS_PER_S
-        floor = await paced_puts(raw, int(size / puts), per_s, min(1000, int(puts)))
+        floor = await paced_puts(raw.put, int(size / puts), per_s, min(1000, int(puts)))
     raw_p99 = percentile(floor, 0.99)
     report.add(
         Row(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks.node import running_node
@@ -58,10 +60,9 @@ async def _idle(report: Report, folder: Path, server: S3Server, count: int) -> N
     """In turns, each after the same pause; both transactions go into the same RocksDB, for the
     cost of a sync depends on the file.
     """
-    offload = ThreadOffload()
-    kv = await RocksKVStore.open(folder / "idle-meta", SystemClock(), offload)
     payload = os.urandom(1024)
     async with (
+        _synced_kv(folder / "idle-meta") as kv,
         raw_store(server) as raw,
         engine_on(
             server, folder / "idle", config=without_compaction(), components=Components(kv=kv)
@@ -74,8 +75,7 @@ async def _idle(report: Report, folder: Path, server: S3Server, count: int) -> N
 
         async def floor(number: int) -> None:
             await raw.put(f"idle/{number}", [payload])
-            key = b"bench/%d" % number
-            await kv.txn([], [Put(b"bench/head", key), Put(key, bytes(200))])
+            await _commit(kv, str(number))
 
         took: dict[str, list[float]] = {"append": [], "floor": []}
         for number in range(ROUNDS * count):
@@ -85,8 +85,6 @@ async def _idle(report: Report, folder: Path, server: S3Server, count: int) -> N
                 began = time.perf_counter()
                 await work(number)
                 took[name].append((time.perf_counter() - began) * 1e3)
-    await kv.close()
-    await offload.close()
     appends, floors = took["append"], took["floor"]
     report.add(
         Row(
@@ -95,6 +93,23 @@ async def _idle(report: Report, folder: Path, server: S3Server, count: int) -> N
             facts={"p99_ms": percentile(appends, 0.99), "raw_p99_ms": percentile(floors, 0.99)},
         )
     )  # fmt: skip
+
+
+@asynccontextmanager
+async def _synced_kv(folder: Path) -> AsyncIterator[RocksKVStore]:
+    offload = ThreadOffload()
+    kv = await RocksKVStore.open(folder, SystemClock(), offload)
+    try:
+        yield kv
+    finally:
+        await kv.close()
+        await offload.close()
+
+
+async def _commit(kv: RocksKVStore, name: str) -> None:
+    """A raw transaction as that of a commit: a head and a record, synced."""
+    key = b"bench/%s" % name.encode()
+    await kv.txn([], [Put(b"bench/head", key), Put(key, bytes(200))])
 
 
 async def _loaded(report: Report, folder: Path, server: S3Server, seconds: float) -> None:
@@ -109,8 +124,15 @@ async def _loaded(report: Report, folder: Path, server: S3Server, seconds: float
         after = objects_made(engine)
     size_bytes = int((after[0] - before[0]) / max(1.0, after[1] - before[1]))
     per_s = (after[1] - before[1]) / seconds
-    async with raw_store(server) as raw:
-        puts = await paced_puts(raw, size_bytes, per_s, max(20, int(seconds * per_s)))
+    count = max(20, int(seconds * per_s))
+    async with raw_store(server) as raw, _synced_kv(folder / "loaded-raw-meta") as kv:
+
+        async def put_and_commit(key: str, parts: list[bytes]) -> None:
+            await raw.put(key, parts)
+            await _commit(kv, key)
+
+        puts = await paced_puts(raw.put, size_bytes, per_s, count)
+        both = await paced_puts(put_and_commit, size_bytes, per_s, count)
     bound = FLUSH_MS + 1.3 * percentile(puts, 0.99)
     report.add(
         Row(
@@ -120,6 +142,7 @@ async def _loaded(report: Report, folder: Path, server: S3Server, seconds: float
                 "p50_ms": percentile(acks, 0.5),
                 "raw_put_p99_ms": percentile(puts, 0.99),
                 "raw_put_p50_ms": percentile(puts, 0.5),
+                "raw_put_and_transaction_p99_ms": percentile(both, 0.99),
                 "object_mib": size_bytes / MIB,
                 "puts_per_s": per_s,
             },
