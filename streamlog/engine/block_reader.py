@@ -33,7 +33,7 @@ _INLINE_BYTES_MAX = 256 * 1024
 _INLINE_BATCHES_MAX = 64
 """Less than that is decoded on the loop: the way to a thread and back would cost more."""
 _FIRST_SLICE_BYTES = 1 << 20
-_SLICE_BYTES = 4 << 20
+_SLICE_BYTES = 16 << 20
 """Blocks of one GET that are decoded by one call. A thread takes up to a millisecond to get the
 interpreter, and as long to give the result back; who waits for the first block waits for few."""
 _BATCH_BYTES = 200
@@ -70,6 +70,10 @@ class BlockReader:
         self._offload = offload
         self._background = background
         self._metrics = metrics
+        kinds = ("index", "block")
+        # By kind: labels() for each block of each fetch would cost as much as the look-up.
+        self._hits = {kind: metrics.cache_hits.labels(kind) for kind in kinds}
+        self._misses = {kind: metrics.cache_misses.labels(kind) for kind in kinds}
         self._gap_bytes_max = config.get_gap_bytes_max
         self._small_object_bytes = config.small_object_bytes
         self._gets = asyncio.Semaphore(_GETS_MAX)
@@ -263,8 +267,7 @@ class BlockReader:
         return await self._offload.run(lane, _decode, data, blocks, key)
 
     def _count(self, cache: str, is_hit: bool) -> None:
-        counter = self._metrics.cache_hits if is_hit else self._metrics.cache_misses
-        counter.labels(cache).inc()
+        (self._hits if is_hit else self._misses)[cache].inc()
 
 
 def _memory_bytes(batches: Sequence[StoredBatch]) -> int:

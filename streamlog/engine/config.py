@@ -159,9 +159,10 @@ class ReadConfig:
         "smaller: its second fetch is answered sooner, and less is read in vain.",
     )
     read_ahead_bytes_max: int = setting(
-        32 * MIB,
-        "Largest GET ahead. Larger: fewer GETs; smaller: less memory for each reader, and shorter "
-        "waits where a connection is slow.",
+        28 * MIB,
+        "Largest GET ahead. Larger: fewer GETs, but beyond 31 MiB the C library takes new memory "
+        "from the system for each; smaller: less memory for each reader, and shorter waits where "
+        "a connection is slow.",
     )
     get_bytes_max: int = setting(
         8 * MIB,

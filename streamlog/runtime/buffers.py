@@ -13,7 +13,7 @@ Parts = tuple[Buffer, ...]
 
 def parts_size(parts: Sequence[Buffer]) -> int:
     """Bytes in all pieces together."""
-    return sum(len(part) for part in parts)
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
 
 def join(parts: Sequence[Buffer]) -> Buffer:

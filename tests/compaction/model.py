@@ -23,11 +23,12 @@ from streamlog.compaction.planner import (
     tier_of,
 )
 from streamlog.compaction.spec import CompactionSpec, Rows
+from streamlog.engine.config import ReadConfig
 from streamlog.format.rows import ObjectRow, RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint
 
 BLOCK_BYTES = 512 * 1024
-GET_BYTES = 32 << 20
+GET_BYTES = ReadConfig().read_ahead_bytes_max
 """What a catch-up reader asks for at a time."""
 
 

@@ -128,7 +128,7 @@ def test_the_cost_of_wal_object_is_bound_by_its_rate_and_by_bytes() -> None:
     assert cost.put_dollars_per_month_max == pytest.approx(129.6)
     assert cost.puts_per_gib == 128
     assert cost.put_dollars_per_gib == pytest.approx(128 * PUT_DOLLARS)
-    assert cost.get_dollars_per_gib_min == pytest.approx(32 * GET_DOLLARS)
+    assert cost.get_dollars_per_gib_min == pytest.approx(1024 / 28 * GET_DOLLARS)
     assert cost.get_dollars_per_gib_max == pytest.approx(2048 * GET_DOLLARS)
     # 512 MiB in parts of 16 MiB, and a request before and behind them.
     assert cost.rewrite_puts_per_gib == 2 * (32 + 2)
