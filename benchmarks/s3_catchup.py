@@ -53,7 +53,7 @@ FETCH_BYTES = MIB
 FLOOR_IN_FLIGHT = 8
 IDLE_S = 3.0
 ROUNDS_MAX = 7
-ROUNDS_S = 100.0
+ROUNDS_S = 60.0
 
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
