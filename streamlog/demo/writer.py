@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -63,6 +64,13 @@ class RoundWriter:
         while len(self._pending) > 1 and self._pending[0][0].done():
             self.await_one()
         self.await_one()
+
+    def await_request(self) -> None:
+        """Returns once a request is under way, or all are answered: what was sent last may still be
+        in the producer's hands."""
+        while self.records_unacknowledged() and not self.requests_under_way():
+            # The producer's thread needs the interpreter to go on.
+            time.sleep(0)
 
     def requests_under_way(self) -> int:
         return int(self._producer.metrics()["messages_in_flight"])

@@ -36,6 +36,8 @@ class _Writer:
 
     def await_one(self) -> None: ...
 
+    def await_request(self) -> None: ...
+
     def requests_under_way(self) -> int:
         return 2
 

@@ -168,7 +168,7 @@ def _confirm_at_sequencing(patch: Patch) -> None:
 
 def _commit_before_put(patch: Patch) -> None:
     async def put(self: Any, *arguments: Any, **options: Any) -> None:
-        self._background.spawn(original(self, *arguments, **options), name="put")
+        self._hedging.background.spawn(original(self, *arguments, **options), name="put")
 
     original = patch.set(ObjectPut, "put", put)
 
