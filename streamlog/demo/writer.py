@@ -15,6 +15,8 @@ AHEAD_BYTES = 12 << 20
 ROUNDS_AHEAD = 4
 """Rounds on their way in plain running."""
 
+REQUEST_S = 10.0
+
 
 class RoundWriter:
     """A round is every line of every source, in order, each source into its own topic."""
@@ -67,8 +69,11 @@ class RoundWriter:
 
     def await_request(self) -> None:
         """Returns once a request is under way, or all are answered: what was sent last may still be
-        in the producer's hands."""
+        in the producer's hands, which may be about to connect. Gives up after REQUEST_S."""
+        ends_at = time.monotonic() + REQUEST_S
         while self.records_unacknowledged() and not self.requests_under_way():
+            if time.monotonic() > ends_at:
+                return
             # The producer's thread needs the interpreter to go on.
             time.sleep(0)
 
