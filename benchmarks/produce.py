@@ -12,7 +12,6 @@ a byte: WAL and object with wal=disk, the object with wal=object.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +19,7 @@ import grpc
 
 from benchmarks.floors import UNLIMITED, BareServer, SyncedFile
 from benchmarks.node import RunningNode, own_cpu_s, running_node
-from benchmarks.report import Report, Row, percentile
+from benchmarks.report import Measured, Report, Row, percentile
 from benchmarks.streaming import stream_batches, window
 from streamlog.client import Admin, Producer
 from streamlog.codec.batch import Producer as ProducerState
@@ -35,21 +34,6 @@ WAL_BYTES_MAX = 64 << 20
 SETTINGS = {"engine.wal.wal_bytes_max": str(WAL_BYTES_MAX)}
 ROUNDS = 5
 AIMS = {"encoded, 1024 KiB": 0.9, "encoded, 128 KiB": 0.65, "send_many()": 0.5, "send()": 0.35}
-
-
-@dataclass
-class Measured:
-    """One case over all rounds."""
-
-    mb_s: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
-    facts: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, mb_s: float, floor_mb_s: float, facts: dict[str, float]) -> None:
-        self.mb_s.append(mb_s)
-        self.ratios.append(mb_s / floor_mb_s)
-        for name, value in facts.items():
-            self.facts.setdefault(name, []).append(value)
 
 
 def run(report: Report, folder: Path, *, scale: float) -> None:
@@ -104,13 +88,8 @@ def _case(report: Report, folder: Path, wal: str, size: int, scale: float) -> No
             report.add(row)
         for case, measured in (("encoded", encoded), ("send_many()", many), ("send()", single)):
             aim = AIMS.get(case) or AIMS[f"{case}, {label}"]
-            report.add(
-                Row(
-                    "produce", f"{wal}, {case}, {label}", median(measured.mb_s), "MB/s",
-                    floors[name], name, aim, ratios=measured.ratios,
-                    facts={fact: median(found) for fact, found in measured.facts.items()},
-                )
-            )  # fmt: skip
+            case = f"{wal}, {case}, {label}"
+            report.add(measured.row("produce", case, floors[name], name, aim))
         half = median(encoded.mb_s) / 2
         p50, p99, rate = load.paced(f"half-{size}", size, half, 4.0)
         report.add(

@@ -48,6 +48,30 @@ class Row:
         return "reached" if reached else "short"
 
 
+@dataclass
+class Measured:
+    """One case over all rounds, each with a floor of its own."""
+
+    mb_s: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    facts: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, mb_s: float, floor_mb_s: float, facts: dict[str, float]) -> None:
+        self.mb_s.append(mb_s)
+        self.ratios.append(mb_s / floor_mb_s)
+        for name, value in facts.items():
+            self.facts.setdefault(name, []).append(value)
+
+    def row(
+        self, benchmark: str, case: str, floor: float, floor_name: str, aim: float | None
+    ) -> Row:
+        """The medians."""
+        row = Row(benchmark, case, median(self.mb_s), "MB/s", floor, floor_name, aim)
+        row.facts = {name: median(values) for name, values in self.facts.items()}
+        row.ratios = self.ratios
+        return row
+
+
 class Report:
     """Collects rows and prints each as soon as it is there."""
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.node import RunningNode, running_node
-from benchmarks.produce import PARTITIONS, EncodedLoad, Measured
-from benchmarks.report import Report, Row, percentile
+from benchmarks.produce import PARTITIONS, EncodedLoad
+from benchmarks.report import Measured, Report, Row, percentile
 from benchmarks.s3 import (
     BUCKET,
     MIB,
@@ -93,13 +93,7 @@ def _throughput(report: Report, folder: Path, server: S3Server, total: int) -> N
         ("through gRPC, 16 MiB under way", narrow, None),
         ("through gRPC, one tail reader", tailed, None),
     ):
-        report.add(
-            Row(
-                "s3_append", case, median(measured.mb_s), "MB/s", median(floors), "raw PUT", aim,
-                ratios=measured.ratios,
-                facts={name: median(values) for name, values in measured.facts.items()},
-            )
-        )  # fmt: skip
+        report.add(measured.row("s3_append", case, median(floors), "raw PUT", aim))
 
     uploaded = max(library.facts["uploaded_per_appended"])
     report.add(

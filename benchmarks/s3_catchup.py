@@ -21,8 +21,7 @@ from statistics import median
 import psutil
 
 from benchmarks.node import own_cpu_s
-from benchmarks.produce import Measured
-from benchmarks.report import Report, Row, percentile
+from benchmarks.report import Measured, Report, Row, percentile
 from benchmarks.s3 import (
     GIB,
     MIB,
@@ -104,12 +103,8 @@ async def _read(
             floor, _ = await raw_get(raw, ranges, FLOOR_IN_FLIGHT)
         measured.add(mb_s, floor, facts)
         floors.append(floor)
-    row = Row(
-        "s3_catchup", label, median(measured.mb_s), "MB/s", median(floors), "raw ranged GET", aim
-    )
-    row.facts = {name: median(values) for name, values in measured.facts.items()}
+    row = measured.row("s3_catchup", label, median(floors), "raw ranged GET", aim)
     row.facts["rounds"] = len(floors)
-    row.ratios = measured.ratios
     report.add(row)
 
 

@@ -135,8 +135,7 @@ def crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> Crash:
         pid = node.pid
         writer.send_ahead()
         writer.await_one()
-        writer.await_request()
-        requests = writer.requests_under_way()
+        requests = writer.await_request()
         node.kill()
         away_since = time.monotonic()
         unacknowledged = writer.records_unacknowledged()

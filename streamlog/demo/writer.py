@@ -67,18 +67,17 @@ class RoundWriter:
             self.await_one()
         self.await_one()
 
-    def await_request(self) -> None:
-        """Returns once a request is under way, or all are answered: what was sent last may still be
-        in the producer's hands, which may be about to connect. Gives up after REQUEST_S."""
+    def await_request(self) -> int:
+        """Requests under way, as soon as there are any: what was sent last may still be in the
+        producer's hands, which may be about to connect. 0 when all are answered, or none was sent
+        for REQUEST_S."""
         ends_at = time.monotonic() + REQUEST_S
-        while self.records_unacknowledged() and not self.requests_under_way():
-            if time.monotonic() > ends_at:
-                return
+        while True:
+            requests = int(self._producer.metrics()["messages_in_flight"])
+            if requests or not self.records_unacknowledged() or time.monotonic() > ends_at:
+                return requests
             # The producer's thread needs the interpreter to go on.
             time.sleep(0)
-
-    def requests_under_way(self) -> int:
-        return int(self._producer.metrics()["messages_in_flight"])
 
     def records_unacknowledged(self) -> int:
         return self.records_sent - int(self._producer.metrics()["records_acked"])

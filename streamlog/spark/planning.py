@@ -134,16 +134,18 @@ def _tasks(
     pieces: Sequence[Piece], objects: ObjectTable | None, max_bytes: int, min_tasks: int | None
 ) -> list[TaskPlan]:
     ordered = sorted(pieces, key=_place)
+    part_bytes = max_bytes
     # Half: what shares a task can wait, what was cut is about as large as it may be.
     shared_bytes = max(max_bytes // 2, 1)
-    shared = _shared(ordered, max_bytes, shared_bytes)
     if min_tasks is not None:
         total = sum(piece.cost_bytes for piece in ordered)
         part_bytes = max(min(max_bytes, total // min_tasks), 1)
-        # Where a few records cost as much as many there may be too few tasks still.
-        while len(shared) < min_tasks and part_bytes > 0:
-            shared = _shared(ordered, part_bytes, min(part_bytes, shared_bytes))
-            part_bytes //= 2
+        shared_bytes = min(shared_bytes, part_bytes)
+    shared = _shared(ordered, part_bytes, shared_bytes)
+    # Where a few records cost as much as many there may be too few tasks still.
+    while min_tasks is not None and len(shared) < min_tasks and part_bytes > 1:
+        part_bytes //= 2
+        shared = _shared(ordered, part_bytes, min(part_bytes, shared_bytes))
     table = None if objects is None else _Table(objects)
     return [_task(parts, table) for parts in shared]
 

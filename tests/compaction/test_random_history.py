@@ -13,8 +13,7 @@ from tests.compaction.history import RandomHistory
 def run(seed: int, path: Path, *, in_process: bool = False, lives: int, steps: int) -> None:
     history = RandomHistory(seed, path / "data", in_process=in_process)
     asyncio.run(asyncio.wait_for(history.run(lives, steps), 300))
-    # A worker that is killed again and again finishes few: how many depends on the machine.
-    assert history.committed >= (1 if in_process else 4)
+    assert history.committed > 3
 
 
 def test_in_the_nodes_loop(tmp_path: Path) -> None:
@@ -29,4 +28,5 @@ def test_longer(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.slow
 def test_with_a_process_that_is_killed(tmp_path: Path) -> None:
-    run(5001, tmp_path, in_process=True, lives=3, steps=60)
+    # Long: a worker that is killed again and again finishes few, fewer on a busy machine.
+    run(5001, tmp_path, in_process=True, lives=5, steps=60)

@@ -36,9 +36,7 @@ class _Writer:
 
     def await_one(self) -> None: ...
 
-    def await_request(self) -> None: ...
-
-    def requests_under_way(self) -> int:
+    def await_request(self) -> int:
         return 2
 
     def records_unacknowledged(self) -> int:
