@@ -36,7 +36,8 @@ class SingleFlightCache(Generic[K, V]):
         self.reserved_bytes = 0
         self._loaded: dict[K, tuple[V, Hashable]] = {}
         self._groups: OrderedDict[Hashable, _Group[K]] = OrderedDict()
-        self._loading: dict[K, asyncio.Future[V]] = {}
+        self._loading: dict[K, asyncio.Future[V] | None] = {}
+        """None: nobody has asked for it yet."""
 
     def peek(self, key: K) -> V | None:
         """The value, its group made the most recently used one; None when it is not loaded."""
@@ -52,15 +53,16 @@ class SingleFlightCache(Generic[K, V]):
 
     def pending(self, key: K) -> asyncio.Future[V] | None:
         """The load under way. Wait for it through `asyncio.shield`."""
-        return self._loading.get(key)
-
-    def begin(self, key: K) -> asyncio.Future[V]:
-        """Announces the load of a key that is neither loaded nor being loaded."""
-        future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
-        # A load that nobody waits for may fail without a word: the next reader loads again.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._loading[key] = future
+        future = self._loading.get(key)
+        if future is None and key in self._loading:
+            future = self._loading[key] = asyncio.get_running_loop().create_future()
+            # A waiter may have gone when the load fails: the next reader loads again.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
+
+    def begin(self, key: K) -> None:
+        """Announces the load of a key that is neither loaded nor being loaded."""
+        self._loading[key] = None
 
     def reserve(self, size_bytes: int) -> None:
         """Makes room for a load whose bytes are on their way; give it back with a negative size."""
@@ -73,7 +75,7 @@ class SingleFlightCache(Generic[K, V]):
         `group`: what else lies in the same memory; None: nothing.
         """
         future = self._loading.pop(key)
-        if not future.done():
+        if future is not None and not future.done():
             future.set_result(value)
         name: Hashable = (key,) if group is None else group
         self._loaded[key] = (value, name)
@@ -91,7 +93,7 @@ class SingleFlightCache(Generic[K, V]):
     def fail(self, key: K, error: BaseException) -> None:
         """Ends a load with an error; nothing is kept."""
         future = self._loading.pop(key)
-        if not future.done():
+        if future is not None and not future.done():
             future.set_exception(error)
 
     def retire(self, key: K) -> None:

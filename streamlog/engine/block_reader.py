@@ -2,7 +2,7 @@
 
 1. Loads run in tasks of their own: a caller that goes away stops nothing, and whoever asks for the
    same block meanwhile waits for the same load.
-2. The blocks of one GET share its memory, so the cache keeps and drops them together.
+2. The blocks of one piece of a GET share its memory, so the cache keeps and drops them together.
 3. A GET under way is charged to the block cache; GETs wait while those under way fill it.
 4. Small objects come whole, with their index: their blocks need no GET of their own.
 """
@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from streamlog.cache.single_flight import SingleFlightCache
+from streamlog.engine.block_load import BlockCache, BlockLoad, Blocks
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.errors import Closed, Corrupt, Invalid, ObjectNotFound, StreamlogError
-from streamlog.format.object_block import BlockRow, Compression, decode_block
+from streamlog.format.object_block import BlockRow, Compression
 from streamlog.format.object_index import ObjectIndex, decode_index
 from streamlog.metadata.interface import ObjectRow
-from streamlog.model.batch import StoredBatch
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.interface import ObjectStore, PiecewiseStore, tell_pieces
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.background import Background
 from streamlog.runtime.offload import Lane, Offload
@@ -32,12 +33,8 @@ _INLINE_INDEX_BYTES_MAX = 16 * 1024
 _INLINE_BYTES_MAX = 256 * 1024
 _INLINE_BATCHES_MAX = 64
 """Less than that is decoded on the loop: the way to a thread and back would cost more."""
-_FIRST_SLICE_BYTES = 1 << 20
-_SLICE_BYTES = 16 << 20
-"""Blocks of one GET that are decoded by one call. A thread takes up to a millisecond to get the
-interpreter, and as long to give the result back; who waits for the first block waits for few."""
-_BATCH_BYTES = 200
-"""Memory of one decoded batch beside its payload."""
+_WHOLE_BYTES_MAX = 16 * 1024
+"""Nor is a GET so small decoded on the thread that receives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +45,6 @@ class IndexRegion:
     index: ObjectIndex
     data: memoryview
     body: memoryview | None
-
-
-BlockKey = tuple[int, int]
-"""Object id, position."""
-Blocks = Sequence[StoredBatch]
-_Decoded = tuple[list[Blocks], Corrupt | None]
-"""Of the blocks before the first damaged one, and what is wrong with that."""
 
 
 class BlockReader:
@@ -76,12 +66,12 @@ class BlockReader:
         self._misses = {kind: metrics.cache_misses.labels(kind) for kind in kinds}
         self._gap_bytes_max = config.get_gap_bytes_max
         self._small_object_bytes = config.small_object_bytes
+        self._piece_bytes = config.get_piece_bytes
+        self._pieces = store if isinstance(store, PiecewiseStore) else None
         self._gets = asyncio.Semaphore(_GETS_MAX)
         self._lagging_gets = asyncio.Semaphore(config.lagging_reads_max)
         self._gate = ByteGate(config.block_cache_bytes)
-        self.blocks: SingleFlightCache[BlockKey, Blocks] = SingleFlightCache(
-            config.block_cache_bytes
-        )
+        self.blocks: BlockCache = SingleFlightCache(config.block_cache_bytes)
         self.indexes: SingleFlightCache[int, IndexRegion] = SingleFlightCache(
             config.index_cache_bytes
         )
@@ -92,9 +82,10 @@ class BlockReader:
         Errors: ObjectNotFound, Corrupt, StoreUnavailable.
         """
         found = self.indexes.peek(row.object_id)
-        self._count("index", found is not None)
         if found is not None:
+            self._count("index", 1, 0)
             return found
+        self._count("index", 0, 1)
         self.load_index(row, with_body=with_body)
         future = self.indexes.pending(row.object_id)
         assert future is not None
@@ -140,20 +131,28 @@ class BlockReader:
             self._start(row, run, is_lagging)
         return started
 
-    def held(self, row: ObjectRow, block: BlockRow) -> Blocks | asyncio.Future[Blocks]:
-        """A block for which `load` was called just now: loaded, or the load under way.
+    def held(
+        self, row: ObjectRow, blocks: Sequence[BlockRow]
+    ) -> list[Blocks | asyncio.Future[Blocks]]:
+        """Blocks for which `load` was called just now: each loaded, or its load under way.
 
-        Errors of the load: ObjectNotFound, Corrupt, StoreUnavailable. Wait for it through
+        Errors of a load: ObjectNotFound, Corrupt, StoreUnavailable. Wait for it through
         `asyncio.shield`.
         """
-        key = (row.object_id, block.position)
-        found = self.blocks.peek(key)
-        self._count("block", found is not None)
-        if found is not None:
-            return found
-        future = self.blocks.pending(key)
-        assert future is not None
-        return future
+        found: list[Blocks | asyncio.Future[Blocks]] = []
+        misses = 0
+        for block in blocks:
+            key = (row.object_id, block.position)
+            loaded = self.blocks.peek(key)
+            if loaded is not None:
+                found.append(loaded)
+                continue
+            future = self.blocks.pending(key)
+            assert future is not None
+            found.append(future)
+            misses += 1
+        self._count("block", len(found) - misses, misses)
+        return found
 
     def retire(self, row: ObjectRow, block: BlockRow) -> None:
         """A reader in sequence has gone past the block."""
@@ -194,109 +193,84 @@ class BlockReader:
             )
 
     async def _load_blocks(self, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool) -> None:
-        key = data_key(row.object_id)
-        start = run[0].position
-        length = run[-1].position + run[-1].length - start
-        left = list(reversed(run))
-        reserved = 0
-        group = object()
+        load = BlockLoad(self.blocks, row, run, self._piece_bytes)
         try:
             region = self.indexes.peek(row.object_id)
             if region is not None and region.body is not None:
-                view = region.body[start : start + length]
+                body = region.body[load.start : load.start + load.length]
+                await self._decode(load, run, body, is_lagging)
             else:
                 lane = self._lagging_gets if is_lagging else self._gets
-                async with lane, self._gate.passing(length):
-                    reserved = length
-                    self.blocks.reserve(length)
-                    view = await self._get(key, start, length)
-            for blocks in _slices(run):
-                at = blocks[0].position - start
-                until = blocks[-1].position + blocks[-1].length - start
-                decoded, error = await self._decode(view[at:until], blocks, key, is_lagging)
-                for block, batches in zip(blocks, decoded, strict=False):
-                    returned = min(reserved, block.length)
-                    reserved -= returned
-                    self.blocks.reserve(-returned)
-                    left.pop()
-                    self.blocks.finish(
-                        (row.object_id, block.position), batches, _memory_bytes(batches), group
-                    )
-                if error is not None:
-                    raise error
+                async with lane, self._gate.passing(load.length):
+                    load.reserve()
+                    await self._receive(load, run, data_key(row.object_id), is_lagging)
         except StreamlogError as error:
             if isinstance(error, Corrupt):
                 # A small object's damaged body must not outlive its repair in the store.
                 self.indexes.discard(lambda key: key == row.object_id)
-            self._fail(row, left, error)
-        except asyncio.CancelledError:
-            self._fail(row, left, _closed())
-            raise
+            load.close(error)
         finally:
-            self.blocks.reserve(-reserved)
+            load.close(_closed())
+
+    async def _receive(
+        self, load: BlockLoad, run: Sequence[BlockRow], key: str, is_lagging: bool
+    ) -> None:
+        whole_bytes = min(_WHOLE_BYTES_MAX, self._piece_bytes)
+        if self._pieces is None or load.length <= whole_bytes:
+            data = await self._get(key, load.start, load.length)
+            await self._decode(load, run, data, is_lagging)
+            return
+        try:
+            with _there(key, load.start, load.length):
+                await self._pieces.get_pieces(key, load.start, load.sizes, load.arrived)
+            load.finish()
+        finally:
+            self._metrics.get_bytes.inc(load.received_bytes)
 
     async def _get(self, key: str, start: int, length: int) -> memoryview:
-        try:
+        with _there(key, start, length):
             data = await self._store.get(key, start, length)
-        except ObjectNotFound:
-            raise
-        except Invalid as error:
-            raise Corrupt(
-                f"{key} ends before byte {start}, where the metadata says that it has data: run "
-                "fsck",
-                object_key=key,
-                start=start,
-                end=start + length,
-            ) from error
         self._metrics.get_bytes.inc(len(data))
         return memoryview(data)
 
-    def _fail(self, row: ObjectRow, blocks: Sequence[BlockRow], error: StreamlogError) -> None:
-        for block in blocks:
-            self.blocks.fail((row.object_id, block.position), error)
-
     async def _decode(
-        self, data: memoryview, blocks: Sequence[BlockRow], key: str, is_lagging: bool
-    ) -> _Decoded:
-        is_plain = all(block.compression == Compression.NONE for block in blocks)
-        bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 16
-        count = sum(block.batch_count for block in blocks)
-        if len(data) <= bytes_max and count <= _INLINE_BATCHES_MAX:
-            return _decode(data, blocks, key)
+        self, load: BlockLoad, run: Sequence[BlockRow], data: memoryview, is_lagging: bool
+    ) -> None:
+        if self._is_small(run, load.length):
+            load.decode(data)
+            return
         lane = Lane.READ if is_lagging else Lane.CPU
-        return await self._offload.run(lane, _decode, data, blocks, key)
+        await self._offload.run(lane, tell_pieces, data, load.sizes, load.arrived)
+        load.finish()
 
-    def _count(self, cache: str, is_hit: bool) -> None:
-        (self._hits if is_hit else self._misses)[cache].inc()
+    def _is_small(self, run: Sequence[BlockRow], length: int) -> bool:
+        """One piece, whose blocks are decoded on the loop."""
+        is_plain = all(block.compression == Compression.NONE for block in run)
+        bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 16
+        count = sum(block.batch_count for block in run)
+        return length <= min(bytes_max, self._piece_bytes) and count <= _INLINE_BATCHES_MAX
 
-
-def _memory_bytes(batches: Sequence[StoredBatch]) -> int:
-    return sum([len(batch.parts[0]) for batch in batches]) + len(batches) * _BATCH_BYTES
-
-
-def _slices(run: Sequence[BlockRow]) -> Iterator[list[BlockRow]]:
-    """The blocks of one GET in order, as many at a time as are decoded together."""
-    found: list[BlockRow] = []
-    size, size_max = 0, _FIRST_SLICE_BYTES
-    for block in run:
-        if found and size + block.length > size_max:
-            yield found
-            found, size, size_max = [], 0, _SLICE_BYTES
-        found.append(block)
-        size += block.length
-    yield found
+    def _count(self, cache: str, hits: int, misses: int) -> None:
+        if hits:
+            self._hits[cache].inc(hits)
+        if misses:
+            self._misses[cache].inc(misses)
 
 
-def _decode(data: memoryview, blocks: Sequence[BlockRow], key: str) -> _Decoded:
-    found: list[Blocks] = []
-    start = blocks[0].position
+@contextmanager
+def _there(key: str, start: int, length: int) -> Iterator[None]:
+    """Bytes that the metadata says are there are asked for. Errors: Corrupt, where they are not."""
     try:
-        for block in blocks:
-            at = block.position - start
-            found.append(decode_block(data[at : at + block.length], block, object_key=key))
-    except Corrupt as error:
-        return found, error
-    return found, None
+        yield
+    except ObjectNotFound:
+        raise
+    except Invalid as error:
+        raise Corrupt(
+            f"{key} ends before byte {start}, where the metadata says that it has data: run fsck",
+            object_key=key,
+            start=start,
+            end=start + length,
+        ) from error
 
 
 def _decode_index(data: memoryview, row: ObjectRow, key: str) -> ObjectIndex:

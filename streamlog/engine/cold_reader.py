@@ -12,22 +12,28 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Protocol
 
-from streamlog.engine.block_reader import BlockReader, Blocks, IndexRegion
+from streamlog.engine.block_load import Blocks
+from streamlog.engine.block_reader import BlockReader, IndexRegion
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.read_ahead import Reader, Readers
 from streamlog.engine.read_checks import check_offsets, check_run
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import Corrupt, ObjectNotFound, StreamlogError
-from streamlog.format.object_block import BlockRow
+from streamlog.format.object_block import (
+    BATCH_BYTES,
+    BLOCK_HEADER_BYTES,
+    BlockRow,
+    Compression,
+)
 from streamlog.format.object_index import attributes_in
 from streamlog.metadata.interface import LiveRange, Metadata, ObjectRow
 from streamlog.model.batch import BatchAttributes, FetchContext, StoredBatch
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.background import Background
-from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 
 _LOOKUPS_MAX = 8
@@ -72,10 +78,12 @@ class ColdReader:
     ) -> list[StoredBatch]:
         """At least one batch from `start` on."""
         reader, is_sequential = self._readers.at(core.stream_id, start)
+        in_steps = reader if is_sequential or start == core.start else None
         missing: ObjectNotFound | None = None
         for _ in range(_LOOKUPS_MAX):
-            ranges = await self._ranges(core, start, end, missing)
-            read = _Read(core, start, end, max_bytes, reader if is_sequential else None, context)
+            ranges = () if missing is not None else reader.ranges_from(start, end)
+            ranges = ranges or await self._ranges(core, start, end, missing)
+            read = _Read(core, start, end, max_bytes, in_steps, context)
             try:
                 batches = await self._read(read, ranges)
             except ObjectNotFound as error:
@@ -83,6 +91,7 @@ class ColdReader:
                 self._forget(error, ranges)
                 continue
             position = batches[-1].end_offset
+            reader.located(ranges, read.ranges)
             reader.consumed(position)
             is_at_end = position >= core.confirm
             self._readers.moved(core.stream_id, reader, position, is_at_end=is_at_end)
@@ -169,6 +178,7 @@ class ColdReader:
             try:
                 region = await self._blocks.index(live.object)
                 size += self._want(read, live, region, position, read.max_bytes - size)
+                read.ranges += 1
             except StreamlogError:
                 if not read.wanted:
                     raise
@@ -193,12 +203,14 @@ class ColdReader:
         blocks: list[BlockRow] = []
         wanted = size = step = fresh = 0
         until = position
-        for block in _blocks(region, read.core.stream_id, position, live.end):
+        near = -1 if reader is None else reader.near_block
+        first = region.index.number_at(read.core.stream_id, position, near)
+        for block in _blocks(region, read.core.stream_id, first, position, live.end):
             if size < max_bytes and block.start < stop:
                 if reader is not None and not step and not self._blocks.has(row, block):
                     step = self._readers.step(reader)
                 wanted += 1
-                size += block.length
+                size += _payload_bytes(block, position)
                 until = block.end
             elif fresh >= step:
                 break
@@ -209,9 +221,12 @@ class ColdReader:
         started = self._blocks.load(
             row, blocks, step or self._get_bytes_max, is_lagging=read.is_lagging
         )
-        if reader is not None and step:
-            reader.asked(blocks[-1].end, min(started, max(step, size)))
-        read.wanted += [(live, block, self._blocks.held(row, block)) for block in blocks[:wanted]]
+        if reader is not None:
+            reader.near_block = first + wanted - 1
+            if step:
+                reader.asked(blocks[-1].end, min(started, max(step, size)))
+        found = self._blocks.held(row, blocks[:wanted])
+        read.wanted += zip(repeat(live), blocks, found, strict=False)
         return size
 
     async def _hand_out(self, read: _Read) -> list[StoredBatch]:
@@ -224,14 +239,19 @@ class ColdReader:
                 if not batches:
                     raise
                 break
-            first = max(0, bisect_right(loaded, position, key=_base_offset) - 1)
             stop = min(read.end, live.end)
-            for batch in loaded[first:]:
-                batch_size = parts_size(batch.parts)
-                if batch.base_offset >= stop or (batches and size + batch_size > read.max_bytes):
-                    return batches
-                batches.append(batch)
-                size += batch_size
+            if _fits(block, position, stop, read.max_bytes - size):
+                batches += loaded
+                size += _payload_bytes(block, position)
+            else:
+                first = max(0, bisect_right(loaded, position, key=_base_offset) - 1)
+                for batch in loaded[first:]:
+                    batch_size = len(batch.parts[0])
+                    is_full = batches and size + batch_size > read.max_bytes
+                    if batch.base_offset >= stop or is_full:
+                        return batches
+                    batches.append(batch)
+                    size += batch_size
             position = block.end
             if read.reader is not None:
                 self._blocks.retire(live.object, block)
@@ -259,7 +279,8 @@ class ColdReader:
                 region = await self._blocks.index(live.object)
                 blocks: list[BlockRow] = []
                 taken = 0
-                for block in _blocks(region, core.stream_id, start, live.end):
+                first = region.index.number_at(core.stream_id, start)
+                for block in _blocks(region, core.stream_id, first, start, live.end):
                     if taken >= step:
                         break
                     blocks.append(block)
@@ -291,9 +312,9 @@ _Wanted = tuple[LiveRange, BlockRow, Blocks | asyncio.Future[Blocks]]
 
 
 class _Read:
-    """One fetch's way through objects. `reader` None: it is not in sequence."""
+    """One fetch's way through objects. `reader` None: what it asks for is all that it reads."""
 
-    __slots__ = ("core", "end", "is_lagging", "max_bytes", "reader", "start", "wanted")
+    __slots__ = ("core", "end", "is_lagging", "max_bytes", "ranges", "reader", "start", "wanted")
 
     def __init__(
         self,
@@ -310,19 +331,40 @@ class _Read:
         self.max_bytes = max_bytes
         self.reader = reader
         self.is_lagging = context.lagging or (reader is not None and reader.window_bytes > 0)
+        self.ranges = 0
+        """Looked at."""
         self.wanted: list[_Wanted] = []
 
 
-def _blocks(region: IndexRegion, stream_id: int, start: int, stop: int) -> Iterator[BlockRow]:
-    """The stream's blocks from the one that contains `start` on, up to `stop` or a gap."""
-    index = region.index
-    number, position = index.numbers_for(stream_id, start, start + 1).start, start
+def _blocks(
+    region: IndexRegion, stream_id: int, number: int, start: int, stop: int
+) -> Iterator[BlockRow]:
+    """The stream's blocks from `number` on, which contains `start`, up to `stop` or a gap."""
+    index, position = region.index, start
     while number < len(index):
         block = index.block(number)
         if block.stream_id != stream_id or block.start > position or block.start >= stop:
             return
         yield block
         number, position = number + 1, block.end
+
+
+def _payload_bytes(block: BlockRow, position: int) -> int:
+    """What the block holds from `position` on, if its records are alike; less when compressed."""
+    size = block.length - BLOCK_HEADER_BYTES - BATCH_BYTES * block.batch_count
+    if position <= block.start:
+        return size
+    return size * (block.end - position) // (block.end - block.start)
+
+
+def _fits(block: BlockRow, position: int, stop: int, max_bytes: int) -> bool:
+    """All of its batches are wanted, for certain: a look at each would cost as much as the rest."""
+    return (
+        position <= block.start
+        and block.end <= stop
+        and block.compression == Compression.NONE
+        and _payload_bytes(block, position) <= max_bytes
+    )
 
 
 def _no_block(core: StreamCore, live: LiveRange, position: int) -> Corrupt:

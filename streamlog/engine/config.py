@@ -155,8 +155,8 @@ class ReadConfig:
     )
     read_ahead_bytes_first: int = setting(
         12 * MIB,
-        "First GET ahead of a reader that goes on past its first fetch. Larger: fewer GETs; "
-        "smaller: its second fetch is answered sooner, and less is read in vain.",
+        "First GET of a reader that begins at the stream's start, or goes on past its first fetch. "
+        "Larger: fewer GETs; smaller: less is read in vain.",
     )
     read_ahead_bytes_max: int = setting(
         28 * MIB,
@@ -169,6 +169,12 @@ class ReadConfig:
         "A fetch larger than this reads it in several GETs at a time. Smaller ones answer sooner "
         "and cost requests.",
         minimum=MIB,
+    )
+    get_piece_bytes: int = setting(
+        2 * MIB,
+        "A GET's blocks are decoded and handed out in pieces of this size, the first a quarter of "
+        "it, while the rest arrives. Smaller: they are there sooner, for some CPU.",
+        minimum=1024,
     )
     get_gap_bytes_max: int = setting(
         512 * 1024,

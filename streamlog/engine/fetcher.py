@@ -40,7 +40,8 @@ class Fetcher:
         turns: LaggingTurns,
     ) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._hits = metrics.cache_hits.labels("tail")
+        self._misses = metrics.cache_misses.labels("tail")
         self._turns = turns
         self._cold = ColdReader(metadata, blocks, config, background, clock)
 
@@ -51,7 +52,7 @@ class Fetcher:
         check_offsets(core, start, end)
         tail = core.tail
         if tail.first <= start < end:
-            self._metrics.cache_hits.labels("tail").inc()
+            self._hits.inc()
             self._turns.others()
             entries = tail.read(start, end, max_bytes)
             return FetchResult(tuple([_stored(entry) for entry in entries]), True)
@@ -60,18 +61,17 @@ class Fetcher:
         if start < end:
             if context.turn is not Turn.AT_ONCE:
                 return await self._in_turn(core, start, end, max_bytes, context)
-            self._metrics.cache_misses.labels("tail").inc()
-        while position < end and (size < max_bytes or not batches):
+            self._misses.inc()
+        last = 0
+        # One more as large as the last would be too much: it is not worth another look-up.
+        while position < end and (size + last <= max_bytes or not batches):
             if tail.first <= position:
                 found: Sequence[StoredBatch] = [
                     _stored(entry) for entry in tail.read(position, end, max_bytes - size)
                 ]
             else:
                 try:
-                    async with self._until_deadline(core, context):
-                        found = await self._cold.read(
-                            core, position, end, max_bytes - size, context
-                        )
+                    found = await self._read(core, position, end, max_bytes - size, context)
                 except StreamlogError:
                     # What came before the failure is handed out; the next fetch meets it.
                     if not batches:
@@ -80,8 +80,17 @@ class Fetcher:
                 check_offsets(core, position, end)
             batches += found
             size += sum([parts_size(batch.parts) for batch in found])
+            last = parts_size(batches[-1].parts)
             position = batches[-1].end_offset
         return FetchResult(tuple(batches), False)
+
+    async def _read(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> list[StoredBatch]:
+        if context.deadline is None:
+            return await self._cold.read(core, start, end, max_bytes, context)
+        async with self._until_deadline(core, context):
+            return await self._cold.read(core, start, end, max_bytes, context)
 
     async def _in_turn(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext

@@ -1,8 +1,8 @@
 """Finds readers that go through a stream in sequence, and how far ahead to read for each.
 
 A reader has no name: it is known by the offset at which its next fetch will start.
-1. Its first fetch reads what it asks for. When it goes on past that, it is *in sequence*, and its
-   GETs grow: to the first step, then to the maximum.
+1. Its first fetch reads what it asks for, and a whole first step where the stream begins: who
+   begins there will go on. When it does so, it is *in sequence*, and its GETs grow to the maximum.
 2. In sequence, the next GETs are under way while earlier ones are decoded and consumed.
 3. Readers in sequence share the block cache: each asks ahead for its share at most, in GETs of at
    most half of it, so that what was read ahead is not dropped before it is consumed.
@@ -10,10 +10,11 @@ A reader has no name: it is known by the offset at which its next fetch will sta
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 
 from streamlog.engine.config import ReadConfig
+from streamlog.metadata.interface import LiveRange
 from streamlog.runtime.clock import Clock
 
 _READERS_MAX = 4096
@@ -43,7 +44,17 @@ class Reader:
     """`asked_until`: blocks up to this offset were asked for. `asked_bytes` of them: not consumed
     as far as whole GETs go."""
 
-    __slots__ = ("_asked", "asked_bytes", "asked_until", "is_busy", "moved_at", "window_bytes")
+    __slots__ = (
+        "_asked",
+        "_ranges",
+        "_ranges_needed",
+        "asked_bytes",
+        "asked_until",
+        "is_busy",
+        "moved_at",
+        "near_block",
+        "window_bytes",
+    )
 
     def __init__(self) -> None:
         self._asked: deque[tuple[int, int]] = deque()
@@ -53,6 +64,27 @@ class Reader:
         self.asked_bytes = 0
         self.is_busy = False
         self.moved_at = 0.0
+        self.near_block = -1
+        """Number of the last block that it was given, in its object's index."""
+        self._ranges: Sequence[LiveRange] = ()
+        self._ranges_needed = 0
+
+    def located(self, ranges: Sequence[LiveRange], needed: int) -> None:
+        """A fetch looked at the first `needed` of the ranges that were found for it."""
+        self._ranges = ranges[: 2 * needed + 1]
+        self._ranges_needed = needed
+
+    def ranges_from(self, start: int, end: int) -> Sequence[LiveRange]:
+        """Those found for earlier fetches, if they are enough for one more; `start` is its next.
+
+        What is committed never changes its bytes: at worst their object is gone meanwhile.
+        """
+        ranges = self._ranges
+        while ranges and ranges[0].end <= start:
+            ranges = ranges[1:]
+        self._ranges = ranges
+        is_enough = len(ranges) >= self._ranges_needed or (ranges and ranges[-1].end >= end)
+        return ranges if is_enough else ()
 
     def asked(self, until: int, size_bytes: int) -> None:
         """A GET up to the offset `until` is under way."""
@@ -73,25 +105,28 @@ class Readers:
         self._config = config
         self._first = min(config.read_ahead_bytes_first, config.read_ahead_bytes_max)
         self._max = config.read_ahead_bytes_max
-        self._known: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+        self._going: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+        self._at_end: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+        """Where there is nothing for it now: those that read on get its share."""
         self._active = 1
         self._counted_at = -1e9
 
     def at(self, stream_id: int, offset: int) -> tuple[Reader, bool]:
         """The reader whose next offset this is (True), or a new one (False)."""
-        reader = self._known.pop((stream_id, offset), None)
+        place = stream_id, offset
+        reader = self._going.pop(place, None) or self._at_end.pop(place, None)
         if reader is None:
             return Reader(), False
         reader.consumed(offset)
         return reader, True
 
     def moved(self, stream_id: int, reader: Reader, offset: int, *, is_at_end: bool) -> None:
-        """The reader's next fetch will start at `offset`; at the end there is nothing for it now,
-        and those that read on get its share."""
-        reader.moved_at = -math.inf if is_at_end else self._clock.monotonic()
-        self._known[stream_id, offset] = reader
-        if len(self._known) > _READERS_MAX:
-            self._known.popitem(last=False)
+        """The reader's next fetch will start at `offset`."""
+        reader.moved_at = self._clock.monotonic()
+        known = self._at_end if is_at_end else self._going
+        known[stream_id, offset] = reader
+        if len(known) > _READERS_MAX:
+            known.popitem(last=False)
 
     def step(self, reader: Reader) -> int:
         """Bytes of the reader's next GET in sequence; the one after it is larger."""
@@ -115,7 +150,7 @@ class Readers:
                 sum(
                     [
                         reader.window_bytes > 0 and reader.moved_at > now - _ACTIVE_S
-                        for reader in self._known.values()
+                        for reader in self._going.values()
                     ]
                 ),
             )

@@ -154,6 +154,21 @@ class ObjectIndex:
             number += 1
         return range(first, number)
 
+    def number_at(self, stream_id: int, offset: int, near: int = -1) -> int:
+        """Number of the stream's first block that ends behind `offset`, if there is one; `near`
+        and the number after it are looked at first."""
+        base = 0
+        if self._places is not None:
+            place = self._places.of_stream(stream_id)
+            base = 0 if place is None else place.base
+        wanted = (stream_id, offset - base)
+        for number in (near, near + 1):
+            if 0 < number < self._count and (
+                self._stream_and_end(number - 1) <= wanted < self._stream_and_end(number)
+            ):
+                return number
+        return bisect_right(range(self._count), wanted, key=self._stream_and_end)
+
     def blocks_for(self, stream_id: int, start: int, end: int) -> list[BlockRow]:
         """The stream's blocks that overlap [start, end), in order."""
         return [self.block(number) for number in self.numbers_for(stream_id, start, end)]

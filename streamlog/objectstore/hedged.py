@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from streamlog.errors import Closed
 from streamlog.objectstore.hedging import Hedging
 from streamlog.objectstore.interface import (
+    Arrived,
     ListPage,
     ObjectInfo,
     ObjectStore,
     ObjectUpload,
+    PiecewiseStore,
+    tell_pieces,
     upload_to,
 )
 from streamlog.objectstore.latency import LatenciesBySize
@@ -20,6 +24,8 @@ from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
+
+T = TypeVar("T")
 
 BURST = 8
 """Second GETs that may follow one another; then their share of all GETs decides."""
@@ -32,6 +38,7 @@ class HedgedStore:
         self, store: ObjectStore, config: StoreConfig, clock: Clock, metrics: StoreMetrics
     ) -> None:
         self._store = store
+        self._pieces = store if isinstance(store, PiecewiseStore) else None
         self._delay_min_s = config.hedge_get_delay_ms_min / 1000
         self._share = config.hedge_get_share_max
         self._metrics = metrics
@@ -58,19 +65,17 @@ class HedgedStore:
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
         """Cancellation ends the wait for both."""
-        if self._is_closed:
-            raise Closed("the object store was closed")
-        self._credit = min(self._credit + self._share, BURST)
-        usual = self._latencies.of(length)
-        data, sent = await self._hedging.run(
-            partial(self._store.get, key, start, length),
-            usual.hedge_delay_s(self._delay_min_s),
-            self._may_repeat,
-        )
-        usual.add(sent.seconds)
-        if sent.is_second:
-            self._metrics.hedge_wins.inc()
-        return data
+        return await self._hedged(partial(self._store.get, key, start, length), length)
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """Both tell what comes; cancellation ends the wait for both."""
+        length = sum(sizes)
+        if self._pieces is None:
+            tell_pieces(await self.get(key, start, length), sizes, arrived)
+            return
+        await self._hedged(partial(self._pieces.get_pieces, key, start, sizes, arrived), length)
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._store.head(key)
@@ -86,6 +91,19 @@ class HedgedStore:
         self._hedging.close()
         await self._background.close()
         await self._store.close()
+
+    async def _hedged(self, request: Callable[[], Awaitable[T]], length: int | None) -> T:
+        if self._is_closed:
+            raise Closed("the object store was closed")
+        self._credit = min(self._credit + self._share, BURST)
+        usual = self._latencies.of(length)
+        answer, sent = await self._hedging.run(
+            request, usual.hedge_delay_s(self._delay_min_s), self._may_repeat
+        )
+        usual.add(sent.seconds)
+        if sent.is_second:
+            self._metrics.hedge_wins.inc()
+        return answer
 
     def _may_repeat(self) -> bool:
         if self._credit < 1:

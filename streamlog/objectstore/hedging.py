@@ -33,8 +33,8 @@ class Hedging:
     def __init__(self, background: Background, clock: Clock) -> None:
         self.background = background
         self.clock = clock
-        self._first: set[asyncio.Timeout] = set()
-        """Under way."""
+        self._first: dict[asyncio.Timeout, None] = {}
+        """Under way, in the order of their beginning: a simulated close replays."""
 
     async def run(
         self,
@@ -54,11 +54,11 @@ class Hedging:
         try:
             try:
                 async with first:
-                    self._first.add(first)
+                    self._first[first] = None
                     answer = await request()
             finally:
                 timer.cancel()
-                self._first.discard(first)
+                self._first.pop(first, None)
             return answer, Sent(False, self.clock.monotonic() - began)
         except TimeoutError:
             if not first.expired():
@@ -76,7 +76,7 @@ class Hedging:
     def end(self, first: asyncio.Timeout) -> None:
         """Ends the wait for a first request, if it is still under way."""
         if first in self._first:
-            self._first.remove(first)
+            del self._first[first]
             first.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:

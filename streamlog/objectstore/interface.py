@@ -5,7 +5,7 @@ Keys are made of `[a-z0-9._-]` components joined by `/`; never of unchecked user
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -91,6 +91,37 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+Arrived = Callable[[int, Buffer], bool]
+"""Takes the piece of that number, on whatever thread; raises nothing. False: the rest need not
+come."""
+
+
+@runtime_checkable
+class PiecewiseStore(Protocol):
+    """A store that hands out what a GET brings while it is under way."""
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """The bytes from `start`, in pieces of `sizes`, each told as soon as it is there.
+
+        Pieces come in order, from 0 on; where a request is sent again some come again, maybe while
+        others still come. At the object's end a piece is short or empty, and the last. Returns when
+        all have been told. After cancellation some may still come. Errors: as `get`.
+        """
+        ...
+
+
+def tell_pieces(data: Buffer, sizes: Sequence[int], arrived: Arrived) -> None:
+    """Tells `data`, which is there, as PiecewiseStore.get_pieces does."""
+    view, at = memoryview(data), 0
+    for number, size in enumerate(sizes):
+        piece = view[at : at + size]
+        if not arrived(number, piece) or len(piece) < size:
+            return
+        at += size
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from typing import Self
 
 from streamlog.errors import Closed
 from streamlog.objectstore.errors import check_limit
-from streamlog.objectstore.interface import ListPage, ObjectInfo
+from streamlog.objectstore.interface import Arrived, ListPage, ObjectInfo
 from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.local_files import LocalFiles
 from streamlog.objectstore.url import LocalUrl
@@ -83,6 +83,13 @@ class LocalObjectStore:
         self._check_open()
         check_key(key)
         return await self._offload.run(self._lane, self._files.get, key, start, length)
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        self._check_open()
+        check_key(key)
+        await self._offload.run(self._lane, self._files.get_pieces, key, start, sizes, arrived)
 
     async def head(self, key: str) -> ObjectInfo:
         self._check_open()

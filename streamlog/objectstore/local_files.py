@@ -20,11 +20,12 @@ import itertools
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from streamlog.errors import InvalidName, OutcomeUnknown, StoreUnavailable
 from streamlog.objectstore.direct_write import FileWriter
 from streamlog.objectstore.errors import already_exists, changed, check_range, not_found
-from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.interface import Arrived, ObjectInfo
 from streamlog.objectstore.keys import RESERVED
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.folders import fsync_folder, make_folder, typed_os_error
@@ -159,7 +160,7 @@ class LocalFiles:
         for path in changed_folders.values():
             self._sync_folder(path)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _replacing(self, mode: int) -> Iterator[None]:
         lock = os.path.join(self.root, REPLACE_LOCK)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -172,12 +173,25 @@ class LocalFiles:
     # reading
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
+        with self._opened(key, start, length) as (descriptor, count):
+            return _read_all(descriptor, start, count)
+
+    def get_pieces(self, key: str, start: int, sizes: Sequence[int], arrived: Arrived) -> None:
+        with self._opened(key, start, sum(sizes)) as (descriptor, left):
+            for number, size in enumerate(sizes):
+                data = _read_all(descriptor, start, min(size, left))
+                if not arrived(number, data) or len(data) < size:
+                    return
+                start, left = start + size, left - size
+
+    @contextmanager
+    def _opened(self, key: str, start: int, length: int | None) -> Iterator[tuple[int, int]]:
+        """The object's descriptor, and the bytes that it has of those asked for."""
         path = self._path(key)
         with self._typed("reading an object", path):
             descriptor = self._open_object(key, path)
             try:
-                count = check_range(key, start, length, os.fstat(descriptor).st_size)
-                return _read_all(descriptor, start, count)
+                yield descriptor, check_range(key, start, length, os.fstat(descriptor).st_size)
             finally:
                 os.close(descriptor)
 
@@ -281,7 +295,7 @@ class LocalFiles:
                 "may not survive a power cut: do it again"
             ) from error
 
-    @contextlib.contextmanager
+    @contextmanager
     def _typed(self, doing: str, path: str) -> Iterator[None]:
         try:
             yield

@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.errors import Internal, Invalid
-from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.interface import Arrived, ObjectInfo
 from streamlog.objectstore.s3_body import S3Body
 from streamlog.objectstore.s3_errors import lost, typed
 from streamlog.objectstore.s3_multipart import MultipartUpload
@@ -43,6 +43,7 @@ Response = Mapping[str, Any]
 
 ABORT_GRACE_S = 2.0
 PUT_ID = "streamlog-put"
+_SKIP_BYTES = 1 << 20
 _USER_AGENT = f"streamlog Boto3/{boto3.__version__} Botocore/{botocore.__version__}"
 _FAILURES = (
     boto.BotoCoreError,
@@ -123,6 +124,11 @@ class Boto3Requests:
         data = await self._run(Lane.GET, "get", key, self._get, key, start, end)
         self._metrics.received_bytes.inc(len(data))
         return data
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        await self._run(Lane.GET, "get", key, self._get_pieces, key, start, sizes, arrived)
 
     async def head(self, key: str) -> Head:
         response = await self._run(Lane.STORE, "head", key, self._call, "head_object", {"Key": key})
@@ -276,6 +282,21 @@ class Boto3Requests:
             return memoryview(data)[start:end]
         return data
 
+    def _get_pieces(self, key: str, start: int, sizes: Sequence[int], arrived: Arrived) -> None:
+        wanted = f"bytes={start}-{start + sum(sizes) - 1}"
+        response = self._call("get_object", {"Key": key, "Range": wanted})
+        with closing(response["Body"]) as body:
+            if response["ResponseMetadata"]["HTTPStatusCode"] == 200:
+                _skip(body, start)
+            for number, size in enumerate(sizes):
+                data: bytes = body.read(size)
+                if len(data) < size:
+                    # The object's end, or an error if more was to come.
+                    body.read(1)
+                self._metrics.received_bytes.inc(len(data))
+                if not arrived(number, data) or len(data) < size:
+                    return
+
     def _delete(self, keys: Sequence[str]) -> None:
         if len(keys) == 1:
             self._call("delete_object", {"Key": keys[0]})
@@ -339,6 +360,14 @@ def _client(url: S3Url, config: StoreConfig) -> Any:
         raise Invalid(f"{url} cannot be opened: {error}") from error
     client.meta.events.register("before-send.s3", _without_expect)
     return client
+
+
+def _skip(body: Any, size_bytes: int) -> None:
+    while size_bytes > 0:
+        skipped = len(body.read(min(size_bytes, _SKIP_BYTES)))
+        if not skipped:
+            return
+        size_bytes -= skipped
 
 
 def _without_expect(request: Any, **_: Any) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamlog.errors import Invalid
-from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.interface import Arrived, ObjectInfo
 from streamlog.objectstore.s3_retry import Tries
 from streamlog.runtime.buffers import Buffer
 
@@ -103,6 +103,12 @@ class S3Requests(Protocol):
 
         Errors: also RangeNotSatisfiable.
         """
+        ...
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """One GET, as PiecewiseStore.get_pieces. Errors: as `get`."""
         ...
 
     async def head(self, key: str) -> Head: ...

@@ -29,7 +29,13 @@ from streamlog.objectstore.errors import (
     check_range,
     not_found,
 )
-from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectUpload
+from streamlog.objectstore.interface import (
+    Arrived,
+    ListPage,
+    ObjectInfo,
+    ObjectUpload,
+    tell_pieces,
+)
 from streamlog.objectstore.keys import check_key, check_prefix
 from streamlog.objectstore.s3_requests import (
     ALWAYS,
@@ -135,6 +141,39 @@ class S3ObjectStore:
             return await self._tries("get").run(lambda: self._requests.get(path, start, end))
         except RangeNotSatisfiable:
             return await self._nothing(key, start, length)
+        except ObjectNotFound:
+            raise not_found(key) from None
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """A repetition goes on with the first piece that has not been told."""
+        self._check_open()
+        check_key(key)
+        length = sum(sizes)
+        if start < 0 or length <= 0:
+            tell_pieces(await self._nothing(key, start, length), sizes, arrived)
+            return
+        path, told = self._root + key, 0
+
+        async def rest() -> None:
+            first = told
+
+            def tell(number: int, data: Buffer) -> bool:
+                nonlocal told
+                told = max(told, first + number + 1)
+                return arrived(first + number, data)
+
+            if first < len(sizes):
+                at = start + sum(sizes[:first])
+                await self._requests.get_pieces(path, at, sizes[first:], tell)
+
+        try:
+            await self._tries("get").run(rest)
+        except RangeNotSatisfiable:
+            if not told:
+                await self._nothing(key, start, length)
+            arrived(told, b"")
         except ObjectNotFound:
             raise not_found(key) from None
 

@@ -38,6 +38,7 @@ class StoreMetrics:
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
+        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self.requests = Counter(
             "streamlog_store_requests",
             "Requests to the object store, by operation (put, get, head, list, delete, and the "
@@ -90,5 +91,14 @@ class StoreMetrics:
             outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), outcome)
             raise
         finally:
-            self.requests.labels(operation, outcome).inc()
-            self.seconds.labels(operation).observe(self._clock.monotonic() - started)
+            requests, seconds = self._of(operation, outcome)
+            requests.inc()
+            seconds.observe(self._clock.monotonic() - started)
+
+    def _of(self, operation: str, outcome: str) -> tuple[Counter, Histogram]:
+        """`labels` for each request would take as long as all else here."""
+        found = self._children.get((operation, outcome))
+        if found is None:
+            found = self.requests.labels(operation, outcome), self.seconds.labels(operation)
+            self._children[operation, outcome] = found
+        return found

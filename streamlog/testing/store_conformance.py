@@ -22,7 +22,8 @@ from streamlog.errors import (
     StreamlogError,
     ValueConflict,
 )
-from streamlog.objectstore.interface import ObjectInfo, ObjectStore
+from streamlog.objectstore.interface import ObjectInfo, ObjectStore, PiecewiseStore
+from streamlog.runtime.buffers import Buffer
 from streamlog.testing.clocks import ManualClock
 
 RACERS = 32
@@ -76,6 +77,8 @@ class ObjectStoreConformance(ABC):
     """Size of objects that the store sends in parts."""
     tells_own_time = False
     """Whether modification times are the store's own, in whole seconds, and not `clock`'s."""
+    has_pieces = True
+    """Whether GETs are handed out piece by piece."""
 
     @abstractmethod
     def store(self, clock: ManualClock) -> AbstractAsyncContextManager[ObjectStore]:
@@ -187,6 +190,60 @@ class ObjectStoreConformance(ABC):
                 with pytest.raises(Invalid) as raised:
                     await store.get("a", bad_start, bad_length)
                 assert not isinstance(raised.value, ObjectNotFound)
+
+        self.run(body)
+
+    def test_gets_piece_by_piece(self) -> None:
+        async def body(store: ObjectStore, clock: ManualClock) -> None:
+            assert isinstance(store, PiecewiseStore) == self.has_pieces
+            if not isinstance(store, PiecewiseStore):
+                return
+            data = bytes(range(250)) * 8
+            await store.put("a", (data,))
+            for start, sizes, told in (
+                (0, (2000,), (2000,)),
+                (0, (1, 1998, 1), (1, 1998, 1)),
+                (7, (100, 200, 300), (100, 200, 300)),
+                (1500, (200, 200, 200, 200), (200, 200, 100)),
+                (1800, (100, 100, 100, 100), (100, 100, 0)),
+                (2000, (10, 10), (0,)),
+            ):
+                pieces: list[tuple[int, bytes]] = []
+
+                def arrived(number: int, piece: Buffer) -> bool:
+                    pieces.append((number, bytes(piece)))  # noqa: B023 - called in this round
+                    return True
+
+                await store.get_pieces("a", start, sizes, arrived)
+                assert [number for number, _ in pieces] == list(range(len(pieces)))
+                assert tuple(len(piece) for _, piece in pieces) == told
+                assert b"".join(piece for _, piece in pieces) == data[start : start + sum(sizes)]
+            for start in (2001, -1):
+                with pytest.raises(Invalid) as invalid:
+                    await store.get_pieces("a", start, (1, 1), arrived)
+                assert not isinstance(invalid.value, ObjectNotFound)
+            with pytest.raises(ObjectNotFound) as absent:
+                await store.get_pieces("b", 0, (1, 1), arrived)
+            assert absent.value.object_key == "b"
+
+        self.run(body)
+
+    def test_a_get_ends_when_the_rest_is_not_wanted(self) -> None:
+        async def body(store: ObjectStore, clock: ManualClock) -> None:
+            if not isinstance(store, PiecewiseStore):
+                return
+            await store.put("a", (bytes(3 * MIB),))
+            told: list[int] = []
+
+            def arrived(number: int, piece: Buffer) -> bool:
+                told.append(number)
+                return number < 1
+
+            for _ in range(20):
+                told.clear()
+                await store.get_pieces("a", 0, (MIB, MIB, MIB), arrived)
+                assert told == [0, 1]
+            assert len(await store.get("a")) == 3 * MIB
 
         self.run(body)
 

@@ -84,7 +84,8 @@ def test_tiny_batches_are_charged_for_what_they_take_beside_their_payload() -> N
 def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
     async def scenario() -> None:
         cache: SingleFlightCache[str, str] = SingleFlightCache(20)
-        first = cache.begin("a")
+        cache.begin("a")
+        first = cache.pending("a")
         assert cache.pending("a") is first
         assert "a" in cache
         assert cache.peek("a") is None
@@ -107,7 +108,8 @@ def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
 def test_a_failed_load_is_told_to_every_waiter_and_not_kept() -> None:
     async def scenario() -> None:
         cache: SingleFlightCache[str, str] = SingleFlightCache(20)
-        future = cache.begin("a")
+        cache.begin("a")
+        future = cache.pending("a")
         cache.fail("a", StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
             await asyncio.shield(future)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from unittest.mock import ANY
 
 import pytest
 
@@ -86,10 +87,26 @@ def test_a_long_stream_is_read_in_gets_of_the_largest_size() -> None:
             await store_object(world, number + 1, [(1, number * per_object)], per_object)
         async with world.engine() as (streams, _):
             size = await read_through(streams, 1, MIB)
-        # Of the first object: what the first fetch asked for, the first step, two more. Of 64 MiB
-        # each: 28, 28, and 8. Each has an index.
+        # Of 64 MiB each, the first: 12, 28, 24, the others: 28, 28, 8. Each has an index.
         assert size == 192 * MIB
-        assert len(world.store.gets) == 4 + 3 + 3 + 3
+        assert len(world.store.gets) == 3 + 3 + 3 + 3
+
+    run(scenario)
+
+
+def test_a_stream_of_one_step_needs_one_get_from_its_start() -> None:
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        await store_object(world, 1, [(1, 0), (2, 0)], 10 * MIB // len(PAYLOAD))
+        async with world.engine() as (streams, _):
+            assert await read_through(streams, 1, MIB) == 10 * MIB
+            # Its index, and all of it.
+            assert len(world.store.gets) == 2
+            stream = await streams.open_stream(2)
+            await stream.fetch(8, stream.confirm_offset, MIB)
+            # Who begins elsewhere may want no more than that.
+            assert world.store.gets[2:] == [(data_key(1), world.store.gets[2][1], ANY)]
+            assert (world.store.gets[2][2] or 0) < 2 * MIB
 
     run(scenario)
 

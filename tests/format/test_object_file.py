@@ -136,6 +136,11 @@ def test_look_up_by_offset(entries: list[StreamEntry], target: int, data: st.Dat
         )
         if batch.base_offset < end and batch.end_offset > start
     ]
+    if blocks:
+        number = index.numbers_for(chosen.stream_id, start, end).start
+        near = data.draw(st.integers(-1, len(index)))
+        assert index.number_at(chosen.stream_id, start, near) == number
+        assert index.number_at(chosen.stream_id, start) == number
     if start < end:
         assert [as_tuple(b) for b in batches] == [as_tuple(e) for e in expected]
         attributes = decode_attributes(region, chosen.stream_id, start, end)
@@ -376,6 +381,9 @@ def test_an_attached_object_is_read_at_its_place() -> None:
         (7, 1 << 40, (1 << 40) + 2),
     ]
     assert list(index.numbers_for(3, 103, 104)) == [0]
+    for near in (-1, 0, 1, 2):
+        assert index.number_at(3, 103, near) == 0
+        assert index.number_at(7, 1 << 40, near) == 1
     assert not index.numbers_for(3, 0, 100)
     blocks = [data[b.position :][: b.length] for b in index.blocks()]
     placed = decode_block(blocks[0], index.block(0), object_key=KEY)

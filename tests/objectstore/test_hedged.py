@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Closed, ObjectNotFound, StoreUnavailable, StreamlogError
 from streamlog.objectstore.hedged import BURST, HedgedStore
+from streamlog.objectstore.interface import Arrived
 from streamlog.objectstore.latency import Latencies
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.store_config import StoreConfig
@@ -200,6 +201,58 @@ def test_closing_answers_who_waits() -> None:
             await store.get("a")
 
     run(body, delay_ms=NEVER_MS)
+
+
+class PiecesStore(SteeredStore):
+    """Each GET tells its first piece at once, and the second when the test says so."""
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        number = len(self.gets)
+        assert arrived(0, b"%d" % number)
+        data = await self.get(key, start, sum(sizes))
+        arrived(1, data)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_both_requests_tell_their_pieces(winner: int) -> None:
+    async def main() -> None:
+        inner, clock = PiecesStore(), ManualClock()
+        metrics = StoreMetrics(CollectorRegistry(), clock)
+        store = HedgedStore(inner, StoreConfig(hedge_get_delay_ms_min=1), clock, metrics)
+        told: list[tuple[int, bytes]] = []
+
+        def arrived(number: int, data: Buffer) -> bool:
+            told.append((number, bytes(data)))
+            return True
+
+        got = asyncio.ensure_future(store.get_pieces("a", 0, (1, 1), arrived))
+        await inner.until(2)
+        inner.gets[winner].set()
+        await got
+        assert told == [(0, b"0"), (0, b"1"), (1, b"%d" % winner)]
+        assert metrics.hedge_wins._value.get() == winner
+        await store.close()
+        with pytest.raises(Closed):
+            await store.get_pieces("a", 0, (1, 1), arrived)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_pieces_of_a_store_that_has_none_come_at_the_end() -> None:
+    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
+        inner.is_quick = True
+        told: list[bytes] = []
+
+        def arrived(number: int, data: Buffer) -> bool:
+            told.append(bytes(data))
+            return True
+
+        await store.get_pieces("a", 0, (1, 5), arrived)
+        assert told == [b"0", b""]
+
+    run(body)
 
 
 def test_the_delay_follows_the_slowest_of_the_last() -> None:

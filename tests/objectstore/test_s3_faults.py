@@ -25,6 +25,7 @@ from streamlog.objectstore.s3_store import S3ObjectStore
 from streamlog.objectstore.store_config import MIB, StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import S3Url, parse_store_url
+from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
@@ -173,6 +174,50 @@ def test_a_cut_body_is_read_again(faults: Faults) -> None:
         assert script.hits == 3
 
     faults.run(body)
+
+
+def test_a_repeated_get_goes_on_behind_the_pieces_that_were_told(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        data = bytes(range(256)) * 4000
+        await world.store.put("a", (data,))
+        told: list[tuple[int, Buffer]] = []
+
+        def arrived(number: int, piece: Buffer) -> bool:
+            told.append((number, piece))
+            return True
+
+        script = world.proxy.plan = Script(gets, Cut(), LOST, Cut())
+        await world.store.get_pieces("a", 0, (100_000,) * 10 + (24_000,), arrived)
+        assert [number for number, _ in told] == list(range(11))
+        assert b"".join(piece for _, piece in told) == data
+        assert script.hits == 4
+        ranges = [one.headers["range"] for one in world.proxy.requests if gets(one)]
+        # Half of what was asked for came, twice.
+        firsts = (0, 500_000, 500_000, 700_000)
+        assert ranges == [f"bytes={first}-{len(data) - 1}" for first in firsts]
+
+    boto3_faults.run(body)
+
+
+def test_a_store_without_ranges_sends_everything(boto3_faults: Faults) -> None:
+    async def body(world: World) -> None:
+        data = bytes(range(100)) * 30_000
+        world.proxy.plan = Always(gets, Answer(200, body=data.decode(), headers='ETag: "x"\r\n'))
+        told: list[Buffer] = []
+
+        def arrived(number: int, piece: Buffer) -> bool:
+            told.append(piece)
+            return True
+
+        for start, sizes in ((2_000_001, (10, 600_000, 10)), (0, (1, 2)), (2_999_990, (5, 5))):
+            told.clear()
+            await world.store.get_pieces("a", start, sizes, arrived)
+            wanted = data[start : start + sum(sizes)]
+            assert b"".join(told) == wanted
+            assert [len(piece) for piece in told] == list(sizes)
+            assert await world.store.get("a", start, sum(sizes)) == wanted
+
+    boto3_faults.run(body)
 
 
 def test_a_silent_store_is_asked_again(faults: Faults) -> None:

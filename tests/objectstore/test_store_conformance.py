@@ -17,6 +17,8 @@ from streamlog.testing.store_conformance import ObjectStoreConformance
 
 
 class TestMemoryObjectStore(ObjectStoreConformance):
+    has_pieces = False
+
     def store(self, clock: ManualClock) -> AbstractAsyncContextManager[ObjectStore]:
         @asynccontextmanager
         async def make() -> AsyncIterator[ObjectStore]:

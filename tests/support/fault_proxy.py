@@ -28,11 +28,13 @@ class Answer:
     status: int
     code: str = "InternalError"
     body: str | None = None
+    headers: str = ""
+    """Further ones, each with its end of line."""
 
     def encoded(self) -> bytes:
         text = self.body or f"<Error><Code>{self.code}</Code><Message>injected</Message></Error>"
         head = f"HTTP/1.1 {self.status} Injected\r\nContent-Type: application/xml\r\n"
-        return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
+        return f"{head}{self.headers}Content-Length: {len(text)}\r\n\r\n{text}".encode()
 
 
 @dataclass(frozen=True)

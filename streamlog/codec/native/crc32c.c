@@ -1,7 +1,8 @@
 /* CRC-32C (Castagnoli, reflected). Where the processor has an instruction for it, three runs are
    computed side by side, because each instruction waits for the one before it; the runs are joined
-   by tables that advance a CRC over as many zero bytes. Elsewhere eight tables take eight bytes at
-   a time. */
+   by tables that advance a CRC over as many zero bytes. Runs are as long as the data lets them be:
+   memory that no cache holds is read ahead only while a run goes on. Elsewhere eight tables take
+   eight bytes at a time. */
 #include "crc32c.h"
 
 #include <string.h>
@@ -27,12 +28,11 @@
 #endif
 
 #define POLYNOMIAL 0x82F63B78u
-#define LONG_RUN 4096
-#define SHORT_RUN 256
+#define RUNS 4
 
+static const uint32_t run_bytes[RUNS] = {65536, 16384, 4096, 256};
 static uint32_t byte_tables[8][256];
-static uint32_t long_shift[4][256];
-static uint32_t short_shift[4][256];
+static uint32_t shift[RUNS][4][256];
 static int has_hardware;
 
 /* a(x) * b(x) modulo the polynomial; the coefficient of x^0 is the highest bit. */
@@ -97,24 +97,21 @@ HARDWARE_TARGET static inline uint32_t step_byte(uint32_t crc, uint8_t byte) {
 #endif
 }
 
-#define THREE_RUNS(run, table)                                                                   \
-    while (size >= 3 * (run)) {                                                                  \
-        uint64_t second = 0, third = 0;                                                          \
-        for (size_t i = 0; i < (run); i += 8) {                                                  \
-            crc = step(crc, data + i);                                                           \
-            second = step(second, data + (run) + i);                                             \
-            third = step(third, data + 2 * (run) + i);                                           \
-        }                                                                                        \
-        crc = shifted(table, (uint32_t)crc) ^ (uint32_t)second;                                  \
-        crc = shifted(table, (uint32_t)crc) ^ (uint32_t)third;                                   \
-        data += 3 * (run);                                                                       \
-        size -= 3 * (run);                                                                       \
-    }
-
 HARDWARE_TARGET static uint32_t by_hardware(const uint8_t *data, size_t size, uint32_t start) {
     uint64_t crc = start;
-    THREE_RUNS(LONG_RUN, long_shift)
-    THREE_RUNS(SHORT_RUN, short_shift)
+    for (int kind = 0; kind < RUNS; kind++) {
+        const size_t run = run_bytes[kind];
+        for (; size >= 3 * run; data += 3 * run, size -= 3 * run) {
+            uint64_t second = 0, third = 0;
+            for (size_t i = 0; i < run; i += 8) {
+                crc = step(crc, data + i);
+                second = step(second, data + run + i);
+                third = step(third, data + 2 * run + i);
+            }
+            crc = shifted(shift[kind], (uint32_t)crc) ^ (uint32_t)second;
+            crc = shifted(shift[kind], (uint32_t)crc) ^ (uint32_t)third;
+        }
+    }
     for (; size >= 8; data += 8, size -= 8)
         crc = step(crc, data);
     uint32_t rest = (uint32_t)crc;
@@ -137,8 +134,8 @@ void crc32c_setup(void) {
             uint32_t crc = byte_tables[table - 1][byte];
             byte_tables[table][byte] = crc >> 8 ^ byte_tables[0][crc & 0xFF];
         }
-    fill_shift(long_shift, LONG_RUN);
-    fill_shift(short_shift, SHORT_RUN);
+    for (int kind = 0; kind < RUNS; kind++)
+        fill_shift(shift[kind], run_bytes[kind]);
 #if defined(HARDWARE_X86)
     has_hardware = __builtin_cpu_supports("sse4.2");
 #elif defined(HARDWARE_ARM) && defined(__linux__)

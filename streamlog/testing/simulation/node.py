@@ -83,8 +83,11 @@ CRAMPED_CONFIG = ReadConfig(
     lagging_bytes_per_s_min=16 * KIB,
     lagging_piece_bytes=KIB,
     lagging_wait_ms_max=400,
+    small_object_bytes=2 * KIB,
+    get_piece_bytes=2 * KIB,
 )
-"""Caches that hold next to nothing: a fetch goes to the store again and again, and in turns."""
+"""Caches that hold next to nothing: a fetch goes to the store again and again, in turns, and piece
+by piece."""
 DUEL_CONFIG = replace(
     NODE_CONFIG,
     compaction=replace(

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from streamlog.errors import OutcomeUnknown, StoreUnavailable
-from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore, ObjectUpload
+from streamlog.objectstore.interface import (
+    Arrived,
+    ListPage,
+    ObjectInfo,
+    ObjectStore,
+    ObjectUpload,
+    tell_pieces,
+)
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.simulation.calls import remote_call
 from streamlog.testing.simulation.faults import FaultSource
@@ -14,6 +22,9 @@ from streamlog.testing.simulation.incarnation import Incarnation
 
 T = TypeVar("T")
 
+CUT = 0.02
+TWICE = 0.05
+"""Chances per piece of a GET."""
 UPLOAD_BYTES_MIN = 16 * 1024
 """Larger objects may go up part by part."""
 
@@ -69,6 +80,26 @@ class SimulationStore:
         return await self._call(
             "get", key, lambda: self._shared.get(key, start, length), writes=False
         )
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """One by one; now and then some come again, as from a second request, or no more come."""
+        data = memoryview(await self.get(key, start, sum(sizes)))
+        at = 0
+        for number, size in enumerate(sizes):
+            if number:
+                await asyncio.sleep(self._node.latency(self._typical_s / 10))
+                await self._node.gate()
+                if self._faults.happens(CUT):
+                    self._node.trace.add("store-cut", self._node.name, "get", key)
+                    raise StoreUnavailable(f"get {key}: the answer was cut", operation="get")
+            if self._faults.happens(TWICE):
+                tell_pieces(data[:at], sizes[:number], arrived)
+            piece = data[at : at + size]
+            if not arrived(number, piece) or len(piece) < size:
+                return
+            at += size
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._call("head", key, lambda: self._shared.head(key), writes=False)
