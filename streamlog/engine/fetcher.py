@@ -57,6 +57,7 @@ class Fetcher:
             entries = tail.read(start, end, max_bytes)
             return FetchResult(tuple([_stored(entry) for entry in entries]), True)
         batches: list[StoredBatch] = []
+        max_bytes = max(max_bytes, 1)
         size, position = 0, start
         if start < end:
             if context.turn is not Turn.AT_ONCE:
@@ -80,7 +81,7 @@ class Fetcher:
                 check_offsets(core, position, end)
             batches += found
             size += sum([parts_size(batch.parts) for batch in found])
-            last = parts_size(batches[-1].parts)
+            last = max(parts_size(batches[-1].parts), 1)
             position = batches[-1].end_offset
         return FetchResult(tuple(batches), False)
 

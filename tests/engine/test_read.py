@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from streamlog.engine.config import ReadConfig
+from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import Corrupt, OffsetOutOfRange
 from streamlog.model.batch import CreateStreamOptions
@@ -77,6 +77,23 @@ def test_a_fetch_returns_at_least_one_batch_and_passes_the_hint_by_one_at_most(
                 assert (await stream.fetch(4, 4, 1 << 20)).batches == ()
                 cached = await stream.fetch(0, end, 1 << 20)
                 assert cached.from_cache is (config is QUICK)
+
+    run(scenario)
+
+
+@both
+@pytest.mark.parametrize("config", [QUICK, NO_CACHE])
+def test_empty_batches_and_hints_below_any_batch(mode: WalMode, config: StreamEngineConfig) -> None:
+    async def scenario() -> None:
+        written = [b"", b"a", b"", b"", b"bb", b""]
+        world = World(mode, config)
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            for payload in written:
+                await stream.append(batch(payload))
+            await engine.drain()
+            for hint in (0, 1, 2, 3, 100):
+                assert await read_all(stream, hint=hint) == written
 
     run(scenario)
 
