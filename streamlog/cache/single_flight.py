@@ -36,6 +36,9 @@ class SingleFlightCache(Generic[K, V]):
         self.reserved_bytes = 0
         self._loaded: dict[K, tuple[V, Hashable]] = {}
         self._groups: OrderedDict[Hashable, _Group[K]] = OrderedDict()
+        self._retired: OrderedDict[Hashable, _Group[K]] = OrderedDict()
+        """Groups of which everything was retired, the first one first: somebody else may be behind
+        whoever went past the last one."""
         self._loading: dict[K, asyncio.Future[V] | None] = {}
         """None: nobody has asked for it yet."""
 
@@ -44,7 +47,7 @@ class SingleFlightCache(Generic[K, V]):
         found = self._loaded.get(key)
         if found is None:
             return None
-        self._groups.move_to_end(found[1])
+        self._use(found[1])
         return found[0]
 
     def __contains__(self, key: K) -> bool:
@@ -79,12 +82,12 @@ class SingleFlightCache(Generic[K, V]):
             future.set_result(value)
         name: Hashable = (key,) if group is None else group
         self._loaded[key] = (value, name)
-        members = self._groups.get(name)
-        if members is None:
-            members = self._groups[name] = _Group()
-        else:
+        if name in self._retired or name in self._groups:
             # It may have been retired as far as it was here.
-            self._groups.move_to_end(name)
+            self._use(name)
+            members = self._groups[name]
+        else:
+            members = self._groups[name] = _Group()
         members.keys.append(key)
         members.size_bytes += size_bytes
         self.size_bytes += size_bytes
@@ -100,22 +103,33 @@ class SingleFlightCache(Generic[K, V]):
         """The value will hardly be asked for again: once all of its group are, it goes first."""
         found = self._loaded.get(key)
         if found is not None:
-            group = self._groups[found[1]]
+            name = found[1]
+            group = self._groups.get(name) or self._retired[name]
             group.retired.add(key)
             if len(group.retired) == len(group.keys):
-                self._groups.move_to_end(found[1], last=False)
+                self._groups.pop(name, None)
+                self._retired[name] = group
 
     def discard(self, wanted: Callable[[K], bool]) -> None:
         """Forgets loaded values, and their groups with them. Looks at every key."""
         for name in {name for key, (_, name) in self._loaded.items() if wanted(key)}:
             self._drop(name)
 
+    def _use(self, name: Hashable) -> None:
+        if name in self._retired:
+            self._groups[name] = self._retired.pop(name)
+        else:
+            self._groups.move_to_end(name)
+
     def _evict(self) -> None:
-        while self._groups and self.size_bytes + self.reserved_bytes > self.bound_bytes:
-            self._drop(next(iter(self._groups)))
+        while self.size_bytes + self.reserved_bytes > self.bound_bytes:
+            name = next(iter(self._retired), None) or next(iter(self._groups), None)
+            if name is None:
+                return
+            self._drop(name)
 
     def _drop(self, name: Hashable) -> None:
-        group = self._groups.pop(name)
+        group = self._groups.pop(name, None) or self._retired.pop(name)
         self.size_bytes -= group.size_bytes
         for key in group.keys:
             del self._loaded[key]

@@ -35,6 +35,8 @@ class _Decoded(NamedTuple):
     """A piece's blocks before the first damaged one, and what is wrong with that."""
 
     piece: int
+    memory: object
+    """What the blocks lie in."""
     size_bytes: int
     blocks: list[tuple[Blocks, int]]
     """Each with the bytes of memory that it takes."""
@@ -42,7 +44,10 @@ class _Decoded(NamedTuple):
 
 
 class BlockLoad:
-    """Of blocks that the cache was told of (`begin`), in order. On the loop but for `arrived`."""
+    """Of blocks that the cache was told of (`begin`), in order. On the loop but for `arrived`.
+
+    Whoever makes it closes it, whatever becomes of the load.
+    """
 
     def __init__(
         self, cache: BlockCache, row: ObjectRow, run: Sequence[BlockRow], piece_bytes: int
@@ -59,7 +64,10 @@ class BlockLoad:
         self._is_woken = False
         self._left = dict(enumerate(self._pieces))
         """By piece: blocks that the cache still waits for."""
-        self._error: Corrupt | None = None
+        self._errors: dict[int, Corrupt] = {}
+        self._memory: object = None
+        self._group = object()
+        """Of all blocks in that memory: only together do they give it back."""
 
     @property
     def sizes(self) -> list[int]:
@@ -81,7 +89,11 @@ class BlockLoad:
         # The GET's end comes right behind the last one, and wakes the loop by itself.
         if number < len(self._pieces) - 1 and not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._take)
+            try:
+                self._loop.call_soon_threadsafe(self._take)
+            except RuntimeError:
+                # The loop was closed, and with it everything that could wait.
+                return False
         return decoded.error is None
 
     def decode(self, data: Buffer) -> None:
@@ -92,16 +104,17 @@ class BlockLoad:
     def finish(self) -> None:
         """All has arrived. Errors: Corrupt."""
         self._take()
-        if self._left and self._error is None:
-            # The object ends before it.
-            self._finish(self._decode(min(self._left), b""))
         if self._left:
-            assert self._error is not None
-            raise self._error
+            number = min(self._left)
+            if number not in self._errors:
+                # The object ends before it.
+                self._finish(self._decode(number, b""))
+            raise self._errors[number]
 
     def close(self, error: StreamlogError) -> None:
         """No more is expected: who waits for a block that has not come hears of `error`."""
         left, self._left = self._left, {}
+        self._memory = None
         for number in sorted(left):
             for block in left[number]:
                 self._cache.fail((self._row.object_id, block.position), error)
@@ -126,19 +139,20 @@ class BlockLoad:
             return
         blocks = self._pieces[number]
         told = len(blocks) - len(left)
-        group = object()
+        if decoded.memory is not self._memory:
+            self._memory, self._group = decoded.memory, object()
         for block, (batches, memory_bytes) in zip(left, decoded.blocks[told:], strict=False):
             returned = min(self._reserved, block.length)
             self._reserved -= returned
             self._cache.reserve(-returned)
             key = (self._row.object_id, block.position)
-            self._cache.finish(key, batches, memory_bytes, group)
+            self._cache.finish(key, batches, memory_bytes, self._group)
         self.received_bytes += decoded.size_bytes
         if decoded.error is None:
             del self._left[number]
         else:
             self._left[number] = blocks[max(told, len(decoded.blocks)) :]
-            self._error = decoded.error
+            self._errors[number] = decoded.error
 
     def _decode(self, number: int, data: Buffer) -> _Decoded:
         key, view = data_key(self._row.object_id), memoryview(data)
@@ -150,8 +164,8 @@ class BlockLoad:
                 batches = decode_block(view[at : at + block.length], block, object_key=key)
                 found.append((batches, _memory_bytes(batches)))
         except Corrupt as error:
-            return _Decoded(number, len(data), found, error)
-        return _Decoded(number, len(data), found, None)
+            return _Decoded(number, view.obj, len(data), found, error)
+        return _Decoded(number, view.obj, len(data), found, None)
 
 
 def _memory_bytes(batches: Sequence[StoredBatch]) -> int:

@@ -2,7 +2,7 @@
 
 1. Loads run in tasks of their own: a caller that goes away stops nothing, and whoever asks for the
    same block meanwhile waits for the same load.
-2. The blocks of one piece of a GET share its memory, so the cache keeps and drops them together.
+2. Blocks that arrived in one piece of memory are kept and dropped together.
 3. A GET under way is charged to the block cache; GETs wait while those under way fill it.
 4. Small objects come whole, with their index: their blocks need no GET of their own.
 """
@@ -99,7 +99,8 @@ class BlockReader:
         """Starts to read the object's index, if it is not here yet."""
         if row.object_id not in self.indexes:
             self.indexes.begin(row.object_id)
-            self._background.spawn(self._load_index(row, with_body), name="index")
+            task = self._background.spawn(self._load_index(row, with_body), name="index")
+            task.add_done_callback(lambda done: self._index_ended(row.object_id, done))
 
     def load(
         self,
@@ -155,7 +156,7 @@ class BlockReader:
         return found
 
     def retire(self, row: ObjectRow, block: BlockRow) -> None:
-        """A reader in sequence has gone past the block."""
+        """A reader that reads ahead has gone past the block."""
         self.blocks.retire((row.object_id, block.position))
 
     def forget(self, object_id: int) -> None:
@@ -166,7 +167,10 @@ class BlockReader:
     def _start(self, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool) -> None:
         for block in run:
             self.blocks.begin((row.object_id, block.position))
-        self._background.spawn(self._load_blocks(row, run, is_lagging), name="blocks")
+        load = BlockLoad(self.blocks, row, run, self._piece_bytes)
+        task = self._background.spawn(self._load_blocks(load, row, run, is_lagging), name="blocks")
+        # Not within the task: one that is cancelled before its first step has none.
+        task.add_done_callback(lambda _: load.close(_closed()))
 
     async def _load_index(self, row: ObjectRow, with_body: bool) -> None:
         key = data_key(row.object_id)
@@ -183,17 +187,19 @@ class BlockReader:
                 index = await self._offload.run(Lane.CPU, _decode_index, region, row, key)
         except StreamlogError as error:
             self.indexes.fail(row.object_id, error)
-        except asyncio.CancelledError:
-            self.indexes.fail(row.object_id, _closed())
-            raise
         else:
             body = data[: row.index_position] if is_whole else None
             self.indexes.finish(
                 row.object_id, IndexRegion(index, region, body), len(data) + index.memory_bytes
             )
 
-    async def _load_blocks(self, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool) -> None:
-        load = BlockLoad(self.blocks, row, run, self._piece_bytes)
+    def _index_ended(self, object_id: int, done: asyncio.Task[None]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self.indexes.fail(object_id, _closed())
+
+    async def _load_blocks(
+        self, load: BlockLoad, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool
+    ) -> None:
         try:
             region = self.indexes.peek(row.object_id)
             if region is not None and region.body is not None:
@@ -209,8 +215,6 @@ class BlockReader:
                 # A small object's damaged body must not outlive its repair in the store.
                 self.indexes.discard(lambda key: key == row.object_id)
             load.close(error)
-        finally:
-            load.close(_closed())
 
     async def _receive(
         self, load: BlockLoad, run: Sequence[BlockRow], key: str, is_lagging: bool
@@ -244,7 +248,7 @@ class BlockReader:
         load.finish()
 
     def _is_small(self, run: Sequence[BlockRow], length: int) -> bool:
-        """One piece, whose blocks are decoded on the loop."""
+        """So little that it is decoded on the loop."""
         is_plain = all(block.compression == Compression.NONE for block in run)
         bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 16
         count = sum(block.batch_count for block in run)

@@ -40,6 +40,8 @@ _LOOKUPS_MAX = 8
 """Objects that may vanish under one read, each replaced by another one."""
 _INDEXES_AHEAD = 8
 """Index regions of later ranges that are read while the first ones are looked at."""
+_LOOK_BYTES = 64 * 1024
+"""Who asks for less at the stream's start may only look at it."""
 _RANGES_AHEAD = 32
 """Ranges that one step of reading ahead passes at most: each may need two GETs."""
 _ASKED_BYTES_MIN = 64 * 1024
@@ -78,23 +80,25 @@ class ColdReader:
     ) -> list[StoredBatch]:
         """At least one batch from `start` on."""
         reader, is_sequential = self._readers.at(core.stream_id, start)
-        in_steps = reader if is_sequential or start == core.start else None
+        begins = start == core.start and max_bytes >= _LOOK_BYTES
+        in_steps = reader if is_sequential or begins else None
         missing: ObjectNotFound | None = None
+        kept = reader.ranges_from(start, end)
         for _ in range(_LOOKUPS_MAX):
-            ranges = () if missing is not None else reader.ranges_from(start, end)
-            ranges = ranges or await self._ranges(core, start, end, missing)
+            ranges = kept or await self._ranges(core, start, end, missing)
             read = _Read(core, start, end, max_bytes, in_steps, context)
             try:
                 batches = await self._read(read, ranges)
             except ObjectNotFound as error:
-                missing = error
                 self._forget(error, ranges)
+                # What was found for an earlier fetch may be known to be gone by now.
+                missing, kept = (missing, ()) if kept else (error, ())
                 continue
             position = batches[-1].end_offset
-            reader.located(ranges, read.ranges)
+            reader.located(ranges, read.ranges, position)
             reader.consumed(position)
             is_at_end = position >= core.confirm
-            self._readers.moved(core.stream_id, reader, position, is_at_end=is_at_end)
+            self._readers.moved(core.stream_id, reader, start, position, is_at_end=is_at_end)
             if is_sequential and not reader.is_busy and self._readers.may_go_ahead(reader):
                 reader.is_busy = True
                 self._background.spawn(self._go_ahead(core, reader, position), name="read_ahead")
@@ -195,7 +199,7 @@ class ColdReader:
     ) -> int:
         """Starts to read the range's blocks from `position` on until `max_bytes` is met.
 
-        A reader in sequence that meets a block that is not here reads a whole step from there on.
+        A reader that reads ahead and meets a block that is not here reads a step from there on.
         The bytes wanted.
         """
         row, reader = live.object, read.reader

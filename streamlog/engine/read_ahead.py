@@ -50,6 +50,7 @@ class Reader:
         "_ranges_needed",
         "asked_bytes",
         "asked_until",
+        "began_at",
         "is_busy",
         "moved_at",
         "near_block",
@@ -63,15 +64,17 @@ class Reader:
         self.asked_until = 0
         self.asked_bytes = 0
         self.is_busy = False
+        self.began_at: tuple[int, int] | None = None
+        """Stream and first offset of its last fetch; None before there is one."""
         self.moved_at = 0.0
         self.near_block = -1
         """Number of the last block that it was given, in its object's index."""
         self._ranges: Sequence[LiveRange] = ()
         self._ranges_needed = 0
 
-    def located(self, ranges: Sequence[LiveRange], needed: int) -> None:
-        """A fetch looked at the first `needed` of the ranges that were found for it."""
-        self._ranges = ranges[: 2 * needed + 1]
+    def located(self, ranges: Sequence[LiveRange], needed: int, offset: int) -> None:
+        """A fetch up to `offset` looked at the first `needed` of the ranges found for it."""
+        self._ranges = [one for one in ranges[: 2 * needed + 1] if one.end > offset]
         self._ranges_needed = needed
 
     def ranges_from(self, start: int, end: int) -> Sequence[LiveRange]:
@@ -80,11 +83,9 @@ class Reader:
         What is committed never changes its bytes: at worst their object is gone meanwhile.
         """
         ranges = self._ranges
-        while ranges and ranges[0].end <= start:
-            ranges = ranges[1:]
-        self._ranges = ranges
-        is_enough = len(ranges) >= self._ranges_needed or (ranges and ranges[-1].end >= end)
-        return ranges if is_enough else ()
+        if not ranges or ranges[0].start > start:
+            return ()
+        return ranges if len(ranges) >= self._ranges_needed or ranges[-1].end >= end else ()
 
     def asked(self, until: int, size_bytes: int) -> None:
         """A GET up to the offset `until` is under way."""
@@ -108,30 +109,50 @@ class Readers:
         self._going: OrderedDict[tuple[int, int], Reader] = OrderedDict()
         self._at_end: OrderedDict[tuple[int, int], Reader] = OrderedDict()
         """Where there is nothing for it now: those that read on get its share."""
+        self._again: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        """Where a reader's last fetch began: where its next one will, if it is still known."""
         self._active = 1
         self._counted_at = -1e9
 
     def at(self, stream_id: int, offset: int) -> tuple[Reader, bool]:
-        """The reader whose next offset this is (True), or a new one (False)."""
+        """The reader whose next offset this is (True), or a new one (False).
+
+        One may also begin again where its last fetch did: the answer was lost, or not all of it was
+        wanted.
+        """
         place = stream_id, offset
-        reader = self._going.pop(place, None) or self._at_end.pop(place, None)
+        reader = self._taken(place)
+        if reader is None and place in self._again:
+            reader = self._taken(self._again.pop(place))
         if reader is None:
             return Reader(), False
         reader.consumed(offset)
+        if reader.asked_until > offset:
+            # It began with a step, and was met again.
+            reader.window_bytes = self._max
         return reader, True
 
-    def moved(self, stream_id: int, reader: Reader, offset: int, *, is_at_end: bool) -> None:
-        """The reader's next fetch will start at `offset`."""
+    def moved(
+        self, stream_id: int, reader: Reader, start: int, offset: int, *, is_at_end: bool
+    ) -> None:
+        """The reader's fetch began at `start`; its next one will at `offset`."""
         reader.moved_at = self._clock.monotonic()
+        reader.began_at = stream_id, start
         known = self._at_end if is_at_end else self._going
         known[stream_id, offset] = reader
-        if len(known) > _READERS_MAX:
-            known.popitem(last=False)
+        self._again[reader.began_at] = stream_id, offset
+        for places in (known, self._again):
+            if len(places) > _READERS_MAX:
+                places.popitem(last=False)
+
+    def _taken(self, place: tuple[int, int]) -> Reader | None:
+        return self._going.pop(place, None) or self._at_end.pop(place, None)
 
     def step(self, reader: Reader) -> int:
-        """Bytes of the reader's next GET in sequence; the one after it is larger."""
+        """Bytes of the reader's next GET; the one after it is larger, once it is in sequence."""
         size = max(reader.window_bytes, self._first)
-        reader.window_bytes = self._max
+        if reader.began_at is not None:
+            reader.window_bytes = self._max
         return _clipped(self._config, size, self._share())
 
     def may_go_ahead(self, reader: Reader) -> bool:

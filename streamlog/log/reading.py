@@ -41,9 +41,11 @@ async def fetch_batches(
     Stream.fetch.
     """
     read = BatchesRead(offset)
+    last = 1
     while read.next_offset < end_offset:
         room = max_bytes - read.size_bytes
-        if room <= 0 and (read.batches or not min_one_batch):
+        # One more as large as the last would be too much.
+        if room < last and (read.batches or not min_one_batch):
             break
         position = read.next_offset
         segment, run_end = _run(segments, position, end_offset, room)
@@ -63,6 +65,7 @@ async def fetch_batches(
             size = parts_size(batch.parts)
             if read.size_bytes + size > max_bytes and (read.batches or not min_one_batch):
                 return read
+            last = max(size, 1)
             read.parts += batch.parts
             read.size_bytes += size
             read.batches += 1

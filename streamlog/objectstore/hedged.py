@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from streamlog.errors import Closed
 from streamlog.objectstore.hedging import Hedging
@@ -15,7 +15,6 @@ from streamlog.objectstore.interface import (
     ObjectStore,
     ObjectUpload,
     PiecewiseStore,
-    tell_pieces,
     upload_to,
 )
 from streamlog.objectstore.latency import LatenciesBySize
@@ -31,14 +30,17 @@ BURST = 8
 """Second GETs that may follow one another; then their share of all GETs decides."""
 
 
+class RemoteStore(ObjectStore, PiecewiseStore, Protocol):
+    """What is worth hedging."""
+
+
 class HedgedStore:
     """Everything but GETs goes straight through. Made inside a running loop."""
 
     def __init__(
-        self, store: ObjectStore, config: StoreConfig, clock: Clock, metrics: StoreMetrics
+        self, store: RemoteStore, config: StoreConfig, clock: Clock, metrics: StoreMetrics
     ) -> None:
         self._store = store
-        self._pieces = store if isinstance(store, PiecewiseStore) else None
         self._delay_min_s = config.hedge_get_delay_ms_min / 1000
         self._share = config.hedge_get_share_max
         self._metrics = metrics
@@ -71,11 +73,8 @@ class HedgedStore:
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
     ) -> None:
         """Both tell what comes; cancellation ends the wait for both."""
-        length = sum(sizes)
-        if self._pieces is None:
-            tell_pieces(await self.get(key, start, length), sizes, arrived)
-            return
-        await self._hedged(partial(self._pieces.get_pieces, key, start, sizes, arrived), length)
+        request = partial(self._store.get_pieces, key, start, sizes, arrived)
+        await self._hedged(request, sum(sizes))
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._store.head(key)

@@ -167,7 +167,7 @@ class ObstoreRequests:
     ) -> None:
         """The client's own pieces end anywhere: all are told at the end."""
         data = await self.get(key, start, start + sum(sizes))
-        await self._offload.run(Lane.CPU, tell_pieces, data, sizes, arrived)
+        await self._offload.run(Lane.GET, tell_pieces, data, sizes, arrived)
 
     async def head(self, key: str) -> Head:
         async def request() -> Head:

@@ -191,3 +191,21 @@ def test_a_gate_lets_its_bytes_through_in_order() -> None:
             pass
 
     asyncio.run(scenario())
+
+
+def test_of_what_was_retired_the_oldest_goes_first_unless_it_is_used_again() -> None:
+    cache: SingleFlightCache[str, str] = SingleFlightCache(40)
+    for key in "abcd":
+        cache.begin(key)
+        cache.finish(key, key, 10)
+    for key in "abc":
+        cache.retire(key)
+    # Another reader comes behind.
+    assert cache.peek("a") == "a"
+    for key, left in (("e", "acde"), ("f", "adef"), ("g", "aefg")):
+        cache.begin(key)
+        cache.finish(key, key, 10)
+        assert [one for one in "abcdefg" if one in cache] == list(left)
+    cache.retire("a")
+    cache.discard(lambda key: key in "ag")
+    assert cache.size_bytes == 20

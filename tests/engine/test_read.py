@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from streamlog.engine.config import ReadConfig, StreamEngineConfig
+from streamlog.engine.config import ObjectConfig, ReadConfig, StreamEngineConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import Corrupt, OffsetOutOfRange
 from streamlog.model.batch import CreateStreamOptions
@@ -77,6 +77,32 @@ def test_a_fetch_returns_at_least_one_batch_and_passes_the_hint_by_one_at_most(
                 assert (await stream.fetch(4, 4, 1 << 20)).batches == ()
                 cached = await stream.fetch(0, end, 1 << 20)
                 assert cached.from_cache is (config is QUICK)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("payload", [bytes(1000), bytes(range(250)) * 4], ids=["zeros", "bytes"])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_fetch_ends_where_it_should_within_blocks_of_many_batches(
+    compression: str, payload: bytes
+) -> None:
+    config = dataclasses.replace(
+        NO_CACHE,
+        object=ObjectConfig(compression=compression, block_target_bytes=8000),
+    )
+
+    async def scenario() -> None:
+        world = World("object", config)
+        async with world.engine() as (streams, engine):
+            stream = await streams.create_and_open_stream()
+            await asyncio.gather(*[stream.append(batch(payload)) for _ in range(100)])
+            await engine.drain()
+            for start in range(0, 100, 7):
+                for end in range(start + 1, 101, 5):
+                    found = (await stream.fetch(start, end, 1 << 20)).batches
+                    assert [one.base_offset for one in found] == list(range(start, end))
+                    few = (await stream.fetch(start, end, 3500)).batches
+                    assert [one.base_offset for one in few] == list(range(start, end))[:3]
 
     run(scenario)
 

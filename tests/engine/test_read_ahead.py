@@ -19,12 +19,15 @@ def a_step_beside(others: int, *, is_at_end: bool) -> int:
     clock = ManualClock()
     readers = Readers(CONFIG, clock)
     for stream_id in range(others):
-        reader, is_sequential = readers.at(stream_id, 0)
-        assert not is_sequential
-        readers.step(reader)
-        readers.moved(stream_id, reader, 10, is_at_end=is_at_end)
+        for offset in (0, 10):
+            reader, is_sequential = readers.at(stream_id, offset)
+            assert is_sequential is (offset > 0)
+            readers.step(reader)
+            is_last = offset == 10
+            readers.moved(stream_id, reader, offset, offset + 10, is_at_end=is_last and is_at_end)
     clock.advance(1000)
     reader = Reader()
+    reader.began_at = 7, 0
     readers.step(reader)
     return readers.step(reader)
 
@@ -37,3 +40,32 @@ def test_readers_share_the_cache() -> None:
 
 def test_a_reader_at_the_end_leaves_its_share_to_the_others() -> None:
     assert a_step_beside(200, is_at_end=True) == 32 * MIB
+
+
+def test_a_reader_is_met_again_where_its_last_fetch_began() -> None:
+    readers = Readers(CONFIG, ManualClock())
+    first, _ = readers.at(1, 0)
+    readers.moved(1, first, 0, 10, is_at_end=False)
+    # An answer was lost, or its last batch was not wanted.
+    assert readers.at(1, 0) == (first, True)
+    readers.moved(1, first, 0, 10, is_at_end=True)
+    assert readers.at(1, 10) == (first, True)
+    readers.moved(1, first, 10, 20, is_at_end=False)
+    assert readers.at(1, 0)[1] is False
+    assert readers.at(2, 10)[1] is False
+    assert readers.at(1, 10) == (first, True)
+    assert readers.at(1, 20)[1] is False
+
+
+def test_who_was_seen_once_takes_no_share_from_others() -> None:
+    clock = ManualClock()
+    readers = Readers(CONFIG, clock)
+    for stream_id in range(200):
+        reader, _ = readers.at(stream_id, 0)
+        assert readers.step(reader) <= 4 * MIB
+        readers.moved(stream_id, reader, 0, 10, is_at_end=False)
+    clock.advance(1000)
+    met, is_sequential = readers.at(0, 10)
+    assert is_sequential
+    readers.step(met)
+    assert readers.step(met) == 32 * MIB

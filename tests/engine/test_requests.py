@@ -111,6 +111,40 @@ def test_a_stream_of_one_step_needs_one_get_from_its_start() -> None:
     run(scenario)
 
 
+def test_a_look_at_the_start_is_no_reader() -> None:
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        await store_object(world, 1, [(1, 0)], 10 * MIB // len(PAYLOAD))
+        async with world.engine() as (streams, _):
+            stream = await streams.open_stream(1)
+            assert len((await stream.fetch(0, 1, 1)).batches) == 1
+            assert sum(length or 0 for _, _, length in world.store.gets) < MIB
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("hint", [MIB + 1000, 300_000])
+def test_who_leaves_the_last_batch_reads_on_in_large_gets(hint: int) -> None:
+    """As a consumer does whose answer had no room for it."""
+
+    async def scenario() -> None:
+        world = World("object", CONFIG)
+        await store_object(world, 1, [(1, 0)], 64 * MIB // len(PAYLOAD))
+        async with world.engine() as (streams, _):
+            stream = await streams.open_stream(1)
+            position = 0
+            while position < stream.confirm_offset:
+                found = (await stream.fetch(position, stream.confirm_offset, hint)).batches
+                position = found[-1].end_offset
+                if position < stream.confirm_offset:
+                    (last,) = (await stream.fetch(position, stream.confirm_offset, 1)).batches
+                    assert last.base_offset == position
+            # Of 12, 28 and 24 MiB, and the index.
+            assert len(world.store.gets) <= 5
+
+    run(scenario)
+
+
 def test_a_reader_alone_has_two_gets_beyond_the_one_that_it_consumes() -> None:
     async def scenario() -> None:
         world = World("object", CONFIG)

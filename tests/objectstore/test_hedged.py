@@ -47,6 +47,13 @@ class SteeredStore(MemoryObjectStore):
             raise self.errors[number]
         return b"%d" % number
 
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """Tells the first piece at once, and the second when the test says so."""
+        assert arrived(0, b"%d" % len(self.gets))
+        arrived(1, await self.get(key, start, sum(sizes)))
+
     async def until(self, count: int) -> None:
         """Returns when so many GETs have come."""
         async with self.arrived:
@@ -203,22 +210,10 @@ def test_closing_answers_who_waits() -> None:
     run(body, delay_ms=NEVER_MS)
 
 
-class PiecesStore(SteeredStore):
-    """Each GET tells its first piece at once, and the second when the test says so."""
-
-    async def get_pieces(
-        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
-    ) -> None:
-        number = len(self.gets)
-        assert arrived(0, b"%d" % number)
-        data = await self.get(key, start, sum(sizes))
-        arrived(1, data)
-
-
 @pytest.mark.parametrize("winner", [0, 1])
 def test_both_requests_tell_their_pieces(winner: int) -> None:
     async def main() -> None:
-        inner, clock = PiecesStore(), ManualClock()
+        inner, clock = SteeredStore(), ManualClock()
         metrics = StoreMetrics(CollectorRegistry(), clock)
         store = HedgedStore(inner, StoreConfig(hedge_get_delay_ms_min=1), clock, metrics)
         told: list[tuple[int, bytes]] = []
@@ -238,21 +233,6 @@ def test_both_requests_tell_their_pieces(winner: int) -> None:
             await store.get_pieces("a", 0, (1, 1), arrived)
 
     asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def test_pieces_of_a_store_that_has_none_come_at_the_end() -> None:
-    async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
-        inner.is_quick = True
-        told: list[bytes] = []
-
-        def arrived(number: int, data: Buffer) -> bool:
-            told.append(bytes(data))
-            return True
-
-        await store.get_pieces("a", 0, (1, 5), arrived)
-        assert told == [b"0", b""]
-
-    run(body)
 
 
 def test_the_delay_follows_the_slowest_of_the_last() -> None:
