@@ -99,7 +99,12 @@ class ColdReader:
             reader.consumed(position)
             is_at_end = position >= core.confirm
             self._readers.moved(core.stream_id, reader, start, position, is_at_end=is_at_end)
-            if is_sequential and not reader.is_busy and self._readers.may_go_ahead(reader):
+            if (
+                is_sequential
+                and not reader.is_busy
+                and reader.asked_until < core.settled
+                and self._readers.may_go_ahead(reader)
+            ):
                 reader.is_busy = True
                 self._background.spawn(self._go_ahead(core, reader, position), name="read_ahead")
             return batches
