@@ -25,8 +25,9 @@ from streamlog.model.batch import (
 )
 from streamlog.model.kv import Key
 from streamlog.model.stream import Stream
+from streamlog.runtime.clock import Clock
 from streamlog.wal.config import WalConfig
-from streamlog.wiring import OpenEngine
+from streamlog.wiring import Components, OpenEngine
 
 Mode = Literal["disk", "object"]
 MODES: tuple[Mode, ...] = ("disk", "object")
@@ -58,7 +59,7 @@ def config(mode: Mode) -> StreamEngineConfig:
     )
 
 
-def opened(folder: Path, mode: Mode) -> Any:
+def opened(folder: Path, mode: Mode, clock: Clock | None = None) -> Any:
     """The data in `folder` as one of `streamlog dev --data` lies."""
     return streamlog.open(
         f"local://{folder}/objects",
@@ -66,6 +67,7 @@ def opened(folder: Path, mode: Mode) -> Any:
         wal=mode,
         wal_dir=folder / "wal",
         config=config(mode),
+        components=Components(clock=clock),
     )
 
 

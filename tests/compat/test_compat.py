@@ -41,6 +41,18 @@ HERE = Path(__file__).resolve().parent
 VERSIONS = sorted(path.name for path in HERE.glob("v*") if path.is_dir())
 
 
+class OnItsDay(SystemClock):
+    """The time at which a folder was made, from then on: producers expire after a day."""
+
+    def __init__(self, version: str, mode: Mode) -> None:
+        with tarfile.open(HERE / version / f"{mode}.tar.xz") as archive:
+            made_s = max(member.mtime for member in archive.getmembers())
+        self._age_ms = super().now_ms() - int(made_s * 1000) - 1000
+
+    def now_ms(self) -> int:
+        return super().now_ms() - self._age_ms
+
+
 def unpacked(version: str, mode: Mode, folder: Path) -> tuple[Path, dict[str, Any]]:
     with tarfile.open(HERE / version / f"{mode}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
@@ -57,11 +69,11 @@ def test_data_is_served_written_to_and_opened_again(
     version: str, mode: Mode, tmp_path: Path
 ) -> None:
     data, expected = unpacked(version, mode, tmp_path)
-
+    clock = OnItsDay(version, mode)
     waiting = expected.pop("waiting", None)
 
     async def scenario() -> None:
-        async with opened(data, mode) as engine:
+        async with opened(data, mode, clock) as engine:
             assert await content(engine) == expected
             if waiting is not None:
                 # Epochs that were committed are known; what was staged only may be yet.
@@ -85,7 +97,7 @@ def test_data_is_served_written_to_and_opened_again(
             written = await content(engine)
         assert written["streams"]["trimmed"]["end"] == 20
         await check_clean(data, mode)
-        async with opened(data, mode) as engine:
+        async with opened(data, mode, clock) as engine:
             assert await content(engine) == written
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -149,9 +149,12 @@ def test_gets_per_gib_are_those_that_the_reader_sends() -> None:
         steps = []
         for number in range(1000):
             reader, _ = readers.at(number, 0)
+            readers.moved(number, reader, 0, 1, is_at_end=False)
+            reader, is_sequential = readers.at(number, 1)
+            assert is_sequential
             readers.step(reader)
             steps.append(readers.step(reader))
-            readers.moved(number, reader, 1, is_at_end=False)
+            readers.moved(number, reader, 1, 2, is_at_end=False)
             clock.advance(10)
         assert cost.gets_per_gib_min == (1 << 30) / max(steps)
         assert cost.gets_per_gib_max == (1 << 30) / min(steps)
