@@ -56,15 +56,18 @@ async def in_order(number: int, pieces: int, tell: Tell) -> None:
             return
 
 
+Script = Callable[[int, int, Tell], Awaitable[None]]
 Scenario = Callable[[World, SteeredStore, Stream, Engine], Awaitable[None]]
 
 
-def with_object(script: Callable[[int, int, Tell], Awaitable[None]], scenario: Scenario) -> None:
+def with_object(
+    script: Script, scenario: Scenario, make: Callable[[Script], SteeredStore] = SteeredStore
+) -> None:
     """`scenario` on a stream of one object that no cache has."""
 
     async def main() -> None:
         world = World("object", CONFIG)
-        world.store = store = SteeredStore(script)
+        world.store = store = make(script)
         await store_object(world, 1, [(1, 0)], BATCHES)
         async with world.engine() as (streams, engine):
             await scenario(world, store, await streams.open_stream(1), engine)
@@ -188,14 +191,7 @@ def test_one_good_copy_of_a_piece_is_enough() -> None:
                 assert arrived(0, bytes(sizes[0])) is False
             await super().get_pieces(key, start, sizes, arrived)
 
-    async def main() -> None:
-        world = World("object", CONFIG)
-        world.store = store = OnceDamaged(in_order)
-        await store_object(world, 1, [(1, 0)], BATCHES)
-        async with world.engine() as (streams, engine):
-            await scenario(world, store, await streams.open_stream(1), engine)
-
-    run(main)
+    with_object(in_order, scenario, OnceDamaged)
 
 
 def test_an_object_that_ends_too_soon_is_corrupt() -> None:
