@@ -27,8 +27,21 @@ _BATCH_BYTES = 200
 
 BlockKey = tuple[int, int]
 """Object id, position."""
-Blocks = Sequence[StoredBatch]
-BlockCache = SingleFlightCache[BlockKey, Blocks]
+
+
+class Block(NamedTuple):
+    """A decoded block."""
+
+    batches: Sequence[StoredBatch]
+    size_bytes: int
+    """Of the batches' payloads."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.size_bytes + len(self.batches) * _BATCH_BYTES
+
+
+BlockCache = SingleFlightCache[BlockKey, Block]
 
 
 class _Decoded(NamedTuple):
@@ -38,8 +51,7 @@ class _Decoded(NamedTuple):
     memory: object
     """What the blocks lie in."""
     size_bytes: int
-    blocks: list[tuple[Blocks, int]]
-    """Each with the bytes of memory that it takes."""
+    blocks: list[Block]
     error: Corrupt | None
 
 
@@ -141,12 +153,12 @@ class BlockLoad:
         told = len(blocks) - len(left)
         if decoded.memory is not self._memory:
             self._memory, self._group = decoded.memory, object()
-        for block, (batches, memory_bytes) in zip(left, decoded.blocks[told:], strict=False):
-            returned = min(self._reserved, block.length)
+        for row, block in zip(left, decoded.blocks[told:], strict=False):
+            returned = min(self._reserved, row.length)
             self._reserved -= returned
             self._cache.reserve(-returned)
-            key = (self._row.object_id, block.position)
-            self._cache.finish(key, batches, memory_bytes, self._group)
+            key = (self._row.object_id, row.position)
+            self._cache.finish(key, block, block.memory_bytes, self._group)
         self.received_bytes += decoded.size_bytes
         if decoded.error is None:
             del self._left[number]
@@ -156,26 +168,23 @@ class BlockLoad:
 
     def _decode(self, number: int, data: Buffer) -> _Decoded:
         key, view = data_key(self._row.object_id), memoryview(data)
-        found: list[tuple[Blocks, int]] = []
+        found: list[Block] = []
         start = self._pieces[number][0].position
         try:
             for block in self._pieces[number]:
                 at = block.position - start
                 batches = decode_block(view[at : at + block.length], block, object_key=key)
-                found.append((batches, _memory_bytes(batches)))
+                # A stored batch's payload is one piece.
+                found.append(Block(batches, sum([len(batch.parts[0]) for batch in batches])))
         except Corrupt as error:
             return _Decoded(number, view.obj, len(data), found, error)
         return _Decoded(number, view.obj, len(data), found, None)
 
 
-def _memory_bytes(batches: Sequence[StoredBatch]) -> int:
-    return sum([len(batch.parts[0]) for batch in batches]) + len(batches) * _BATCH_BYTES
-
-
 def _pieces(run: Sequence[BlockRow], piece_bytes: int) -> Iterator[list[BlockRow]]:
-    """The blocks in order, as many at a time as reach `piece_bytes`; a quarter for the first."""
+    """The blocks in order, as many at a time as reach `piece_bytes`; an eighth for the first."""
     found: list[BlockRow] = []
-    wanted = piece_bytes // 4
+    wanted = piece_bytes // 8
     for block in run:
         if found and block.position - found[0].position >= wanted:
             yield found

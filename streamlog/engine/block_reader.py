@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from streamlog.cache.single_flight import SingleFlightCache
-from streamlog.engine.block_load import BlockCache, BlockLoad, Blocks
+from streamlog.engine.block_load import Block, BlockCache, BlockLoad
 from streamlog.engine.byte_gate import ByteGate
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
@@ -134,13 +134,13 @@ class BlockReader:
 
     def held(
         self, row: ObjectRow, blocks: Sequence[BlockRow]
-    ) -> list[Blocks | asyncio.Future[Blocks]]:
+    ) -> list[Block | asyncio.Future[Block]]:
         """Blocks for which `load` was called just now: each loaded, or its load under way.
 
         Errors of a load: ObjectNotFound, Corrupt, StoreUnavailable. Wait for it through
         `asyncio.shield`.
         """
-        found: list[Blocks | asyncio.Future[Blocks]] = []
+        found: list[Block | asyncio.Future[Block]] = []
         misses = 0
         for block in blocks:
             key = (row.object_id, block.position)

@@ -16,12 +16,13 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Protocol
 
-from streamlog.engine.block_load import Blocks
+from streamlog.engine.block_load import Block
 from streamlog.engine.block_reader import BlockReader, IndexRegion
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.read_ahead import Reader, Readers
-from streamlog.engine.read_checks import check_offsets, check_run
+from streamlog.engine.read_checks import check_offsets, check_run, check_seam
 from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.walks import Walks
 from streamlog.errors import Corrupt, ObjectNotFound, StreamlogError
 from streamlog.format.object_block import (
     BATCH_BYTES,
@@ -74,11 +75,12 @@ class ColdReader:
         self._get_bytes_max = config.get_bytes_max
         self._index_bytes_ahead = config.index_cache_bytes // 4
         self._readers = Readers(config, clock)
+        self._walks = Walks(config, clock)
 
     async def read(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
-    ) -> list[StoredBatch]:
-        """At least one batch from `start` on."""
+    ) -> tuple[list[StoredBatch], int]:
+        """At least one batch from `start` on; bytes of all payloads."""
         reader, is_sequential = self._readers.at(core.stream_id, start)
         begins = start == core.start and max_bytes >= _LOOK_BYTES
         in_steps = reader if is_sequential or begins else None
@@ -88,7 +90,7 @@ class ColdReader:
             ranges = kept or await self._ranges(core, start, end, missing)
             read = _Read(core, start, end, max_bytes, in_steps, context)
             try:
-                batches = await self._read(read, ranges)
+                batches, size = await self._read(read, ranges)
             except ObjectNotFound as error:
                 self._forget(error, ranges)
                 # What was found for an earlier fetch may be known to be gone by now.
@@ -107,7 +109,7 @@ class ColdReader:
             ):
                 reader.is_busy = True
                 self._background.spawn(self._go_ahead(core, reader, position), name="read_ahead")
-            return batches
+            return batches, size
         raise _lost(core, missing)
 
     async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
@@ -178,7 +180,9 @@ class ColdReader:
             if data_key(object_id) == error.object_key:
                 self._blocks.forget(object_id)
 
-    async def _read(self, read: _Read, ranges: Sequence[LiveRange]) -> list[StoredBatch]:
+    async def _read(
+        self, read: _Read, ranges: Sequence[LiveRange]
+    ) -> tuple[list[StoredBatch], int]:
         position, size = read.start, 0
         for number, live in enumerate(ranges):
             if number:
@@ -195,9 +199,7 @@ class ColdReader:
             position = live.end
             if size >= read.max_bytes:
                 break
-        batches = await self._hand_out(read)
-        check_run(read.core, batches, read.start, ranges[0].object)
-        return batches
+        return await self._hand_out(read)
 
     def _want(
         self, read: _Read, live: LiveRange, region: IndexRegion, position: int, max_bytes: int
@@ -211,6 +213,7 @@ class ColdReader:
         stop = min(read.end, live.end)
         blocks: list[BlockRow] = []
         wanted = size = step = fresh = 0
+        is_end = True
         until = position
         near = -1 if reader is None else reader.near_block
         first = region.index.number_at(read.core.stream_id, position, near)
@@ -222,6 +225,7 @@ class ColdReader:
                 size += _payload_bytes(block, position)
                 until = block.end
             elif fresh >= step:
+                is_end = False
                 break
             blocks.append(block)
             fresh += block.length if step else 0
@@ -236,38 +240,73 @@ class ColdReader:
                 reader.asked(blocks[-1].end, min(started, max(step, size)))
         found = self._blocks.held(row, blocks[:wanted])
         read.wanted += zip(repeat(live), blocks, found, strict=False)
+        if is_end:
+            self._walk(row, region, blocks, first + len(blocks), is_here=not started)
         return size
 
-    async def _hand_out(self, read: _Read) -> list[StoredBatch]:
+    def _walk(
+        self,
+        row: ObjectRow,
+        region: IndexRegion,
+        asked: Sequence[BlockRow],
+        number: int,
+        *,
+        is_here: bool,
+    ) -> None:
+        """A stream was asked for to its end in the object, where the block `number` follows:
+        reads ahead for those who go on with the next streams there."""
+        start, end = asked[0].position, asked[-1].position + asked[-1].length
+        found = self._walks.asked(
+            row.object_id, asked[0].stream_id, start, end, number, is_here=is_here
+        )
+        if found is None:
+            return
+        walk, wanted = found
+        ahead: list[BlockRow] = []
+        until = walk.until
+        try:
+            for block in region.index.blocks_from(walk.number):
+                if block.position < until or until - walk.until >= wanted:
+                    break
+                ahead.append(block)
+                until = block.position + block.length
+        except Corrupt:
+            # Who asks for that block will meet it.
+            pass
+        if ahead:
+            self._blocks.load(row, ahead, wanted, is_lagging=True)
+            self._walks.went_ahead(walk, ahead[0].position, until, walk.number + len(ahead))
+
+    async def _hand_out(self, read: _Read) -> tuple[list[StoredBatch], int]:
         batches: list[StoredBatch] = []
         position, size, yield_at = read.start, 0, _YIELD_BATCHES
-        for live, block, held in read.wanted:
+        for live, row, held in read.wanted:
             try:
-                loaded = await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
+                block = await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
             except StreamlogError:
                 if not batches:
                     raise
                 break
             stop = min(read.end, live.end)
-            if _fits(block, position, stop, read.max_bytes - size):
-                batches += loaded
-                size += _payload_bytes(block, position)
+            room = read.max_bytes - size
+            if _fits(row, position, stop, room):
+                found, is_last = block, False
             else:
-                first = max(0, bisect_right(loaded, position, key=_base_offset) - 1)
-                for batch in loaded[first:]:
-                    batch_size = len(batch.parts[0])
-                    is_full = batches and size + batch_size > read.max_bytes
-                    if batch.base_offset >= stop or is_full:
-                        return batches
-                    batches.append(batch)
-                    size += batch_size
-            position = block.end
+                found, is_last = _cut(block.batches, position, stop, room, is_empty=not batches)
+            if found.batches:
+                # Within a block batches meet, else it would not have been decoded.
+                check_seam(read.core, found.batches[0], position, live.object, begins=not batches)
+                batches += found.batches
+                size += found.size_bytes
+            if is_last:
+                break
+            position = row.end
             if read.reader is not None:
-                self._blocks.retire(live.object, block)
+                self._blocks.retire(live.object, row)
             if len(batches) >= yield_at:
                 yield_at = len(batches) + _YIELD_BATCHES
                 await asyncio.sleep(0)
-        return batches
+        return batches, size
 
     async def _go_ahead(self, core: StreamCore, reader: Reader, position: int) -> None:
         """Starts the reader's next GET, or several where objects are small."""
@@ -317,7 +356,7 @@ class ColdReader:
             self._blocks.load_index(live.object, with_body=with_body)
 
 
-_Wanted = tuple[LiveRange, BlockRow, Blocks | asyncio.Future[Blocks]]
+_Wanted = tuple[LiveRange, BlockRow, Block | asyncio.Future[Block]]
 
 
 class _Read:
@@ -374,6 +413,22 @@ def _fits(block: BlockRow, position: int, stop: int, max_bytes: int) -> bool:
         and block.compression == Compression.NONE
         and _payload_bytes(block, position) <= max_bytes
     )
+
+
+def _cut(
+    batches: Sequence[StoredBatch], start: int, stop: int, max_bytes: int, *, is_empty: bool
+) -> tuple[Block, bool]:
+    """Those from the offset `start` on, before `stop` and within `max_bytes`, the first one in any
+    case if there is none yet; and whether others were left out behind them."""
+    first = max(0, bisect_right(batches, start, key=_base_offset) - 1)
+    size = 0
+    for number in range(first, len(batches)):
+        batch_size = len(batches[number].parts[0])
+        is_wanted = is_empty and number == first
+        if batches[number].base_offset >= stop or (size + batch_size > max_bytes and not is_wanted):
+            return Block(batches[first:number], size), True
+        size += batch_size
+    return Block(batches[first:], size), False
 
 
 def _no_block(core: StreamCore, live: LiveRange, position: int) -> Corrupt:

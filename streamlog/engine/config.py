@@ -164,6 +164,11 @@ class ReadConfig:
         "from the system for each; smaller: less memory for each reader, and shorter waits where "
         "a connection is slow.",
     )
+    walk_bytes_max: int = setting(
+        12 * MIB,
+        "Read ahead for those who go from one small stream of an object to the next, whichever "
+        "streams lie there. Larger: fewer GETs; smaller: less is read in vain; 0: a GET for each.",
+    )
     get_bytes_max: int = setting(
         8 * MIB,
         "A fetch larger than this reads it in several GETs at a time. Smaller ones answer sooner "
@@ -171,8 +176,8 @@ class ReadConfig:
         minimum=MIB,
     )
     get_piece_bytes: int = setting(
-        2 * MIB,
-        "A GET's blocks are decoded and handed out in pieces of this size, the first a quarter of "
+        4 * MIB,
+        "A GET's blocks are decoded and handed out in pieces of this size, the first an eighth of "
         "it, while the rest arrives. Smaller: they are there sooner, for some CPU.",
         minimum=1024,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from streamlog.engine.block_reader import BlockReader
 from streamlog.engine.cold_reader import ColdReader, ReaderMetadata
@@ -26,6 +26,8 @@ from streamlog.model.batch import (
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
+
+_NEVER = nullcontext()
 
 
 class Fetcher:
@@ -67,12 +69,14 @@ class Fetcher:
         # One more as large as the last would be too much: it is not worth another look-up.
         while position < end and (size + last <= max_bytes or not batches):
             if tail.first <= position:
-                found: Sequence[StoredBatch] = [
-                    _stored(entry) for entry in tail.read(position, end, max_bytes - size)
-                ]
+                found = [_stored(entry) for entry in tail.read(position, end, max_bytes - size)]
+                found_bytes = sum([parts_size(batch.parts) for batch in found])
             else:
                 try:
-                    found = await self._read(core, position, end, max_bytes - size, context)
+                    async with self._until_deadline(core, context):
+                        found, found_bytes = await self._cold.read(
+                            core, position, end, max_bytes - size, context
+                        )
                 except StreamlogError:
                     # What came before the failure is handed out; the next fetch meets it.
                     if not batches:
@@ -80,18 +84,10 @@ class Fetcher:
                     break
                 check_offsets(core, position, end)
             batches += found
-            size += sum([parts_size(batch.parts) for batch in found])
+            size += found_bytes
             last = max(parts_size(batches[-1].parts), 1)
             position = batches[-1].end_offset
         return FetchResult(tuple(batches), False)
-
-    async def _read(
-        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
-    ) -> list[StoredBatch]:
-        if context.deadline is None:
-            return await self._cold.read(core, start, end, max_bytes, context)
-        async with self._until_deadline(core, context):
-            return await self._cold.read(core, start, end, max_bytes, context)
 
     async def _in_turn(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
@@ -131,14 +127,16 @@ class Fetcher:
             position = found[-1].base_offset + found[-1].record_count
         return found
 
-    @asynccontextmanager
-    async def _until_deadline(self, core: StreamCore, context: FetchContext) -> AsyncIterator[None]:
+    def _until_deadline(
+        self, core: StreamCore, context: FetchContext
+    ) -> AbstractAsyncContextManager[None]:
         """Errors: StoreUnavailable when the context's deadline passes first."""
-        if context.deadline is None:
-            yield
-            return
+        return _NEVER if context.deadline is None else self._until(core, context.deadline)
+
+    @asynccontextmanager
+    async def _until(self, core: StreamCore, deadline: float) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(context.deadline - self._clock.monotonic()):
+            async with asyncio.timeout(deadline - self._clock.monotonic()):
                 yield
         except TimeoutError:
             raise StoreUnavailable(

@@ -41,7 +41,19 @@ def check_run(
     else:
         if batches:
             return
-    raise Corrupt(
+    raise _gap(core, position, row)
+
+
+def check_seam(
+    core: StreamCore, batch: StoredBatch, position: int, row: ObjectRow, *, begins: bool
+) -> None:
+    """The batch goes on at `position`; one that `begins` may begin before it. Errors: Corrupt."""
+    if batch.base_offset != position and not (begins and batch.base_offset < position):
+        raise _gap(core, position, row)
+
+
+def _gap(core: StreamCore, position: int, row: ObjectRow) -> Corrupt:
+    return Corrupt(
         f"stream {core.stream_id} has a gap at offset {position} in or after "
         f"{data_key(row.object_id)}: run fsck",
         object_key=data_key(row.object_id),

@@ -129,7 +129,11 @@ class ObjectIndex:
 
     def blocks(self) -> list[BlockRow]:
         """All of them, by (stream id, start)."""
-        return [self.block(number) for number in range(self._count)]
+        return list(self.blocks_from(0))
+
+    def blocks_from(self, number: int) -> Iterator[BlockRow]:
+        """All from that number on, by (stream id, start)."""
+        return map(self.block, range(number, self._count))
 
     def sizes(self) -> tuple[array[int], array[int], array[int]]:
         """Columns of all blocks: stream id, start as stored, length. They are not checked."""
@@ -142,11 +146,8 @@ class ObjectIndex:
 
     def numbers_for(self, stream_id: int, start: int, end: int) -> range:
         """Numbers of the stream's blocks that overlap [start, end), in order."""
-        place = None if self._places is None else self._places.of_stream(stream_id)
-        if place is not None:
-            start, end = start - place.base, end - place.base
-        first = bisect_right(range(self._count), (stream_id, start), key=self._stream_and_end)
-        number = first
+        number = first = self.number_at(stream_id, start)
+        end -= self._base(stream_id)
         while number < self._count:
             row_stream, row_start, *_ = _ROW.unpack_from(self._rows, number * _ROW.size)
             if row_stream != stream_id or row_start >= end:
@@ -157,11 +158,7 @@ class ObjectIndex:
     def number_at(self, stream_id: int, offset: int, near: int = -1) -> int:
         """Number of the stream's first block that ends behind `offset`, if there is one; `near`
         and the number after it are looked at first."""
-        base = 0
-        if self._places is not None:
-            place = self._places.of_stream(stream_id)
-            base = 0 if place is None else place.base
-        wanted = (stream_id, offset - base)
+        wanted = (stream_id, offset - self._base(stream_id))
         for number in (near, near + 1):
             if 0 < number < self._count and (
                 self._stream_and_end(number - 1) <= wanted < self._stream_and_end(number)
@@ -172,6 +169,11 @@ class ObjectIndex:
     def blocks_for(self, stream_id: int, start: int, end: int) -> list[BlockRow]:
         """The stream's blocks that overlap [start, end), in order."""
         return [self.block(number) for number in self.numbers_for(stream_id, start, end)]
+
+    def _base(self, stream_id: int) -> int:
+        """What is added to the stream's stored offsets."""
+        place = None if self._places is None else self._places.of_stream(stream_id)
+        return 0 if place is None else place.base
 
     def _stream_and_end(self, number: int) -> tuple[int, int]:
         stream_id, end = _STREAM_AND_END.unpack_from(self._rows, number * _ROW.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from streamlog.runtime.buffers import Buffer, Parts
 
@@ -28,8 +29,7 @@ class RecordBatch:
     payload_crc32c: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(NamedTuple):
     """A record batch as fetched: offsets base_offset (inclusive) to end_offset (exclusive)."""
 
     base_offset: int

@@ -177,12 +177,12 @@ class LocalFiles:
             return _read_all(descriptor, start, count)
 
     def get_pieces(self, key: str, start: int, sizes: Sequence[int], arrived: Arrived) -> None:
-        with self._opened(key, start, sum(sizes)) as (descriptor, left):
+        with self._opened(key, start, sum(sizes)) as (descriptor, _):
             for number, size in enumerate(sizes):
-                data = _read_all(descriptor, start, min(size, left))
+                data = _read_all(descriptor, start, size)
                 if not arrived(number, data) or len(data) < size:
                     return
-                start, left = start + size, left - size
+                start += size
 
     @contextmanager
     def _opened(self, key: str, start: int, length: int | None) -> Iterator[tuple[int, int]]:

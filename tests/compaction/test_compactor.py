@@ -229,8 +229,10 @@ def test_a_live_object_that_stays_missing_is_left_alone(tmp_path: Path) -> None:
         history = History(4)
         async with engine(tmp_path, BY_HAND) as opened:
             streams = await make(opened, 2)
-            await history.append(streams, 40, [1500])
-            await opened.drain()
+            for _ in range(40):
+                # An object each: merges of one size alone are due.
+                await history.append(streams, 1, [1500])
+                await opened.drain()
             victim = (await live(opened))[5]
             await opened.store.delete([data_key(victim.object_id)])
             for _ in range(3):

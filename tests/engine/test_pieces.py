@@ -284,7 +284,7 @@ def test_what_lies_in_one_buffer_is_dropped_together() -> None:
                 for other in opened[:number]:
                     await other.fetch(0, 1, 1)
             loaded = [blocks for blocks, _ in engine.blocks.blocks._loaded.values()]
-            views = [part for blocks in loaded for one in blocks for part in one.parts]
+            views = [part for blocks in loaded for one in blocks.batches for part in one.parts]
             held = {id(part.obj): part.obj for part in views if isinstance(part, memoryview)}
             assert held
             assert sum(map(len, held.values())) <= bound + 2 * MIB

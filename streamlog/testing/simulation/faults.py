@@ -41,6 +41,10 @@ class FaultRates:
     """The effect is late, later calls overtake it, and the answer comes."""
     slow: float = 0.002
     """The answer takes up to a minute."""
+    cut: float = 0.02
+    """Per piece of a GET: the rest does not come."""
+    twice: float = 0.05
+    """Per piece of a GET: all pieces before it come once more."""
     compaction_stuck: float = 0.2
     """Per compaction commit: as `stuck`, so that another compactor's may come first."""
     disk: float = 0.01

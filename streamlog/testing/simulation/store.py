@@ -22,9 +22,6 @@ from streamlog.testing.simulation.incarnation import Incarnation
 
 T = TypeVar("T")
 
-CUT = 0.02
-TWICE = 0.05
-"""Chances per piece of a GET."""
 UPLOAD_BYTES_MIN = 16 * 1024
 """Larger objects may go up part by part."""
 
@@ -91,10 +88,11 @@ class SimulationStore:
             if number:
                 await asyncio.sleep(self._node.latency(self._typical_s / 10))
                 await self._node.gate()
-                if self._faults.happens(CUT):
+                if self._faults.happens(self._faults.rates.cut):
                     self._node.trace.add("store-cut", self._node.name, "get", key)
                     raise StoreUnavailable(f"get {key}: the answer was cut", operation="get")
-            if self._faults.happens(TWICE):
+            if self._faults.happens(self._faults.rates.twice):
+                self._node.trace.add("store-twice", self._node.name, "get", key)
                 tell_pieces(data[:at], sizes[:number], arrived)
             piece = data[at : at + size]
             if not arrived(number, piece) or len(piece) < size:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WalMode = Literal["disk", "object"]
 FAULT_KINDS = frozenset(
     [f"{where}-{kind}" for where in ("store", "kv") for kind in (*REMOTE_KINDS, "outage")]
-    + ["disk-slow", "disk-outage", *(f"disk-{fault.value}" for fault in DiskFault)]
+    + ["store-cut", "disk-slow", "disk-outage", *(f"disk-{fault.value}" for fault in DiskFault)]
     + list(STATEFUL_KINDS)
 )
 WILD_CLOCKS = 0.15
