@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.command import options
 from benchmarks.report import HEADER, Report
+from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 
 NAMES = (
     "produce", "records", "fetch", "library", "streams", "objects", "metadata", "footprint",
@@ -22,6 +23,9 @@ def main() -> None:
     taken = options(
         "python -m benchmarks", __doc__, (*NAMES, *ON_MINIO), "bench-results/latest.json"
     )
+    # As a node does; floors have them, too.
+    keep_large_blocks()
+    collect_rarely()
     report = Report()
     print(HEADER)
     for wanted in taken.names:

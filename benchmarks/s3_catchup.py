@@ -2,8 +2,9 @@
 compaction; and compaction itself.
 
 Each reading is by an engine that has just been opened, so that nothing is cached. Its floor is raw
-ranged GETs of the bytes and sizes that it asked for, with the same client and as many in flight,
-made right after it; medians of several such pairs count.
+ranged GETs of the same bytes, each as large as the engine's were or, where a stream has less, as a
+stream: with the same client and as many in flight, made right after it. Medians of several such
+pairs count.
 Compaction is held against copying the same bytes with the same client, object by object, both by
 the CPU seconds of their processes; the server's are in neither.
 """
@@ -98,7 +99,7 @@ async def _read(
     ):
         mb_s, facts = await _reading(server, folder, stream_ids)
         async with raw_store(server, folder.name) as raw:
-            mean = max(4096, int(facts["mean_get_kib"] * 1024))
+            mean = max(4096, min(int(facts["mean_get_kib"] * 1024), total // len(stream_ids)))
             ranges = await data_ranges(raw, mean, total)
             floor, _ = await raw_get(raw, ranges, FLOOR_IN_FLIGHT)
         measured.add(mb_s, floor, facts)

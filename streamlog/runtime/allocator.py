@@ -3,8 +3,10 @@
 glibc's malloc keeps large blocks: messages of megabytes come and go all the time.
 
 By default every block above 128 KiB is mapped, faulted in page by page and unmapped again, which
-costs more than half of a 4 MiB fetch. The price is resident memory: up to `trim_bytes` at the
-heap's end stay with the process, until `give_back`.
+costs more than half of a 4 MiB fetch. And each thread has a heap of its own, which grows with what
+that thread takes although the event loop's gives it back; one heap for all is hardly ever waited
+for beside the interpreter's lock. The price is resident memory: up to `trim_bytes` at the heap's
+end stay with the process, until `give_back`.
 """
 
 from __future__ import annotations
@@ -19,17 +21,25 @@ TRIM_BYTES = 32 * 1024 * 1024
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 
 def keep_large_blocks(trim_bytes: int = TRIM_BYTES) -> bool:
-    """True where the allocator is glibc's and took the settings; harmless elsewhere."""
+    """True where the allocator is glibc's and took the settings; harmless elsewhere.
+
+    Called early: heaps of threads that are there stay.
+    """
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    taken = mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES) and mallopt(_M_TRIM_THRESHOLD, trim_bytes)
-    return bool(taken)
+    wanted = (
+        (_M_MMAP_THRESHOLD, MMAP_BYTES),
+        (_M_TRIM_THRESHOLD, trim_bytes),
+        (_M_ARENA_MAX, 1),
+    )
+    return all(mallopt(name, value) for name, value in wanted)
 
 
 def give_back() -> None:
