@@ -240,7 +240,7 @@ class ColdReader:
                 reader.asked(blocks[-1].end, min(started, max(step, size)))
         found = self._blocks.held(row, blocks[:wanted])
         read.wanted += zip(repeat(live), blocks, found, strict=False)
-        if is_end:
+        if is_end and region.body is None:
             self._walk(row, region, blocks, first + len(blocks), is_here=not started)
         return size
 

@@ -12,6 +12,8 @@ need a GET for each.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from streamlog.engine.config import ReadConfig
 from streamlog.runtime.clock import Clock
 
@@ -19,21 +21,23 @@ _STREAMS_MIN = 3
 _STREAMS_AHEAD_MIN = 8
 """What is read ahead at most holds so many: a larger one deserves a GET of its own."""
 _NOWHERE = 1 << 62
-_WALKS_MAX = 64
+_OBJECTS_MAX = 1024
+_WALKS_MAX = 8
+"""Of one object."""
 _NEAR_BYTES = 2 * 1024 * 1024
 """As far may readers on the same walk be from one another."""
 _ACTIVE_S = 5.0
 """A walk on which nobody has moved for so long has no share of the cache any more."""
+_COUNT_EVERY_S = 0.25
 
 
 class Walk:
-    """Positions are bytes in the object, `number` one of a block in its index."""
+    """Through one object. Positions are bytes in it, `number` one of a block in its index."""
 
     __slots__ = (
         "at",
         "moved_at",
         "number",
-        "object_id",
         "passed_at",
         "read_from",
         "stream_id",
@@ -43,8 +47,7 @@ class Walk:
         "window_bytes",
     )
 
-    def __init__(self, object_id: int, start: int, window_bytes: int) -> None:
-        self.object_id = object_id
+    def __init__(self, start: int, window_bytes: int) -> None:
         self.stream_id = -1
         """The last one that was asked for."""
         self.streams = 0
@@ -62,11 +65,8 @@ class Walk:
         self.window_bytes = window_bytes
         self.moved_at = 0.0
 
-    def is_near(self, object_id: int, start: int) -> bool:
-        return (
-            object_id == self.object_id
-            and self.at - _NEAR_BYTES <= start <= self.until + _NEAR_BYTES
-        )
+    def is_near(self, start: int) -> bool:
+        return self.at - _NEAR_BYTES <= start <= self.until + _NEAR_BYTES
 
     def was_read_ahead(self, start: int, end: int) -> bool:
         return self.read_from <= start and end <= self.until
@@ -88,8 +88,10 @@ class Walks:
         self._first = min(config.read_ahead_bytes_min, config.walk_bytes_max)
         self._max = config.walk_bytes_max
         self._shared = config.block_cache_bytes // 4
-        self._walks: list[Walk] = []
-        """The one that moved last at the end."""
+        self._walks: OrderedDict[int, list[Walk]] = OrderedDict()
+        """By object, the one that was last asked for at the end."""
+        self._active = 1
+        self._counted_at = -1e9
 
     def asked(
         self, object_id: int, stream_id: int, start: int, end: int, number: int, *, is_here: bool
@@ -127,25 +129,31 @@ class Walks:
         walk.window_bytes = min(2 * walk.window_bytes, self._max)
 
     def _begin(self, instead: Walk | None, object_id: int, start: int) -> Walk:
+        known = self._walks.setdefault(object_id, [])
         if instead is not None:
-            self._walks.remove(instead)
-        walk = Walk(object_id, start, self._first)
-        self._walks.append(walk)
-        del self._walks[:-_WALKS_MAX]
+            known.remove(instead)
+        walk = Walk(start, self._first)
+        known.append(walk)
+        del known[:-_WALKS_MAX]
+        if len(self._walks) > _OBJECTS_MAX:
+            self._walks.popitem(last=False)
         return walk
 
     def _near(self, object_id: int, start: int) -> Walk | None:
-        for place in range(len(self._walks) - 1, -1, -1):
-            if self._walks[place].is_near(object_id, start):
-                walk = self._walks.pop(place)
-                self._walks.append(walk)
-                return walk
-        return None
+        known = self._walks.get(object_id)
+        if known is None:
+            return None
+        self._walks.move_to_end(object_id)
+        return next((one for one in known if one.is_near(start)), None)
 
     def _share(self, now: float) -> int:
-        active = [
-            one
-            for one in self._walks
-            if one.streams >= _STREAMS_MIN and one.moved_at > now - _ACTIVE_S
-        ]
-        return self._shared // max(1, len(active))
+        if now - self._counted_at >= _COUNT_EVERY_S:
+            self._counted_at = now
+            self._active = sum(
+                [
+                    one.streams >= _STREAMS_MIN and one.moved_at > now - _ACTIVE_S
+                    for known in self._walks.values()
+                    for one in known
+                ]
+            )
+        return self._shared // max(1, self._active)

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 import pytest
 
 from streamlog.engine.config import MIB, ReadConfig
+from streamlog.engine.walks import Walks
 from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
+from streamlog.testing.clocks import ManualClock
 from tests.engine.harness import QUICK, FlakyStore, World, run, until
 from tests.engine.test_requests import PAYLOAD, read_through, store_object
 
@@ -132,3 +134,21 @@ def test_what_is_damaged_is_told_to_whom_it_belongs_alone() -> None:
         assert failed == [20]
 
     run(scenario)
+
+
+def test_walks_through_many_objects_share_the_cache() -> None:
+    clock = ManualClock()
+    walks = Walks(ReadConfig(), clock)
+    ahead = []
+    for stream in range(200):
+        for object_id in range(200):
+            at = stream * 8192
+            found = walks.asked(object_id, stream, at, at + 8192, stream + 1, is_here=stream > 2)
+            if found is not None:
+                walk, wanted = found
+                ahead.append(wanted)
+                walks.went_ahead(walk, walk.until, walk.until + wanted, stream + 1 + wanted // 8192)
+        clock.advance(1000)
+    # Of each object, and from the second round on no more than a quarter of the cache together.
+    assert len(ahead) >= 2 * 200
+    assert all(200 * wanted <= 32 * MIB for wanted in ahead[200:])
