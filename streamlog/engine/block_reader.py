@@ -109,14 +109,14 @@ class BlockReader:
         get_bytes_max: int,
         *,
         is_lagging: bool = False,
-    ) -> int:
+    ) -> list[BlockRow]:
         """Starts to read those of an object's blocks, given in order, that are not here yet.
 
-        A GET ends with the block that reaches `get_bytes_max`. The bytes of blocks that are on
-        their way now and were not before.
+        A GET ends with the block that reaches `get_bytes_max`. Those that are on their way now and
+        were not before.
         """
         run: list[BlockRow] = []
-        started = 0
+        started: list[BlockRow] = []
         for block in blocks:
             if (row.object_id, block.position) in self.blocks:
                 continue
@@ -127,7 +127,7 @@ class BlockReader:
                     self._start(row, run, is_lagging)
                     run = []
             run.append(block)
-            started += block.length
+            started.append(block)
         if run:
             self._start(row, run, is_lagging)
         return started

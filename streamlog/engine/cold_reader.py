@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from operator import attrgetter
 from typing import Protocol
 
@@ -20,10 +19,10 @@ from streamlog.engine.block_load import Block
 from streamlog.engine.block_reader import BlockReader, IndexRegion
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.read_ahead import Reader, Readers
-from streamlog.engine.read_checks import check_offsets, check_run, check_seam
+from streamlog.engine.read_checks import check_offsets, check_run, check_seam, gap
 from streamlog.engine.stream_core import StreamCore
-from streamlog.engine.walks import Walks
-from streamlog.errors import Corrupt, ObjectNotFound, StreamlogError
+from streamlog.engine.walks import Part, Walks
+from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable, StreamlogError
 from streamlog.format.object_block import (
     BATCH_BYTES,
     BLOCK_HEADER_BYTES,
@@ -74,8 +73,8 @@ class ColdReader:
         self._background = background
         self._get_bytes_max = config.get_bytes_max
         self._index_bytes_ahead = config.index_cache_bytes // 4
-        self._readers = Readers(config, clock)
         self._walks = Walks(config, clock)
+        self._readers = Readers(config, clock, self._walks)
 
     async def read(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
@@ -199,7 +198,7 @@ class ColdReader:
             position = live.end
             if size >= read.max_bytes:
                 break
-        return await self._hand_out(read)
+        return await self._hand_out(read, ranges[0].object)
 
     def _want(
         self, read: _Read, live: LiveRange, region: IndexRegion, position: int, max_bytes: int
@@ -234,55 +233,57 @@ class ColdReader:
         started = self._blocks.load(
             row, blocks, step or self._get_bytes_max, is_lagging=read.is_lagging
         )
+        own = {block.position for block in started}
         if reader is not None:
             reader.near_block = first + wanted - 1
             if step:
-                reader.asked(blocks[-1].end, min(started, max(step, size)))
-        found = self._blocks.held(row, blocks[:wanted])
-        read.wanted += zip(repeat(live), blocks, found, strict=False)
-        if is_end and region.body is None:
-            self._walk(row, region, blocks, first + len(blocks), is_here=not started)
+                started_bytes = sum([block.length for block in started])
+                reader.asked(blocks[-1].end, min(started_bytes, max(step, size)))
+        held = self._blocks.held(row, blocks[:wanted])
+        read.wanted += [
+            (live, block, one, block.position in own)
+            for block, one in zip(blocks, held, strict=False)
+        ]
+        if is_end and blocks and region.body is None:
+            last = blocks[-1]
+            part = Part(blocks[0].position, last.position + last.length, first + len(blocks))
+            self._walk(read, row, region, part, is_here=not started)
         return size
 
     def _walk(
-        self,
-        row: ObjectRow,
-        region: IndexRegion,
-        asked: Sequence[BlockRow],
-        number: int,
-        *,
-        is_here: bool,
+        self, read: _Read, row: ObjectRow, region: IndexRegion, part: Part, *, is_here: bool
     ) -> None:
-        """A stream was asked for to its end in the object, where the block `number` follows:
-        reads ahead for those who go on with the next streams there."""
-        start, end = asked[0].position, asked[-1].position + asked[-1].length
-        found = self._walks.asked(
-            row.object_id, asked[0].stream_id, start, end, number, is_here=is_here
-        )
+        """Reads ahead for those who go on with the next streams of the object."""
+        found = self._walks.asked(row.object_id, part, is_here=is_here)
         if found is None:
             return
-        walk, wanted = found
+        walk, bytes_max = found
         ahead: list[BlockRow] = []
         until = walk.until
         try:
-            for block in region.index.blocks_from(walk.number):
-                if block.position < until or until - walk.until >= wanted:
+            for block in region.index.blocks_from(walk.next_number):
+                end = block.position + block.length
+                if block.position < until or end - walk.until > bytes_max:
                     break
                 ahead.append(block)
-                until = block.position + block.length
+                until = end
         except Corrupt:
             # Who asks for that block will meet it.
             pass
         if ahead:
-            self._blocks.load(row, ahead, wanted, is_lagging=True)
-            self._walks.went_ahead(walk, ahead[0].position, until, walk.number + len(ahead))
+            self._blocks.load(row, ahead, bytes_max, is_lagging=read.is_lagging)
+            next_number = walk.next_number + len(ahead)
+            self._walks.went_ahead(walk, ahead[0].position, until, next_number)
 
-    async def _hand_out(self, read: _Read) -> tuple[list[StoredBatch], int]:
+    async def _hand_out(self, read: _Read, first: ObjectRow) -> tuple[list[StoredBatch], int]:
         batches: list[StoredBatch] = []
         position, size, yield_at = read.start, 0, _YIELD_BATCHES
-        for live, row, held in read.wanted:
+        for live, row, held, is_own in read.wanted:
             try:
-                block = await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
+                if isinstance(held, asyncio.Future):
+                    block = await self._loaded(read, live, row, held, is_own=is_own)
+                else:
+                    block = held
             except StreamlogError:
                 if not batches:
                     raise
@@ -306,7 +307,29 @@ class ColdReader:
             if len(batches) >= yield_at:
                 yield_at = len(batches) + _YIELD_BATCHES
                 await asyncio.sleep(0)
+        if not batches:
+            raise gap(read.core, read.start, first)
         return batches, size
+
+    async def _loaded(
+        self,
+        read: _Read,
+        live: LiveRange,
+        row: BlockRow,
+        load: asyncio.Future[Block],
+        *,
+        is_own: bool,
+    ) -> Block:
+        """A load that others began may fail by what they asked for beside the block: it is then
+        read alone."""
+        try:
+            return await asyncio.shield(load)
+        except (Corrupt, StoreUnavailable):
+            if is_own:
+                raise
+        self._blocks.load(live.object, [row], self._get_bytes_max, is_lagging=read.is_lagging)
+        (held,) = self._blocks.held(live.object, [row])
+        return await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
 
     async def _go_ahead(self, core: StreamCore, reader: Reader, position: int) -> None:
         """Starts the reader's next GET, or several where objects are small."""
@@ -356,7 +379,8 @@ class ColdReader:
             self._blocks.load_index(live.object, with_body=with_body)
 
 
-_Wanted = tuple[LiveRange, BlockRow, Block | asyncio.Future[Block]]
+_Wanted = tuple[LiveRange, BlockRow, Block | asyncio.Future[Block], bool]
+"""The block, or its load, and whether that began for this fetch."""
 
 
 class _Read:

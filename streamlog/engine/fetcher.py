@@ -27,7 +27,7 @@ from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 
-_NEVER = nullcontext()
+_NO_DEADLINE = nullcontext()
 
 
 class Fetcher:
@@ -131,7 +131,7 @@ class Fetcher:
         self, core: StreamCore, context: FetchContext
     ) -> AbstractAsyncContextManager[None]:
         """Errors: StoreUnavailable when the context's deadline passes first."""
-        return _NEVER if context.deadline is None else self._until(core, context.deadline)
+        return _NO_DEADLINE if context.deadline is None else self._until(core, context.deadline)
 
     @asynccontextmanager
     async def _until(self, core: StreamCore, deadline: float) -> AsyncIterator[None]:

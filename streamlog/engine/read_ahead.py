@@ -4,8 +4,9 @@ A reader has no name: it is known by the offset at which its next fetch will sta
 1. Its first fetch reads what it asks for, and a whole first step where the stream begins: who
    begins there will go on. When it does so, it is *in sequence*, and its GETs grow to the maximum.
 2. In sequence, the next GETs are under way while earlier ones are decoded and consumed.
-3. Readers in sequence share the block cache: each asks ahead for its share at most, in GETs of at
-   most half of it, so that what was read ahead is not dropped before it is consumed.
+3. Readers in sequence share the block cache, but for what walks are ahead by: each asks ahead for
+   its share at most, in GETs of at most half of it, so that what was read ahead is not dropped
+   before it is consumed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 from streamlog.engine.config import ReadConfig
+from streamlog.engine.walks import Walks
 from streamlog.metadata.interface import LiveRange
 from streamlog.runtime.clock import Clock
 
@@ -28,11 +30,12 @@ _GETS_AHEAD_MAX = 3
 def get_bytes_bounds(config: ReadConfig) -> tuple[int, int]:
     """The smallest GET of a reader in sequence, among many, and the largest, of one alone."""
     largest = config.read_ahead_bytes_max
-    return _clipped(config, largest, 0), _clipped(config, largest, _share_of(config, 1))
+    return _clipped(config, largest, 0), _clipped(config, largest, _share_of(config, 1, 0))
 
 
-def _share_of(config: ReadConfig, readers: int) -> int:
-    return min(config.block_cache_bytes // readers, _GETS_AHEAD_MAX * config.read_ahead_bytes_max)
+def _share_of(config: ReadConfig, readers: int, taken_bytes: int) -> int:
+    room = (config.block_cache_bytes - taken_bytes) // readers
+    return min(room, _GETS_AHEAD_MAX * config.read_ahead_bytes_max)
 
 
 def _clipped(config: ReadConfig, size: int, share: int) -> int:
@@ -101,8 +104,9 @@ class Reader:
 
 
 class Readers:
-    def __init__(self, config: ReadConfig, clock: Clock) -> None:
+    def __init__(self, config: ReadConfig, clock: Clock, walks: Walks) -> None:
         self._clock = clock
+        self._walks = walks
         self._config = config
         self._first = min(config.read_ahead_bytes_first, config.read_ahead_bytes_max)
         self._max = config.read_ahead_bytes_max
@@ -112,6 +116,7 @@ class Readers:
         self._again: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
         """Where a reader's last fetch began: where its next one will, if it is still known."""
         self._active = 1
+        self._walks_bytes = 0
         self._counted_at = -1e9
 
     def at(self, stream_id: int, offset: int) -> tuple[Reader, bool]:
@@ -166,6 +171,7 @@ class Readers:
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_S:
             self._counted_at = now
+            self._walks_bytes = self._walks.ahead_bytes
             self._active = max(
                 1,
                 sum(
@@ -175,4 +181,4 @@ class Readers:
                     ]
                 ),
             )
-        return _share_of(self._config, self._active)
+        return _share_of(self._config, self._active, self._walks_bytes)

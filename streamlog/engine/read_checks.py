@@ -41,7 +41,7 @@ def check_run(
     else:
         if batches:
             return
-    raise _gap(core, position, row)
+    raise gap(core, position, row)
 
 
 def check_seam(
@@ -49,10 +49,11 @@ def check_seam(
 ) -> None:
     """The batch goes on at `position`; one that `begins` may begin before it. Errors: Corrupt."""
     if batch.base_offset != position and not (begins and batch.base_offset < position):
-        raise _gap(core, position, row)
+        raise gap(core, position, row)
 
 
-def _gap(core: StreamCore, position: int, row: ObjectRow) -> Corrupt:
+def gap(core: StreamCore, position: int, row: ObjectRow) -> Corrupt:
+    """The stream has nothing at `position`, in the object or behind it."""
     return Corrupt(
         f"stream {core.stream_id} has a gap at offset {position} in or after "
         f"{data_key(row.object_id)}: run fsck",

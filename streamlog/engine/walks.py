@@ -2,158 +2,185 @@
 
 Small streams lie side by side in objects, by their ids. Consumers of many, one after another, would
 need a GET for each.
-1. A *walk* is known once three streams in a row were asked for to their ends in an object, each
-   near the one before. Several readers may be on it, each somewhat before or behind the others.
-2. What lies before it is read in GETs that grow, whichever streams it belongs to, while at least
-   half of what the walk passes is asked for.
-3. A walk that does not find what was read ahead for it was too far ahead: it begins anew.
-4. Walks share a quarter of the block cache.
+1. A *walk* is known by three streams that were asked for to their ends, each near the ones before.
+   Several readers may be on it, each somewhat before or behind the others.
+2. What lies before it is read in GETs that grow, whichever streams it belongs to, as long as the
+   last streams that were asked for make up two fifths of the bytes between them.
+3. A walk that does not find what was read ahead for it was too far ahead, and rests.
+4. All walks together are ahead by a quarter of the block cache at most.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 from streamlog.engine.config import ReadConfig
 from streamlog.runtime.clock import Clock
 
 _STREAMS_MIN = 3
+_STREAMS_KEPT = 48
+"""Asked for last: enough to see gaps, whatever the order of readers side by side."""
+_STREAMS_NEAR = 32
+"""As many of its own size may a stream be from a walk that it belongs to."""
 _STREAMS_AHEAD_MIN = 8
-"""What is read ahead at most holds so many: a larger one deserves a GET of its own."""
-_NOWHERE = 1 << 62
-_OBJECTS_MAX = 1024
+"""A walk is ahead by so many at least; larger ones deserve a GET of their own."""
+_STREAMS_PER_GET_MIN = 4
+_FIRST_BYTES_MIN = 64 * 1024
+_OBJECTS_MAX = 256
 _WALKS_MAX = 8
 """Of one object."""
-_NEAR_BYTES = 2 * 1024 * 1024
-"""As far may readers on the same walk be from one another."""
 _ACTIVE_S = 5.0
-"""A walk on which nobody has moved for so long has no share of the cache any more."""
+"""A walk on which nobody has moved for so long counts no more; one that rests does so long."""
 _COUNT_EVERY_S = 0.25
+_NOWHERE = 1 << 62
+
+
+class Part(NamedTuple):
+    """Of a stream in an object: bytes `start` to `end`, which is the stream's end there; in the
+    index the block `next_number` follows."""
+
+    start: int
+    end: int
+    next_number: int
 
 
 class Walk:
-    """Through one object. Positions are bytes in it, `number` one of a block in its index."""
+    """Through one object; positions are bytes in it."""
 
     __slots__ = (
-        "at",
-        "moved_at",
-        "number",
-        "passed_at",
+        "moved_at_s",
+        "next_number",
+        "passed",
+        "position",
         "read_from",
-        "stream_id",
-        "streams",
+        "rests_until_s",
         "until",
-        "used_bytes",
         "window_bytes",
     )
 
     def __init__(self, start: int, window_bytes: int) -> None:
-        self.stream_id = -1
-        """The last one that was asked for."""
-        self.streams = 0
-        self.at = start
-        """Where the furthest one ends."""
+        self.passed: OrderedDict[int, int] = OrderedDict()
+        """Where the last parts asked for begin, by their ends."""
+        self.position = start
+        """The end of the furthest one."""
         self.until = start
-        """What lies before that was read ahead, or asked for."""
+        """The end of what was read ahead, or `position`."""
+        self.next_number = 0
+        """Of the block at `until`, in the index."""
         self.read_from = _NOWHERE
         """From here to `until` all was read ahead."""
-        self.number = 0
-        """The first block that was neither."""
-        self.passed_at = start
-        """Where it was when something was last read ahead; `used_bytes` were asked for since."""
-        self.used_bytes = 0
         self.window_bytes = window_bytes
-        self.moved_at = 0.0
+        """How far to be ahead."""
+        self.moved_at_s = 0.0
+        self.rests_until_s = 0.0
 
-    def is_near(self, start: int) -> bool:
-        return self.at - _NEAR_BYTES <= start <= self.until + _NEAR_BYTES
+    @property
+    def ahead_bytes(self) -> int:
+        return self.until - self.position
 
-    def was_read_ahead(self, start: int, end: int) -> bool:
-        return self.read_from <= start and end <= self.until
+    def is_near(self, part: Part) -> bool:
+        near_bytes = _STREAMS_NEAR * (part.end - part.start)
+        return self.position - near_bytes <= part.start <= self.until + near_bytes
 
-    def take(self, stream_id: int, end: int, number: int) -> None:
-        """The stream is the next one on it."""
-        if stream_id != self.stream_id:
-            self.stream_id = stream_id
-            self.streams += 1
-        if end > self.until:
-            self.until, self.read_from = end, _NOWHERE
-        self.at = max(self.at, end)
-        self.number = max(self.number, number)
+    def was_read_ahead(self, part: Part) -> bool:
+        """And nobody has passed it yet."""
+        is_ahead = self.position < part.end <= self.until
+        return is_ahead and self.read_from <= part.start
+
+    def take(self, part: Part) -> None:
+        """The part was asked for."""
+        self.passed[part.end] = min(part.start, self.passed.get(part.end, part.start))
+        if len(self.passed) > _STREAMS_KEPT:
+            self.passed.popitem(last=False)
+        self.position = max(self.position, part.end)
+        if part.end > self.until:
+            self.until, self.next_number, self.read_from = part.end, part.next_number, _NOWHERE
+        elif part.end == self.until:
+            self.next_number = part.next_number
+
+    def is_dense(self) -> bool:
+        """Most of the streams that it passes are asked for."""
+        if len(self.passed) < _STREAMS_MIN:
+            return False
+        asked_bytes = sum([end - start for end, start in self.passed.items()])
+        return 5 * asked_bytes >= 2 * (max(self.passed) - min(self.passed.values()))
 
 
 class Walks:
     def __init__(self, config: ReadConfig, clock: Clock) -> None:
         self._clock = clock
-        self._first = min(config.read_ahead_bytes_min, config.walk_bytes_max)
-        self._max = config.walk_bytes_max
-        self._shared = config.block_cache_bytes // 4
+        self._max_bytes = config.walk_bytes_max
+        self._first_bytes = min(
+            max(config.read_ahead_bytes_min, _FIRST_BYTES_MIN), config.walk_bytes_max
+        )
+        self._shared_bytes = config.block_cache_bytes // 4
         self._walks: OrderedDict[int, list[Walk]] = OrderedDict()
-        """By object, the one that was last asked for at the end."""
-        self._active = 1
-        self._counted_at = -1e9
+        """By object; of both the one that was last asked for at the end."""
+        self._active_count = 1
+        self._counted_at_s = -1e9
 
-    def asked(
-        self, object_id: int, stream_id: int, start: int, end: int, number: int, *, is_here: bool
-    ) -> tuple[Walk, int] | None:
-        """A stream was asked for from the byte `start` of an object to its `end` there, where the
-        block `number` follows; `is_here`: all of it was here, or on its way.
+    def asked(self, object_id: int, part: Part, *, is_here: bool) -> tuple[Walk, int] | None:
+        """A part was asked for; `is_here`: all of it was here, or on its way.
 
-        The walk for which to read ahead, and the bytes from its block `number` on; None: nothing.
+        The walk for which to read ahead, and the bytes at most from its `until` on; None: nothing.
         """
-        if (end - start) * _STREAMS_AHEAD_MIN > self._max:
+        size = part.end - part.start
+        if size * _STREAMS_AHEAD_MIN > self._max_bytes:
             return None
-        walk = self._near(object_id, start)
-        if walk is None or (not is_here and walk.was_read_ahead(start, end)):
-            walk = self._begin(walk, object_id, start)
-        walk.moved_at = self._clock.monotonic()
-        if stream_id != walk.stream_id:
-            walk.used_bytes += end - start
-        walk.take(stream_id, end, number)
-        if walk.streams < _STREAMS_MIN:
+        now = self._clock.monotonic()
+        walk = self._at(object_id, part)
+        if not is_here and walk.was_read_ahead(part):
+            walk.rests_until_s = now + _ACTIVE_S
+            walk.window_bytes = self._first_bytes
+        walk.moved_at_s = now
+        walk.take(part)
+        window_bytes = max(walk.window_bytes, _STREAMS_AHEAD_MIN * size)
+        window_bytes = min(window_bytes, self._fair_bytes(now))
+        if walk.ahead_bytes > window_bytes // 2 or walk.rests_until_s > now or not walk.is_dense():
             return None
-        if 2 * walk.used_bytes < walk.at - walk.passed_at:
-            self._begin(walk, object_id, end)
-            return None
-        window = min(walk.window_bytes, self._share(walk.moved_at))
-        if walk.until - walk.at > window // 2:
-            return None
-        return walk, walk.at + window - walk.until
+        others_bytes = sum([one.ahead_bytes for one in self._active(now) if one is not walk])
+        wanted = min(window_bytes, self._shared_bytes - others_bytes) - walk.ahead_bytes
+        return (walk, wanted) if wanted >= _STREAMS_PER_GET_MIN * size else None
 
-    def went_ahead(self, walk: Walk, start: int, until: int, number: int) -> None:
-        """The bytes from `start` to `until` are on their way; the block `number` follows."""
+    def went_ahead(self, walk: Walk, start: int, until: int, next_number: int) -> None:
+        """The bytes from `start` to `until` are on their way; the block `next_number` follows."""
         walk.read_from = min(walk.read_from, start)
-        walk.until = until
-        walk.number = number
-        walk.passed_at, walk.used_bytes = walk.at, 0
-        walk.window_bytes = min(2 * walk.window_bytes, self._max)
+        walk.until, walk.next_number = until, next_number
+        walk.window_bytes = min(2 * walk.window_bytes, self._max_bytes)
 
-    def _begin(self, instead: Walk | None, object_id: int, start: int) -> Walk:
+    @property
+    def ahead_bytes(self) -> int:
+        """Of all walks that are under way."""
+        return sum([one.ahead_bytes for one in self._active(self._clock.monotonic())])
+
+    def _at(self, object_id: int, part: Part) -> Walk:
+        """The walk that the part belongs to, or a new one."""
         known = self._walks.setdefault(object_id, [])
-        if instead is not None:
-            known.remove(instead)
-        walk = Walk(start, self._first)
-        known.append(walk)
-        del known[:-_WALKS_MAX]
+        self._walks.move_to_end(object_id)
         if len(self._walks) > _OBJECTS_MAX:
             self._walks.popitem(last=False)
+        for walk in reversed(known):
+            if walk.is_near(part):
+                known.remove(walk)
+                break
+        else:
+            walk = Walk(part.start, self._first_bytes)
+        known.append(walk)
+        del known[:-_WALKS_MAX]
         return walk
 
-    def _near(self, object_id: int, start: int) -> Walk | None:
-        known = self._walks.get(object_id)
-        if known is None:
-            return None
-        self._walks.move_to_end(object_id)
-        return next((one for one in known if one.is_near(start)), None)
+    def _fair_bytes(self, now: float) -> int:
+        """How far each may be ahead, were all equally far."""
+        if now - self._counted_at_s >= _COUNT_EVERY_S:
+            self._counted_at_s = now
+            self._active_count = max(1, len(self._active(now)))
+        return self._shared_bytes // self._active_count
 
-    def _share(self, now: float) -> int:
-        if now - self._counted_at >= _COUNT_EVERY_S:
-            self._counted_at = now
-            self._active = sum(
-                [
-                    one.streams >= _STREAMS_MIN and one.moved_at > now - _ACTIVE_S
-                    for known in self._walks.values()
-                    for one in known
-                ]
-            )
-        return self._shared // max(1, self._active)
+    def _active(self, now: float) -> list[Walk]:
+        return [
+            one
+            for known in self._walks.values()
+            for one in known
+            if one.moved_at_s > now - _ACTIVE_S and len(one.passed) >= _STREAMS_MIN
+        ]

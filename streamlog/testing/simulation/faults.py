@@ -64,7 +64,8 @@ class FaultRates:
 
     def scaled(self, share: float) -> FaultRates:
         """Calls to store and metadata fail by that share as often."""
-        return replace(self, **{kind: share * getattr(self, kind) for kind in REMOTE_KINDS})
+        kinds = (*REMOTE_KINDS, "cut")
+        return replace(self, **{kind: share * getattr(self, kind) for kind in kinds})
 
 
 FAULTS = FaultRates()

@@ -46,7 +46,10 @@ NODE_CONFIG = StreamEngineConfig(
     upload=UploadConfig(upload_bytes_target=64 * KIB, upload_interval_ms=300),
     object=ObjectConfig(block_target_bytes=4 * KIB),
     read=ReadConfig(
-        tail_cache_bytes=32 * KIB, block_cache_bytes=64 * KIB, index_cache_bytes=64 * KIB
+        tail_cache_bytes=32 * KIB,
+        block_cache_bytes=64 * KIB,
+        index_cache_bytes=64 * KIB,
+        small_object_bytes=12 * KIB,
     ),
     collector=CollectorConfig(deletion_delay_ms=9_000, collect_interval_ms=700, probed_ids=8),
     compaction=CompactionConfig(
