@@ -25,7 +25,7 @@ _STREAMS_NEAR = 32
 """As many of its own size may a stream be from a walk that it belongs to."""
 _STREAMS_AHEAD_MIN = 8
 """A walk is ahead by so many at least; larger ones deserve a GET of their own."""
-_STREAMS_PER_GET_MIN = 4
+_STREAMS_PER_GET_MIN = 2
 _FIRST_BYTES_MIN = 64 * 1024
 _OBJECTS_MAX = 256
 _WALKS_MAX = 8
