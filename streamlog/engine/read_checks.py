@@ -28,7 +28,7 @@ def check_offsets(core: StreamCore, start: int, end: int) -> None:
 
 def check_run(
     core: StreamCore,
-    batches: Sequence[StoredBatch] | Sequence[BatchAttributes],
+    batches: Sequence[BatchAttributes],
     start: int,
     row: ObjectRow,
 ) -> None:

@@ -79,6 +79,11 @@ class Walk:
     def ahead_bytes(self) -> int:
         return self.until - self.position
 
+    @property
+    def is_known(self) -> bool:
+        """Enough streams were asked for."""
+        return len(self.passed) >= _STREAMS_MIN
+
     def is_near(self, part: Part) -> bool:
         near_bytes = _STREAMS_NEAR * (part.end - part.start)
         return self.position - near_bytes <= part.start <= self.until + near_bytes
@@ -100,8 +105,8 @@ class Walk:
             self.next_number = part.next_number
 
     def is_dense(self) -> bool:
-        """Most of the streams that it passes are asked for."""
-        if len(self.passed) < _STREAMS_MIN:
+        """Known as a walk, and two fifths of what it passes are asked for."""
+        if not self.is_known:
             return False
         asked_bytes = sum([end - start for end, start in self.passed.items()])
         return 5 * asked_bytes >= 2 * (max(self.passed) - min(self.passed.values()))
@@ -182,5 +187,5 @@ class Walks:
             one
             for known in self._walks.values()
             for one in known
-            if one.moved_at_s > now - _ACTIVE_S and len(one.passed) >= _STREAMS_MIN
+            if one.moved_at_s > now - _ACTIVE_S and one.is_known
         ]
