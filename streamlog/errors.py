@@ -13,7 +13,8 @@
     │   │   RecordListTooLarge, OutOfOrderSequence, PolicyViolation, InvalidName, InvalidConfig,
     │   │   UnsupportedVersion, RevisionCompacted, DeadlinePassed
     │   └── NotFound         fix the name
-    │       └── StreamNotFound, UnknownTopicOrPartition, KeyNotFound, ObjectNotFound, StagedNotFound
+    │       ├── StreamNotFound, KeyNotFound, ObjectNotFound, StagedNotFound
+    │       └── UnknownTopicOrPartition, and of it UnknownTopicId, InconsistentTopicId
     ├── QuotaExceeded        wait `retry_after_ms`
     ├── Unauthorized         ask for permission
     ├── OutcomeUnknown       it may have happened: retry only idempotently
@@ -60,10 +61,12 @@ class ErrorCode(IntEnum):
     TRANSACTION_COORDINATOR_FENCED = 52
     KAFKA_STORAGE_ERROR = 56
     FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 76
+    UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
     INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
     # streamlog's own
     UNAVAILABLE = 10000
     STORE_UNAVAILABLE = 10001
@@ -345,6 +348,22 @@ class UnknownTopicOrPartition(NotFound):
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     is_retryable = True
+
+
+class UnknownTopicId(UnknownTopicOrPartition):
+    """The caller named a topic by name and id, and the topic was deleted. Fields: `topic`,
+    `topic_id`.
+    """
+
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class InconsistentTopicId(UnknownTopicOrPartition):
+    """The name belongs to another topic now: the one with the caller's id was deleted, and a new
+    one has its name. Fields: `topic`, `topic_id` (the caller's), `current_topic_id`.
+    """
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class KeyNotFound(NotFound):

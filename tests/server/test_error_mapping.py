@@ -38,6 +38,43 @@ def test_every_code_is_in_the_proto() -> None:
     assert proto == ours
 
 
+def test_numbers_below_10000_are_those_of_kafka() -> None:
+    """As org.apache.kafka.common.protocol.Errors of Kafka 4.1 has them."""
+    kafka = {
+        "NONE": 0,
+        "UNKNOWN_SERVER_ERROR": -1,
+        "OFFSET_OUT_OF_RANGE": 1,
+        "CORRUPT_MESSAGE": 2,
+        "UNKNOWN_TOPIC_OR_PARTITION": 3,
+        "NOT_LEADER_OR_FOLLOWER": 6,
+        "REQUEST_TIMED_OUT": 7,
+        "MESSAGE_TOO_LARGE": 10,
+        "INVALID_TOPIC_EXCEPTION": 17,
+        "RECORD_LIST_TOO_LARGE": 18,
+        "TOPIC_AUTHORIZATION_FAILED": 29,
+        "INVALID_TIMESTAMP": 32,
+        "UNSUPPORTED_VERSION": 35,
+        "TOPIC_ALREADY_EXISTS": 36,
+        "INVALID_PARTITIONS": 37,
+        "INVALID_CONFIG": 40,
+        "INVALID_REQUEST": 42,
+        "POLICY_VIOLATION": 44,
+        "OUT_OF_ORDER_SEQUENCE_NUMBER": 45,
+        "INVALID_PRODUCER_EPOCH": 47,
+        "INVALID_TXN_STATE": 48,
+        "TRANSACTION_COORDINATOR_FENCED": 52,
+        "KAFKA_STORAGE_ERROR": 56,
+        "FENCED_LEADER_EPOCH": 74,
+        "UNKNOWN_LEADER_EPOCH": 75,
+        "OFFSET_NOT_AVAILABLE": 78,
+        "INVALID_RECORD": 87,
+        "THROTTLING_QUOTA_EXCEEDED": 89,
+        "UNKNOWN_TOPIC_ID": 100,
+        "INCONSISTENT_TOPIC_ID": 103,
+    }
+    assert {code.name: int(code) for code in errors.ErrorCode if code < 10_000} == kafka
+
+
 @pytest.mark.parametrize("text", ["x" * 10_000, "ä" * 10_000, "\ud800" * 5_000])
 def test_details_stay_under_4_kib(text: str) -> None:
     fields = {f"{index}{'n' * 500}": text for index in range(40)}
