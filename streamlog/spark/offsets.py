@@ -49,10 +49,15 @@ def encode_report(
 ) -> dict[str, Any]:
     """For a query's progress: where partitions end, how far the query is behind that, facts."""
     lag = {at: max(end - read.get(at, end), 0) for at, end in latest.items()}
+    behind = lag.values() or [0]
     return {
         **encode_offsets(latest),
         "lag": _nested(lag),
-        "lagRecords": sum(lag.values()),
+        "lagRecords": sum(behind),
+        # Named and counted as the metrics of Spark's Kafka source.
+        "minOffsetsBehindLatest": min(behind),
+        "maxOffsetsBehindLatest": max(behind),
+        "avgOffsetsBehindLatest": sum(behind) / len(behind),
         **facts,
     }
 

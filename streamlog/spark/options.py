@@ -1,7 +1,8 @@
 """Options of `spark.read.format("streamlog")` and `readStream`: those of Spark's Kafka source, and
 ours. Spark hands them over in lower case.
 
-What begins with `kafka.` is refused but for `kafka.bootstrap.servers`, which means `server`.
+What begins with `kafka.` is refused but for `kafka.bootstrap.servers`, which means `server`, and
+`kafka.isolation.level`, which means `isolation`; kafka_options.py has the reasons.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 from streamlog.errors import InvalidConfig, StreamlogError
 from streamlog.objectstore.url import parse_meta_url, parse_store_url
+from streamlog.spark.kafka_options import ISOLATION, SERVERS, refusal
+from streamlog.spark.trigger_delay import MAX_TRIGGER_DELAY, parse_duration_ms
 
 T = TypeVar("T")
 
@@ -41,6 +44,8 @@ READ_OPTIONS = {
     "startingOffsetsByTimestampStrategy": "error or latest, where no record is as late",
     "minPartitions": "Spark partitions at least",
     "maxOffsetsPerTrigger": "records of a micro-batch at most",
+    "minOffsetsPerTrigger": "records that a micro-batch waits for",
+    "maxTriggerDelay": "how long it waits for them, such as 15m",
     "failOnDataLoss": "true or false",
     "includeHeaders": "true or false",
     "readMode": "auto, store or service",
@@ -55,7 +60,7 @@ _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _BATCH_ONLY = _ENDS
-_STREAM_ONLY = ("maxOffsetsPerTrigger",)
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SPARK_OWN = ("path", "checkpointlocation", "queryname")
 """Spark adds these by itself."""
 
@@ -111,6 +116,9 @@ class ReadOptions:
     """A start timestamp that no record reaches, else: the end."""
     min_partitions: int | None = None
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 0
+    """How long a micro-batch waits for `min_offsets_per_trigger` records."""
     max_bytes_per_partition: int = MAX_BYTES_DEFAULT
     pin_ttl_ms: int = PIN_TTL_MS_DEFAULT
     read_name: str | None = None
@@ -131,6 +139,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         options.refuse("startingOffsets", "cannot be latest (-1) for a batch query")
     end = _bound(options, _ENDS, LATEST, chosen, ends=True)
     places = _places(options)
+    least, most = _rows_per_trigger(options)
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     return ReadOptions(
         chosen=chosen,
@@ -140,15 +149,15 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         store=places.store,
         meta=places.meta,
         read_mode=places.read_mode,
-        isolation=options.choice(
-            "isolation", ("read_committed", "read_uncommitted"), "read_committed"
-        ),
+        isolation=_isolation(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
         verify_crc=options.flag("verifyCrc", True),
         is_late_an_error=strategy == "error",
         min_partitions=options.number("minPartitions", 1),
-        max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=_max_trigger_delay_ms(options),
         max_bytes_per_partition=options.number("maxBytesPerPartition", 1) or MAX_BYTES_DEFAULT,
         pin_ttl_ms=options.number("pinTtlMs", 1000, 3_600_000) or PIN_TTL_MS_DEFAULT,
         read_name=options.text("readName"),
@@ -158,12 +167,27 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
 class OptionValues:
     """Values by lower-cased name, and errors that name an option as it is written in the docs."""
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str] = READ_OPTIONS) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Iterable[str] = READ_OPTIONS,
+        *,
+        is_write: bool = False,
+    ) -> None:
+        self._is_write = is_write
         self._spelled = {name.lower(): name for name in known}
         self._given = {name.lower(): str(value) for name, value in given.items()}
-        alias = self._given.pop("kafka.bootstrap.servers", None)
+        alias = self._given.pop(SERVERS, None)
         if alias is not None:
             self._given.setdefault("server", alias)
+        if not is_write:
+            self._understand(ISOLATION, "isolation")
+
+    def _understand(self, kafkas: str, ours: str) -> None:
+        """Kafka's name of an option; refused when both are given and do not agree."""
+        value = self._given.pop(kafkas, None)
+        if value is not None and self._given.setdefault(ours, value) != value:
+            self.refuse(kafkas, f"is {value!r} and {ours} is {self._given[ours]!r}: give one")
 
     def refuse(self, name: str, why: str) -> NoReturn:
         raise InvalidConfig(f"option {name} {why}", name=name)
@@ -172,12 +196,9 @@ class OptionValues:
         for name in self._given:
             if name in self._spelled or name in _SPARK_OWN or name.startswith("__"):
                 continue
-            if name.startswith("kafka."):
-                self.refuse(
-                    name, "is a setting of Kafka's client; leave it out, or see docs/spark.md"
-                )
-            if name in ("groupid", "groupidprefix", "kafkaconsumer.polltimeoutms"):
-                self.refuse(name, "has no meaning here: no consumer group is used; leave it out")
+            refused = refusal(name, is_write=self._is_write)
+            if refused is not None:
+                self.refuse(*refused)
             near = difflib.get_close_matches(name, self._spelled, n=1)
             hint = f"; did you mean {self._spelled[near[0]]}?" if near else ""
             self.refuse(name, f"is not known{hint}")
@@ -226,6 +247,29 @@ class OptionValues:
             return parse(value)
         except StreamlogError as error:
             self.refuse(name, f"cannot be used: {error.message}")
+
+
+def _isolation(options: OptionValues) -> str:
+    return options.choice("isolation", ("read_committed", "read_uncommitted"), "read_committed")
+
+
+def _rows_per_trigger(options: OptionValues) -> tuple[int | None, int | None]:
+    """minOffsetsPerTrigger and maxOffsetsPerTrigger."""
+    least = options.number("minOffsetsPerTrigger", 1)
+    most = options.number("maxOffsetsPerTrigger", 1)
+    if least is not None and most is not None and least > most:
+        options.refuse("minOffsetsPerTrigger", f"is {least}, more than maxOffsetsPerTrigger {most}")
+    return least, most
+
+
+def _max_trigger_delay_ms(options: OptionValues) -> int:
+    text = options.text("maxTriggerDelay")
+    if text is not None and not options.has("minOffsetsPerTrigger"):
+        options.refuse("maxTriggerDelay", "is how long to wait for minOffsetsPerTrigger: give both")
+    try:
+        return parse_duration_ms(text or MAX_TRIGGER_DELAY)
+    except ValueError as error:
+        options.refuse("maxTriggerDelay", f"cannot be used: {error}")
 
 
 def _chosen(options: OptionValues) -> Chosen:

@@ -6,7 +6,9 @@
    with failOnDataLoss=false can go on.
 3. Each plan has a pin, renewed until a plan of another micro-batch is made or the query ends: a
    micro-batch may be planned and read several times, also at once (foreachBatch).
-4. Offsets are of a topic by its id. One that was made anew under its name is lost, and then read
+4. With minOffsetsPerTrigger a micro-batch waits until enough records have come. Loss is found, and
+   new partitions join, without that wait.
+5. Offsets are of a topic by its id. One that was made anew under its name is lost, and then read
    from its start, as a new one is.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamlog.model.located import OffsetWindow
+from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.spark.cluster import Cluster, Offsets, Topic
 from streamlog.spark.offsets import (
     PartitionOffsets,
@@ -32,13 +35,19 @@ from streamlog.spark.offsets import (
 from streamlog.spark.options import ReadOptions, TopicPartition
 from streamlog.spark.pin_keeper import PinKeeper
 from streamlog.spark.session import Planned, open_cluster, plan_read, reads_store
+from streamlog.spark.trigger_delay import TriggerDelay
 
 
 class StreamPlanner:
     """One for each run of a query; opens the cluster when first asked. Close it."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
+        least = options.min_offsets_per_trigger
+        self._delay: TriggerDelay | None = None
+        if least is not None:
+            delay_max_ms = options.max_trigger_delay_ms
+            self._delay = TriggerDelay(least, delay_max_ms, clock or SystemClock())
         self._opened: Cluster | None = None
         self._keeper: PinKeeper | None = None
         self._planned: tuple[PartitionOffsets, PartitionOffsets] | None = None
@@ -120,11 +129,19 @@ class StreamPlanner:
                 self._check(at, begins[at], found)
             elif self._targets is None or at in self._targets:
                 new[at] = self._joined(at, found)
+        rows = sum(end - begins[at] for at, end in ends.items())
+        if rows > 0 and not self._is_due(rows):
+            ends = {at: begins[at] for at in ends}
         if rows_max is not None:
             ends = limited(begins, ends, rows_max)
         self._read = {**ends, **new}
         kept = {name: one for name, one in begun_ids.items() if name in waiting}
         return encode_offsets(self._read, {**ids, **kept})
+
+    def _is_due(self, rows: int) -> bool:
+        """Whether a micro-batch of `rows` is read now. With AvailableNow it always is: the records
+        that it could wait for come after the query's end."""
+        return self._delay is None or self._targets is not None or self._delay.is_due(rows)
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress, of the last `latest` and the plan before it."""

@@ -13,6 +13,7 @@ import pytest
 
 from streamlog.client import Admin
 from tests.support.node import NodeProcess
+from tests.support.s3 import S3Tests
 
 ROOT = Path(__file__).resolve().parents[2]
 _numbers = itertools.count()
@@ -40,13 +41,20 @@ def new_topic(node: NodeProcess) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Local mode, two cores; its Python workers find this tree and nothing is registered."""
+def spark(tmp_path_factory: pytest.TempPathFactory, s3_tests: S3Tests) -> Iterator[Any]:
+    """Local mode, two cores; its Python workers find this tree and nothing is registered.
+
+    They have the environment of the session's start, and so the S3 server's credentials.
+    """
     pyspark_sql = pytest.importorskip("pyspark.sql")
     folder = tmp_path_factory.mktemp("spark")
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYTHONPATH")}
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(ROOT)
+    environment = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        **s3_tests.server.environment,
+    }
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     session = (
         pyspark_sql.SparkSession.builder.master("local[2]")
         .appName("tests")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from streamlog.errors import InvalidConfig
+from streamlog.spark.kafka_options import REFUSED_READ_OPTIONS, REFUSED_WRITE_OPTIONS
 from streamlog.spark.options import EARLIEST, LATEST, READ_OPTIONS, parse_read_options
+from streamlog.spark.write_options import parse_write_options
 
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 GIVEN = {"server": "127.0.0.1:9644", "subscribe": "logs"}
 
 
@@ -75,7 +79,15 @@ def test_a_timestamp_wins_over_offsets_as_in_kafkas_source() -> None:
         ({"subscribePattern": "x"}, "not subscribe and subscribePattern"),
         ({"subscribe": " , "}, "subscribe"),
         ({"kafka.group.id": "g"}, "kafka.group.id"),
-        ({"groupIdPrefix": "g"}, "groupidprefix"),
+        ({"groupIdPrefix": "g"}, "groupIdPrefix has no meaning here: no consumer group"),
+        ({"kafka.sasl.jaas.config": "x"}, "security setting of Kafka's client"),
+        ({"kafka.isolation.level": "serializable"}, "isolation"),
+        (
+            {"kafka.isolation.level": "read_committed", "isolation": "read_uncommitted"},
+            "kafka.isolation.level is 'read_committed' and isolation is 'read_uncommitted'",
+        ),
+        ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is for streaming"),
+        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay is for streaming"),
         ({"startingOffsets": "latest"}, "startingOffsets"),
         ({"startingOffsets": '{"logs": {"0": -1}}'}, "startingOffsets"),
         ({"startingOffsets": '{"other": {"0": 1}}'}, "startingOffsets"),
@@ -127,8 +139,59 @@ def test_a_streaming_query_has_no_end(name: str) -> None:
         parse_read_options({**GIVEN, name: value}, streaming=True)
 
 
-def test_every_option_is_in_the_docs() -> None:
-    from pathlib import Path
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"minOffsetsPerTrigger": "0"}, "minOffsetsPerTrigger"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+            "minOffsetsPerTrigger is 9, more than maxOffsetsPerTrigger 5",
+        ),
+        ({"maxTriggerDelay": "5s"}, "give both"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "no time such as"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 weeks"}, "no time such as"),
+    ],
+)
+def test_a_wrong_wait_for_records_is_named(given: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidConfig, match=named):
+        parse_read_options({**GIVEN, **given}, streaming=True)
 
-    text = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text("utf-8")
-    assert [name for name in READ_OPTIONS if f"`{name}`" not in text] == []
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"),
+    [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("2min", 120_000), ("1h", 3_600_000)],
+)
+def test_the_wait_for_records_takes_sparks_times(text: str, delay_ms: int) -> None:
+    given = {**GIVEN, "minOffsetsPerTrigger": "9", "maxTriggerDelay": text}
+    assert parse_read_options(given, streaming=True).max_trigger_delay_ms == delay_ms
+
+
+def test_the_wait_for_records_is_fifteen_minutes_unless_told_otherwise() -> None:
+    options = parse_read_options({**GIVEN, "minOffsetsPerTrigger": "9"}, streaming=True)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (9, 900_000)
+
+
+@pytest.mark.parametrize("name", ["isolation", "kafka.isolation.level", "KAFKA.ISOLATION.LEVEL"])
+def test_the_isolation_level_is_known_by_kafkas_name(name: str) -> None:
+    options = parse_read_options({**GIVEN, name: "read_uncommitted"}, streaming=False)
+    assert options.isolation == "read_uncommitted"
+
+
+@pytest.mark.parametrize("name", REFUSED_READ_OPTIONS)
+def test_each_option_of_kafkas_source_that_is_missing_is_refused_with_its_reason(name: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        parse_read_options({**GIVEN, name: "1"}, streaming=True)
+    assert f"option {name} {REFUSED_READ_OPTIONS[name]}" in refused.value.message
+
+
+@pytest.mark.parametrize("name", REFUSED_WRITE_OPTIONS)
+def test_each_option_of_kafkas_sink_that_is_missing_is_refused_with_its_reason(name: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        parse_write_options({"server": "h:1", "topic": "t", name: "1"}, streaming=True)
+    assert f"option {name} {REFUSED_WRITE_OPTIONS[name]}" in refused.value.message
+
+
+def test_every_option_is_in_the_docs() -> None:
+    text = DOCUMENT.read_text("utf-8")
+    names = [*READ_OPTIONS, *REFUSED_READ_OPTIONS, *REFUSED_WRITE_OPTIONS]
+    assert [name for name in names if f"`{name}`" not in text] == []

@@ -15,22 +15,30 @@ import pytest
 from streamlog.client import Admin
 from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
 from streamlog.model.located import Located, OffsetWindow
+from streamlog.runtime.clock import Clock
 from streamlog.spark import streaming
 from streamlog.spark.errors import DataLost
 from streamlog.spark.offsets import decode_offsets, decode_topic_ids, encode_offsets
 from streamlog.spark.options import parse_read_options
 from streamlog.spark.streaming import StreamPlanner, limited
+from streamlog.testing.clocks import ManualClock
 from tests.spark.fake_cluster import FakeCluster
 from tests.spark.reading import carry_out, produce
 from tests.support.node import NodeProcess
 
 
-def _planner(monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster, **given: str) -> StreamPlanner:
+def _planner(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: FakeCluster,
+    *,
+    clock: Clock | None = None,
+    **given: str,
+) -> StreamPlanner:
     monkeypatch.setattr(streaming, "open_cluster", lambda _: cluster)
     options = {"server": "h:1", "subscribe": "t", "startingOffsets": "earliest", **given}
     if "subscribePattern" in given:
         del options["subscribe"]
-    return StreamPlanner(parse_read_options(options, streaming=True))
+    return StreamPlanner(parse_read_options(options, streaming=True), clock)
 
 
 def _offsets(**partitions: int) -> dict[str, Any]:
@@ -87,6 +95,60 @@ def test_lag_is_what_a_rate_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> Non
     assert report["lag"] == {"t": {"0": 72, "1": 8}}
     assert report["readMode"] == "store"
     assert report["offsets"] == {"t": {"0": 90, "1": 10}}
+    behind = [report[f"{which}OffsetsBehindLatest"] for which in ("min", "max", "avg")]
+    assert behind == [8, 72, 40.0]
+
+
+def test_a_micro_batch_waits_for_enough_records_but_not_longer_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, clock = FakeCluster({("t", 0): (0, 3), ("t", 1): (0, 0)}), ManualClock()
+    planner = _planner(
+        monkeypatch, cluster, clock=clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s"
+    )
+    # The first micro-batch of a run does not wait.
+    at = planner.latest(planner.initial(), None)
+    assert at == _offsets(t0=3, t1=0)
+    cluster.ends["t", 1] = (0, 4)
+    clock.advance(59_000)
+    assert planner.latest(at, None) == at
+    report = planner.report()
+    assert report is not None
+    assert (report["lagRecords"], report["maxOffsetsBehindLatest"]) == (4, 4)
+    clock.advance(1_000)
+    at = planner.latest(at, None)
+    assert at == _offsets(t0=3, t1=4)
+    # The wait begins anew; records of all partitions count together, up to maxOffsetsPerTrigger.
+    cluster.ends.update({("t", 0): (0, 8), ("t", 1): (0, 8)})
+    assert planner.latest(at, 6) == at
+    cluster.ends["t", 1] = (0, 9)
+    assert planner.latest(at, 6) == _offsets(t0=6, t1=7)
+
+
+def test_available_now_does_not_wait_for_records_that_will_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster({("t", 0): (0, 13)})
+    planner = _planner(
+        monkeypatch,
+        cluster,
+        minOffsetsPerTrigger="10",
+        maxOffsetsPerTrigger="10",
+        clock=ManualClock(),
+    )
+    planner.prepare_available_now()
+    at = planner.latest(planner.initial(), 10)
+    assert at == _offsets(t0=10)
+    assert planner.latest(at, 10) == _offsets(t0=13)
+
+
+def test_a_loss_is_told_while_a_micro_batch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 3)})
+    planner = _planner(monkeypatch, cluster, minOffsetsPerTrigger="10", clock=ManualClock())
+    at = planner.latest(planner.initial(), None)
+    cluster.ends["t", 0] = (5, 6)
+    with pytest.raises(DataLost, match="deleted"):
+        planner.latest(at, None)
 
 
 def test_a_rate_limit_is_shared_by_size_and_starves_nobody() -> None:
