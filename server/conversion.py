@@ -36,7 +36,9 @@ def produce_call(request: log_pb2.ProduceRequest) -> ProduceCall:
     if request.acks not in (log_pb2.ACKS_UNSPECIFIED, log_pb2.ACKS_ALL, log_pb2.ACKS_NONE):
         raise Invalid(f"acks {request.acks} is unknown; give ACKS_ALL or ACKS_NONE")
     topics = [
-        ProduceTopic(topic.topic, [_produce_partition(part) for part in topic.partitions])
+        ProduceTopic(
+            topic.topic, [_produce_partition(part) for part in topic.partitions], topic.topic_id
+        )
         for topic in request.topics
     ]
     return ProduceCall(topics, request.acks != log_pb2.ACKS_NONE, request.timeout_ms)

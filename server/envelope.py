@@ -7,7 +7,7 @@ in bytes, no field that is refused anyway. `None` says: let the generated parser
     ProduceStreamRequest  1 varint correlation_id   2 len request
     ProduceRequest        1 len transactional_id    2 varint acks   3 varint timeout_ms
                           4* len topics
-    ProduceTopic          1 len topic               2* len partitions
+    ProduceTopic          1 len topic               2* len partitions        3 len topic_id
     ProducePartition      1 varint partition        2 len record_batches   3 len records
 """
 
@@ -106,6 +106,7 @@ def _request(data: bytes, position: int, end: int) -> ProduceCall:
 
 def _topic(data: bytes, position: int, end: int) -> ProduceTopic:
     name: str | None = None
+    topic_id = ""
     partitions: list[ProducePartition] = []
     while position < end:
         tag = data[position]
@@ -114,9 +115,11 @@ def _topic(data: bytes, position: int, end: int) -> ProduceTopic:
             partitions.append(_partition(data, start, position))
         elif tag == 0x0A and name is None:
             name = data[start:position].decode()
+        elif tag == 0x1A and not topic_id:
+            topic_id = data[start:position].decode()
         else:
             raise _Unusual
-    return ProduceTopic(name or "", partitions)
+    return ProduceTopic(name or "", partitions, topic_id)
 
 
 def _partition(data: bytes, position: int, end: int) -> ProducePartition:

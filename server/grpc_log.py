@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import Invalid, StreamlogError
 from streamlog.server.calls import Calls, Context, Handlers, deserializer, parse
 from streamlog.server.context import RequestContext
 from streamlog.server.conversion import (
@@ -179,7 +179,7 @@ class GrpcLog:
     ) -> log_pb2.ListOffsetsResponse:
         refuse_replica_id(request)
         questions = [
-            PartitionQuestion(t.topic, p.partition, p.timestamp_ms, _current_epoch(p))
+            PartitionQuestion(t.topic, p.partition, p.timestamp_ms, _current_epoch(p), t.topic_id)
             for t in request.topics
             for p in t.partitions
         ]
@@ -233,11 +233,18 @@ class GrpcLog:
         self, known: RequestContext, request: log_pb2.DeleteRecordsRequest, _: Context
     ) -> log_pb2.DeleteRecordsResponse:
         questions = [
-            PartitionQuestion(t.topic, p.partition, p.offset if p.HasField("offset") else None)
+            PartitionQuestion(
+                t.topic,
+                p.partition,
+                p.offset if p.HasField("offset") else None,
+                topic_id=t.topic_id,
+            )
             for t in request.topics
             for p in t.partitions
         ]
-        answers = await self._logs.delete_records(known, questions)
+        if request.timeout_ms < 0:
+            raise Invalid(f"timeout_ms is {request.timeout_ms}; give 0 (the default) or more")
+        answers = await self._logs.delete_records(known, questions, request.timeout_ms)
         response = log_pb2.DeleteRecordsResponse()
         for out, log_start_offset in _answered(response, questions, answers):
             out.log_start_offset = log_start_offset

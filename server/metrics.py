@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _LAG_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class TopicMetrics:
-    """Records and bytes per topic; a topic's lines go with the topic."""
+    """Records and bytes per topic; a topic's lines go with the topic.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    `is_known`: whether there is a topic of that name. Without it a request that ends after the
+    topic's deletion would bring its lines back for good.
+    """
+
+    def __init__(self, registry: CollectorRegistry, is_known: Callable[[str], bool]) -> None:
+        self._is_known = is_known
         self._records_in = Counter(
             "streamlog_topic_records_in",
             "Records stored by produce requests, duplicates left out.",
@@ -23,6 +30,12 @@ class TopicMetrics:
             ["topic"],
             registry=registry,
         )
+        self._records_out = Counter(
+            "streamlog_topic_records_out",
+            "Records handed to consumers by fetches, counted by their offsets.",
+            ["topic"],
+            registry=registry,
+        )
         self._bytes_out = Counter(
             "streamlog_topic_bytes_out",
             "Bytes of record batches handed to consumers.",
@@ -30,28 +43,41 @@ class TopicMetrics:
             registry=registry,
         )
         self._in: dict[str, tuple[Counter, Counter]] = {}
-        self._out: dict[str, Counter] = {}
+        self._out: dict[str, tuple[Counter, Counter]] = {}
 
     def produced(self, topic: str, records: int, size_bytes: int) -> None:
         pair = self._in.get(topic)
         if pair is None:
+            if not self._is_known(topic):
+                return
             pair = self._records_in.labels(topic), self._bytes_in.labels(topic)
             self._in[topic] = pair
         pair[0].inc(records)
         pair[1].inc(size_bytes)
 
-    def fetched(self, topic: str, size_bytes: int) -> None:
-        counter = self._out.get(topic)
-        if counter is None:
-            counter = self._out[topic] = self._bytes_out.labels(topic)
-        counter.inc(size_bytes)
+    def fetched(self, topic: str, records: int, size_bytes: int) -> None:
+        pair = self._out.get(topic)
+        if pair is None:
+            if not self._is_known(topic):
+                return
+            pair = self._records_out.labels(topic), self._bytes_out.labels(topic)
+            self._out[topic] = pair
+        pair[0].inc(records)
+        pair[1].inc(size_bytes)
 
     def forget(self, topic: str) -> None:
         if self._in.pop(topic, None) is not None:
             self._records_in.remove(topic)
             self._bytes_in.remove(topic)
         if self._out.pop(topic, None) is not None:
+            self._records_out.remove(topic)
             self._bytes_out.remove(topic)
+
+    def forget_deleted(self) -> None:
+        """Topics that another node deleted go, too."""
+        for topic in {*self._in, *self._out}:
+            if not self._is_known(topic):
+                self.forget(topic)
 
 
 class ServerMetrics:

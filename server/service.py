@@ -128,7 +128,9 @@ class Service:
 
     def _handlers(self, authorize: Authorize) -> list[Handlers]:
         backend, limits = self._backend, self._settings.limits
-        topics = TopicMetrics(backend.registry)
+        topics = self._topics = TopicMetrics(
+            backend.registry, lambda name: backend.logs.topic(name) is not None
+        )
         budgets = Budgets(limits.in_flight_bytes_per_connection_max, self.metrics)
         calls, drain, clock = self._calls, self._drain, backend.clock
         produce = ProduceService(
@@ -172,7 +174,7 @@ class Service:
             GrpcLog(
                 produce,
                 fetch,
-                LogService(backend.logs, authorize=authorize),
+                LogService(backend.logs, clock=clock, authorize=authorize, limits=limits),
                 calls=calls,
                 budgets=budgets,
                 drain=drain,
@@ -264,6 +266,7 @@ class Service:
         self.metrics.connections.set(self._grpc.connections())
         topics, partitions = self._admin.count()
         self.metrics.topics.set(topics)
+        self._topics.forget_deleted()
         self.metrics.partitions.set(partitions)
 
     def _failed(self, error: BaseException) -> None:

@@ -15,11 +15,9 @@ from typing import Any
 from streamlog.errors import (
     CorruptMessage,
     EpochFenced,
-    Invalid,
     InvalidRecord,
     StreamlogError,
     UnknownLeaderEpoch,
-    UnknownTopicOrPartition,
 )
 from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartition
 from streamlog.runtime.buffers import Buffer
@@ -28,7 +26,7 @@ from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
 from streamlog.server.services.plain_records import decode_plain_records
-from streamlog.server.services.ports import Logs
+from streamlog.server.services.ports import Logs, check_partitions
 from streamlog.server.services.requests import (
     FetchCall,
     FetchPartition,
@@ -36,6 +34,7 @@ from streamlog.server.services.requests import (
     FetchTopic,
     FetchTopicResult,
 )
+from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
 
 log = logging.getLogger(__name__)
@@ -191,14 +190,7 @@ class FetchService:
         return await self._finish(topics, call)
 
     def _begin(self, call: FetchCall, max_bytes: int) -> list[tuple[str, list[_Progress]]]:
-        count = sum(len(topic.partitions) for topic in call.topics)
-        if count == 0:
-            raise Invalid("the request names no partition")
-        if count > self._limits.partitions_per_request_max:
-            raise Invalid(
-                f"the request names {count} partitions; at most "
-                f"{self._limits.partitions_per_request_max} are allowed"
-            )
+        check_partitions(call.topics, self._limits.partitions_per_request_max)
         return [
             (topic.topic, [_Progress(topic, part, max_bytes) for part in topic.partitions])
             for topic in call.topics
@@ -210,26 +202,11 @@ class FetchService:
                 self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
                 key = TopicPartition(part.topic, part.result.partition)
                 part.log = self._logs.open_log(key) or await self._logs.log(key)
-                self._check_id(part)
+                check_topic_id(self._logs, part.topic, part.result.partition, part.topic_id)
+                part.topic_id = id_of(self._logs, part.topic)
                 check_leader_epoch(part.log, part.current_leader_epoch)
             except StreamlogError as error:
                 part.fail(error)
-
-    def _check_id(self, part: _Progress) -> None:
-        """Once its log is known: ids do not come again, so the log is of the topic that was meant.
-
-        Errors: UnknownTopicOrPartition.
-        """
-        if not part.topic_id:
-            return
-        topic = self._logs.topic(part.topic)
-        if topic is None or topic.topic_id != part.topic_id:
-            raise UnknownTopicOrPartition(
-                f"topic {part.topic} with the id {part.topic_id} was deleted; one that was made "
-                "under its name is another: look it up again",
-                topic=part.topic,
-                partition=part.result.partition,
-            )
 
     async def _read(self, partitions: list[_Progress], max_bytes: int, isolation: Isolation) -> int:
         """Reads on in every partition; bytes in the answer so far."""
@@ -252,7 +229,8 @@ class FetchService:
                 )
             except StreamlogError as error:
                 self._facts(part, source)
-                part.fail(error)
+                at = part.topic, part.result.partition, part.topic_id
+                part.fail(as_told(error, self._logs, *at))
                 continue
             result = part.result
             result.high_watermark = found.high_watermark
@@ -298,7 +276,8 @@ class FetchService:
                 if call.as_records and part.parts:
                     room -= await self._decode(part, starts[position], max(0, room))
                 if result.size_bytes:
-                    self._metrics.fetched(topic, result.size_bytes)
+                    records = result.next_offset - starts[position]
+                    self._metrics.fetched(topic, records, result.size_bytes)
                 position += 1
         return [FetchTopicResult(topic, [part.result for part in parts]) for topic, parts in topics]
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import DeadlinePassed, OutcomeUnknown, StreamlogError
 from streamlog.log.abstract import (
+    LATEST,
     AbstractLog,
     EpochEndOffset,
     Isolation,
     TimestampAndOffset,
     TopicPartition,
 )
+from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -23,21 +26,31 @@ from streamlog.server.context import (
 )
 from streamlog.server.services.fetch import check_leader_epoch
 from streamlog.server.services.ports import Logs
+from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
+from streamlog.settings.limits import LimitsConfig
+
+T = TypeVar("T")
 
 
 class PartitionQuestion(NamedTuple):
-    """`value` is a timestamp, a leader epoch or an offset; None: not given."""
+    """`value` is a timestamp, a leader epoch or an offset; None: not given. `topic_id` empty:
+    whatever topic has the name."""
 
     topic: str
     partition: int
     value: int | None
     current_leader_epoch: int | None = None
+    topic_id: str = ""
 
 
 class LogService:
-    def __init__(self, logs: Logs, *, authorize: Authorize) -> None:
+    def __init__(
+        self, logs: Logs, *, clock: Clock, authorize: Authorize, limits: LimitsConfig
+    ) -> None:
         self._logs = logs
+        self._clock = clock
         self._authorize = authorize
+        self._limits = limits
 
     async def list_offsets(
         self,
@@ -46,41 +59,65 @@ class LogService:
         isolation: Isolation,
     ) -> list[TimestampAndOffset | StreamlogError]:
         """One answer for each question, in order."""
-        answers: list[TimestampAndOffset | StreamlogError] = []
-        for question in questions:
-            try:
-                log = await self._log(context, Operation.DESCRIBE, question)
-                answers.append(await log.offset_for_timestamp(question.value or 0, isolation))
-            except StreamlogError as error:
-                answers.append(error)
-        return answers
+
+        def ask(log: AbstractLog, value: int | None) -> Awaitable[TimestampAndOffset]:
+            return log.offset_for_timestamp(value or 0, isolation)
+
+        return [await self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
 
     async def offsets_for_leader_epoch(
         self, context: RequestContext, questions: Sequence[PartitionQuestion]
     ) -> list[EpochEndOffset | StreamlogError]:
         """One answer for each question, in order."""
-        answers: list[EpochEndOffset | StreamlogError] = []
-        for question in questions:
-            try:
-                log = await self._log(context, Operation.DESCRIBE, question)
-                answers.append(log.end_offset_for_epoch(question.value or 0))
-            except StreamlogError as error:
-                answers.append(error)
-        return answers
+
+        async def ask(log: AbstractLog, value: int | None) -> EpochEndOffset:
+            return log.end_offset_for_epoch(value or 0)
+
+        return [await self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
 
     async def delete_records(
-        self, context: RequestContext, questions: Sequence[PartitionQuestion]
+        self, context: RequestContext, questions: Sequence[PartitionQuestion], timeout_ms: int = 0
     ) -> list[int | StreamlogError]:
-        """The new log start offset, or the error, of each, in order."""
-        answers: list[int | StreamlogError] = []
-        for question in questions:
+        """The new log start offset, or the error, of each, in order.
+
+        `timeout_ms` 0: limits.produce_timeout_ms. A deletion that is under way when the time is up
+        goes on (OutcomeUnknown); those that have not begun are left (DeadlinePassed).
+        """
+        wait_s = (timeout_ms or self._limits.produce_timeout_ms) / 1000
+        deadline = self._clock.monotonic() + wait_s
+
+        async def ask(log: AbstractLog, value: int | None) -> int:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise DeadlinePassed(
+                    f"the time was up before records of {log.topic_partition} were deleted; "
+                    "nothing was done: ask again, with a longer timeout_ms or fewer partitions"
+                )
             try:
-                log = await self._log(context, Operation.DELETE, question)
-                before = -1 if question.value is None else question.value
-                answers.append(await log.delete_records(before))
-            except StreamlogError as error:
-                answers.append(error)
-        return answers
+                async with asyncio.timeout(left):
+                    return await log.delete_records(LATEST if value is None else value)
+            except TimeoutError:
+                raise OutcomeUnknown(
+                    f"records of {log.topic_partition} were not deleted when the time was up; the "
+                    "deletion goes on: ask for the log start offset, or delete again"
+                ) from None
+
+        return [await self._answer(context, Operation.DELETE, one, ask) for one in questions]
+
+    async def _answer(
+        self,
+        context: RequestContext,
+        operation: Operation,
+        question: PartitionQuestion,
+        ask: Callable[[AbstractLog, int | None], Awaitable[T]],
+    ) -> T | StreamlogError:
+        topic, partition, topic_id = question.topic, question.partition, question.topic_id
+        try:
+            log = await self._log(context, operation, question)
+            topic_id = id_of(self._logs, topic)
+            return await ask(log, question.value)
+        except StreamlogError as error:
+            return as_told(error, self._logs, topic, partition, topic_id)
 
     async def init_producer_id(
         self,
@@ -98,5 +135,6 @@ class LogService:
         self._authorize(context, operation, Resource(ResourceType.TOPIC, question.topic))
         partition = TopicPartition(question.topic, question.partition)
         log = self._logs.open_log(partition) or await self._logs.log(partition)
+        check_topic_id(self._logs, question.topic, question.partition, question.topic_id)
         check_leader_epoch(log, question.current_leader_epoch)
         return log

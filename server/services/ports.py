@@ -5,8 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from streamlog.errors import Invalid
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.log.staged_logs import StagedLogs
+
+
+class NamesPartitions(Protocol):
+    """A topic of a request."""
+
+    @property
+    def partitions(self) -> Sequence[object]: ...
+
+
+def check_partitions(topics: Sequence[NamesPartitions], most: int) -> None:
+    """Errors: Invalid, its `max_partitions` tells a client how to split the request."""
+    count = sum(len(topic.partitions) for topic in topics)
+    if count == 0:
+        raise Invalid("the request names no partition")
+    if count > most:
+        raise Invalid(
+            f"the request names {count} partitions; at most {most} are allowed "
+            "(limits.partitions_per_request_max): split it",
+            partitions=count,
+            max_partitions=most,
+        )
 
 
 class TopicFacts(Protocol):

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from streamlog.errors import (
-    Invalid,
     InvalidTxnState,
     OutcomeUnknown,
     StreamlogError,
@@ -25,13 +24,15 @@ from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
 from streamlog.server.services.plain_records import encode_plain_records
-from streamlog.server.services.ports import Logs
+from streamlog.server.services.ports import Logs, check_partitions
 from streamlog.server.services.requests import (
     ProduceCall,
     ProducePartition,
     ProducePartitionResult,
+    ProduceTopic,
     ProduceTopicResult,
 )
+from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import LimitsConfig
 
 Outcome = Awaitable[LogAppendInfo] | StreamlogError
@@ -173,10 +174,10 @@ class ProduceService:
             metrics=self._metrics,
         )
         try:
-            for topic, partitions in call.topics:
+            for topic in call.topics:
                 outcomes: list[_Sequenced] = []
-                topics.append((topic, outcomes))
-                for part in partitions:
+                topics.append((topic.topic, outcomes))
+                for part in topic.partitions:
                     outcomes.append(await self._sequence_one(context, produce, topic, part))
         except BaseException:
             sequenced.abandon()
@@ -188,26 +189,22 @@ class ProduceService:
     def _check(self, call: ProduceCall) -> None:
         if call.transactional_id:
             raise InvalidTxnState("transactions come with a later version; leave it unset")
-        count = sum(len(topic.partitions) for topic in call.topics)
-        if count == 0:
-            raise Invalid("the request names no partition")
-        if count > self._limits.partitions_per_request_max:
-            raise Invalid(
-                f"the request names {count} partitions; at most "
-                f"{self._limits.partitions_per_request_max} are allowed"
-            )
+        check_partitions(call.topics, self._limits.partitions_per_request_max)
 
     async def _sequence_one(
         self,
         context: RequestContext,
         produce: ProduceContext,
-        topic: str,
+        topic: ProduceTopic,
         part: ProducePartition,
     ) -> _Sequenced:
+        name, topic_id = topic.topic, topic.topic_id
         try:
-            self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, topic))
-            partition = TopicPartition(topic, part.partition)
-            log = self._logs.open_log(partition) or await self._open(context, partition)
+            self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
+            partition = TopicPartition(name, part.partition)
+            log = self._logs.open_log(partition) or await self._open(context, partition, topic_id)
+            check_topic_id(self._logs, name, part.partition, topic_id)
+            topic_id = topic_id or id_of(self._logs, name)
             batches = part.batches
             if batches is None:
                 batches = await self._offload.run(
@@ -215,13 +212,17 @@ class ProduceService:
                 )
             return _Sequenced(part.partition, len(batches), await log.append(batches, produce))
         except StreamlogError as error:
-            return _Sequenced(part.partition, 0, error)
+            told = as_told(error, self._logs, name, part.partition, topic_id)
+            return _Sequenced(part.partition, 0, told)
 
-    async def _open(self, context: RequestContext, partition: TopicPartition) -> AbstractLog:
+    async def _open(
+        self, context: RequestContext, partition: TopicPartition, topic_id: str
+    ) -> AbstractLog:
+        """`topic_id`: a client that names one means a topic that was there; none is made for it."""
         try:
             return await self._logs.log(partition)
         except UnknownTopicOrPartition:
-            if not self._auto_create() or self._logs.topic(partition.topic) is not None:
+            if topic_id or not self._auto_create() or self._logs.topic(partition.topic) is not None:
                 raise
         self._authorize(context, Operation.CREATE, Resource(ResourceType.TOPIC, partition.topic))
         with suppress(TopicAlreadyExists):  # Somebody else may have made it meanwhile.

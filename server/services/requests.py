@@ -31,8 +31,11 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
+    """`topic_id` empty: whatever topic has the name."""
+
     topic: str
     partitions: Sequence[ProducePartition]
+    topic_id: str = ""
 
 
 class ProduceCall(NamedTuple):

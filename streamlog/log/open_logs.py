@@ -93,9 +93,19 @@ class OpenLogs:
         settings = self.settings(topic.record)
         opened = await self._factory.open(partition, handle, settings, self._failed)
         current = self._topics.get(partition.topic)
-        if current is not None and current.record.configs != topic.record.configs:
+        if current is None or current.record.topic_id != topic.record.topic_id:
+            await self._put_back(opened, partition.topic)
+            raise unknown_topic(partition.topic)
+        if current.record.configs != topic.record.configs:
             await opened.configure(self.settings(current.record))
         return opened
+
+    async def _put_back(self, opened: AbstractLog, topic: str) -> None:
+        """The topic was deleted while its partition was opened. `follow` told only the logs that
+        were open, so this one would stay, and be taken for the next topic's of the same name."""
+        await self._close_one(opened)
+        if self._topics.get(topic) is None:
+            self._metrics.forget(topic)
 
     async def _topic_of(self, partition: TopicPartition) -> CachedTopic:
         """Asks the KV store where the cache does not know the partition."""

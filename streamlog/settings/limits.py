@@ -62,7 +62,8 @@ class LimitsConfig:
     )
     produce_timeout_ms: int = setting(
         30_000,
-        "How long produce and append wait for room when the client names no time.",
+        "How long produce and append wait for room, and DeleteRecords for its deletions, when the "
+        "client names no time.",
         minimum=1,
         maximum=3_600_000,
     )

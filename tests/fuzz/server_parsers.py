@@ -23,7 +23,7 @@ def _plain(call: ProduceCall | None) -> object:
     if call is None:
         return None
     topics = [
-        (t.topic, [(p.partition, bytes(p.batches or b"")) for p in t.partitions])
+        (t.topic, t.topic_id, [(p.partition, bytes(p.batches or b"")) for p in t.partitions])
         for t in call.topics
     ]
     return topics, call.wait_durable, call.timeout_ms

@@ -17,6 +17,7 @@ from streamlog.server.services.requests import (
 from streamlog.v1 import log_pb2
 
 names = st.text(max_size=20)
+ids = st.sampled_from(["", "0af76519"])
 batches = st.binary(max_size=300)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -28,7 +29,7 @@ def requests(draw: st.DrawFn) -> log_pb2.ProduceRequest:
         acks=draw(st.sampled_from([0, 1, 2])), timeout_ms=draw(st.integers(0, 2**31 - 1))
     )
     for _ in range(draw(st.integers(0, 3))):
-        topic = request.topics.add(topic=draw(names))
+        topic = request.topics.add(topic=draw(names), topic_id=draw(ids))
         for _ in range(draw(st.integers(0, 3))):
             topic.partitions.add(partition=draw(int32), record_batches=draw(batches))
     return request
@@ -36,7 +37,7 @@ def requests(draw: st.DrawFn) -> log_pb2.ProduceRequest:
 
 def plain(call: ProduceCall) -> object:
     topics = [
-        (t.topic, [(p.partition, bytes(p.batches or b"")) for p in t.partitions])
+        (t.topic, t.topic_id, [(p.partition, bytes(p.batches or b"")) for p in t.partitions])
         for t in call.topics
     ]
     return topics, call.wait_durable, call.timeout_ms
