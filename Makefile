@@ -94,7 +94,7 @@ proto: $(VENV)/.installed-lint ## generate streamlog/v1 from proto/
 proto-baseline: $(VENV)/.installed-lint ## accept today's protos as what later changes may not break
 	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info -o proto/baseline.binpb
 
-docs: $(VENV)/.installed ## generate docs/config.md and docs/cli.md
+docs: $(VENV)/.installed ## generate docs/config.md, docs/topic-settings.md and docs/cli.md
 	$(BIN)/python -m streamlog.settings.document
 	$(BIN)/python -m streamlog.cli.document
 

@@ -162,6 +162,7 @@ class GrpcAdmin:
                 continue
             out.topic_id = topic.topic_id
             out.configs.update(topic.configs)
+            out.capped_configs.update(self._admin.capped(topic.configs))
             for partition in range(topic.partitions):
                 described = await self._admin.partition(name, partition)
                 self._set_partition(out.partitions.add(), described)
@@ -209,6 +210,7 @@ class GrpcAdmin:
                     read_only=entry.is_read_only,
                     documentation=entry.documentation,
                     default_value=entry.default,
+                    configured_value=entry.configured,
                 )
                 for entry in entries
             ]

@@ -9,9 +9,11 @@
     ├── Fenced               stop; reopen with a newer epoch
     │   └── StreamFenced, TenureFenced, ProducerFenced, EpochFenced
     ├── Invalid              fix the call
-    │   ├── OffsetOutOfRange, InvalidRecord, CorruptMessage, InvalidTimestamp, MessageTooLarge,
-    │   │   RecordListTooLarge, OutOfOrderSequence, PolicyViolation, InvalidName, InvalidConfig,
-    │   │   UnsupportedVersion, RevisionCompacted, DeadlinePassed
+    │   ├── OffsetOutOfRange, InvalidRecord, CorruptMessage, InvalidTimestamp, OutOfOrderSequence,
+    │   │   PolicyViolation, InvalidName, InvalidConfig, UnsupportedVersion, RevisionCompacted,
+    │   │   DeadlinePassed
+    │   ├── MessageTooLarge  split it
+    │   │   └── RecordListTooLarge
     │   └── NotFound         fix the name
     │       ├── StreamNotFound, KeyNotFound, ObjectNotFound, StagedNotFound
     │       └── UnknownTopicOrPartition, and of it UnknownTopicId, InconsistentTopicId
@@ -260,13 +262,13 @@ class InvalidTimestamp(Invalid):
 
 
 class MessageTooLarge(Invalid):
-    """Fields: `size_bytes`, `max_bytes`."""
+    """Split it. Fields: `size_bytes`; `max_bytes`, within which it is not refused for its size."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
-class RecordListTooLarge(Invalid):
-    """The batch is larger than a segment. Fields: `size_bytes`, `max_bytes`."""
+class RecordListTooLarge(MessageTooLarge):
+    """The batch is larger than a segment. Fields: as for its base, which says what to do."""
 
     code = ErrorCode.RECORD_LIST_TOO_LARGE
 

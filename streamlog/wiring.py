@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -354,7 +354,7 @@ async def _open(
             clock=clock,
             random=random,
             registry=registry,
-            config=log_config,
+            config=_bounded(log_config or LogConfig(), engine),
             offload=offload,
             staged=staging,
         )
@@ -444,6 +444,12 @@ def _threads(plan: _Plan, config: StreamEngineConfig) -> dict[Lane, int]:
         Lane.STORE: config.store.puts_in_flight_max,
         Lane.GET: config.store.gets_in_flight_max,
     }
+
+
+def _bounded(config: LogConfig, engine: Engine) -> LogConfig:
+    """No record batch is larger than what one append takes."""
+    bound = min(config.message_bytes_max, engine.batch_bytes_max)
+    return replace(config, message_bytes_max=bound)
 
 
 async def _watch(logs: LogManager) -> None:

@@ -59,6 +59,8 @@ class ConfigEntry:
     is_read_only: bool
     documentation: str
     default: str
+    configured: str = ""
+    """What was given, where the value in force is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +188,30 @@ class AdminService:
 
     def _topic_entries(self, own: Mapping[str, str]) -> list[ConfigEntry]:
         defaults = self._settings.topic_config()
-        return [
-            ConfigEntry(
-                name,
-                own.get(name, topic_config.value_of(defaults, name)),
-                "topic" if name in own else "broker",
-                False,
-                topic_config.documentation(name),
-                topic_config.value_of(defaults, name),
+        capped = self.capped(own)
+        entries: list[ConfigEntry] = []
+        for name in topic_config.public_names():
+            given = own.get(name, topic_config.value_of(defaults, name))
+            entries.append(
+                ConfigEntry(
+                    name,
+                    capped.get(name, given),
+                    "topic" if name in own else "broker",
+                    False,
+                    topic_config.documentation(name),
+                    topic_config.value_of(defaults, name),
+                    given if name in capped else "",
+                )
             )
-            for name in topic_config.names()
-        ]
+        return entries
+
+    def capped(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Of a topic with these settings: those whose given value is more than this node can carry
+        → the value in force."""
+        name = topic_config.MAX_MESSAGE_BYTES
+        given = own.get(name, topic_config.value_of(self._settings.topic_config(), name))
+        bound = self._logs.message_bytes_max
+        return {name: str(bound)} if int(given) > bound else {}
 
     async def alter_configs(
         self,

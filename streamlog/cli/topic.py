@@ -71,11 +71,16 @@ def describe(state: State, name: str) -> None:
                 "name": found.name,
                 "topic_id": found.topic_id,
                 "configs": dict(found.configs),
+                "capped_configs": dict(found.capped_configs),
                 "partitions": [_partition(one) for one in found.partitions],
             }
         )
         return
-    facts({"topic": found.name, "id": found.topic_id} | dict(sorted(found.configs.items())))
+    configs = dict(found.configs)
+    for config, in_force in found.capped_configs.items():
+        given = configs.get(config, "the broker's default")
+        configs[config] = f"{in_force} (capped: the node carries no more; given was {given})"
+    facts({"topic": found.name, "id": found.topic_id} | dict(sorted(configs.items())))
     click.echo()
     table(
         ("partition", "leader", "epoch", "start", "high watermark", "end", "segments", "size"),

@@ -164,6 +164,11 @@ class Engine:
         metrics.block_bytes.set_function(lambda: self.blocks.blocks.size_bytes)
 
     @property
+    def batch_bytes_max(self) -> int:
+        """Payload of the largest append that is taken."""
+        return self.sequencer.batch_bytes_max
+
+    @property
     def pending_upload_bytes(self) -> int:
         """Bytes of appends that are not in the store yet."""
         return self.tails.held_bytes

@@ -74,6 +74,11 @@ class Sequencer:
         self.door: ErrorFactory | None = None
         """The WAL cannot be written now: appends without a reservation are turned away."""
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """Payload of the largest append that is taken."""
+        return self._config.batch_bytes_max
+
     def append(
         self, core: StreamCore, batch: RecordBatch, context: AppendContext
     ) -> asyncio.Future[AppendResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.log.topic_config import DAY_MS, DEFAULTS, TopicConfig
+from streamlog.log.topic_config import DAY_MS, DEFAULTS, INT32_MAX, TopicConfig
 from streamlog.runtime.config import setting
 
 
@@ -58,6 +58,11 @@ class LogConfig:
     )
     opens_at_once_max: int = setting(
         64, "Partitions opened, closed or deleted at the same time.", minimum=1
+    )
+    message_bytes_max: int = setting(
+        INT32_MAX,
+        "Largest record batch that can be carried, whatever a topic's max.message.bytes says.",
+        minimum=1024,
     )
     topic_defaults: TopicConfig = setting(  # noqa: RUF009
         DEFAULTS, "What a topic's settings are where the topic does not say."

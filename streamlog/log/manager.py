@@ -138,6 +138,11 @@ class LogManager:
         )
         return manager
 
+    @property
+    def message_bytes_max(self) -> int:
+        """Bytes of the largest record batch that any topic takes."""
+        return self._config.message_bytes_max
+
     def topic(self, name: str) -> TopicInfo | None:
         """None where there is no such topic; never waits."""
         return self._topics.usable(name)

@@ -122,7 +122,10 @@ class OpenLogs:
         return topic
 
     def settings(self, record: TopicRecord) -> TopicConfig:
-        return topic_config.parse(record.configs, self._config.topic_defaults, is_stored=True)
+        """What is in force for the topic here."""
+        config = self._config
+        found = topic_config.parse(record.configs, config.topic_defaults, is_stored=True)
+        return topic_config.capped(found, config.message_bytes_max)
 
     def follow(self, name: str, record: TopicRecord | None) -> None:
         """The topic's settings changed, or it is gone: with None its logs are given up."""

@@ -81,6 +81,7 @@ class TopicAdmin:
         count = self._config.num_partitions if partitions is None else partitions
         given = dict(configs or {})
         settings = topic_config.parse(given, self._config.topic_defaults)
+        topic_config.check_message_bytes(given, self._config.message_bytes_max)
         known = self._topics.get(name)
         if known is not None and not known.record.is_usable and not validate_only:
             await self._try_to_finish(name)
@@ -159,6 +160,7 @@ class TopicAdmin:
                 subtract=subtract,
                 defaults=self._config.topic_defaults,
             )
+            topic_config.check_message_bytes(set, self._config.message_bytes_max)
             if validate_only:
                 return replace(topic.info, configs=changed)
             if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):

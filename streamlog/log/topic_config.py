@@ -6,7 +6,7 @@ A field's Kafka name is its own with dots for underscores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -23,21 +23,13 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Defaults are Kafka 4's."""
+    """Defaults and least values are Kafka 4.1's."""
 
     cleanup_policy: str = setting(
         "delete", "What happens to old segments. Compaction comes later.", choices=("delete",)
     )
     compression_type: str = setting(
         "producer", "Batches are stored as the producer compressed them.", choices=("producer",)
-    )
-    delete_retention_ms: int = setting(
-        DAY_MS, "How long compaction keeps tombstones; no effect yet.", minimum=0
-    )
-    file_delete_delay_ms: int = setting(
-        60_000,
-        "Accepted; the engine's own deletion delay says when removed data leaves the store.",
-        minimum=0,
     )
     index_interval_bytes: int = setting(
         4096,
@@ -46,8 +38,21 @@ class TopicConfig:
         minimum=0,
         maximum=INT32_MAX,
     )
+    internal_segment_bytes: int = setting(
+        0,
+        "For tests: takes the place of segment.bytes, without its least value; 0: not set.",
+        minimum=0,
+        maximum=INT32_MAX,
+    )
     max_message_bytes: int = setting(
-        1_048_588, "Largest record batch, bytes, compressed.", minimum=0, maximum=INT32_MAX
+        1_048_588,
+        "Largest record batch, bytes, as it is sent (compressed). At most what one message carries "
+        "(limits.message_bytes_max less 1 KiB) and one append takes "
+        "(engine.append.batch_bytes_max). Larger batches cost fewer requests and less overhead per "
+        "record; each holds up those behind it, and needs as much memory at once in producer, node "
+        "and consumer.",
+        minimum=0,
+        maximum=INT32_MAX,
     )
     message_timestamp_after_max_ms: int = setting(
         3_600_000, "How far a record's timestamp may be ahead of the server's clock.", minimum=0
@@ -73,9 +78,10 @@ class TopicConfig:
     )
     segment_bytes: int = setting(
         1 << 30,
-        "A new segment starts before this one grows larger. Smaller: retention is more exact, "
-        "more meta records.",
-        minimum=14,
+        "A new segment starts before this one grows larger; a record batch must fit into one. "
+        "Smaller: retention is more exact, for whole segments go, at the price of more meta "
+        "records.",
+        minimum=1 << 20,
         maximum=INT32_MAX,
     )
     segment_jitter_ms: int = setting(
@@ -91,20 +97,35 @@ class TopicConfig:
 DEFAULTS = TopicConfig()
 LISTS = frozenset({"cleanup.policy"})
 """Settings that hold several values, which append and subtract work on."""
-LATER = {
-    "max.compaction.lag.ms": "compaction",
-    "min.cleanable.dirty.ratio": "compaction",
-    "min.compaction.lag.ms": "compaction",
-    "local.retention.bytes": "tiered storage",
-    "local.retention.ms": "tiered storage",
-    "remote.storage.enable": "tiered storage",
+INTERNAL = frozenset({"internal.segment.bytes"})
+"""Settings for tests, which are not listed; Kafka has the same one."""
+MAX_MESSAGE_BYTES = "max.message.bytes"
+_LATER = "it would have no effect yet: it comes with "
+REFUSED = {
+    "delete.retention.ms": _LATER + "compaction",
+    "max.compaction.lag.ms": _LATER + "compaction",
+    "min.cleanable.dirty.ratio": _LATER + "compaction",
+    "min.compaction.lag.ms": _LATER + "compaction",
+    "local.retention.bytes": _LATER + "tiered storage",
+    "local.retention.ms": _LATER + "tiered storage",
+    "remote.storage.enable": _LATER + "tiered storage",
+    "file.delete.delay.ms": "it would have no effect: a partition has no files of its own, and "
+    "objects hold data of many topics; the node's setting engine.collector.deletion_delay_ms says "
+    "when removed data leaves the store",
 }
+"""Kafka's settings that a topic cannot have here → why."""
 
 
 @cache
 def names() -> Mapping[str, str]:
-    """Kafka's name → field name, by name."""
+    """Kafka's name → field name, by name; those for tests included."""
     return {one.name.replace("_", "."): one.name for one in fields(TopicConfig)}
+
+
+@cache
+def public_names() -> Sequence[str]:
+    """Kafka's names, sorted; without those for tests."""
+    return sorted(names().keys() - INTERNAL)
 
 
 @cache
@@ -113,7 +134,12 @@ def _metadata(field_name: str) -> Mapping[str, Any]:
 
 
 def documentation(name: str) -> str:
-    return str(_metadata(_known(name))["doc"])
+    return str(rule_of(name)["doc"])
+
+
+def rule_of(name: str) -> Mapping[str, Any]:
+    """`doc`, `minimum`, `maximum` and `choices` of a setting. Errors: InvalidConfig."""
+    return _metadata(_known(name))
 
 
 def value_of(config: TopicConfig, name: str) -> str:
@@ -133,16 +159,42 @@ def overrides(config: TopicConfig, defaults: TopicConfig = DEFAULTS) -> dict[str
 def parse(
     configs: Mapping[str, str], defaults: TopicConfig = DEFAULTS, *, is_stored: bool = False
 ) -> TopicConfig:
-    """The settings with `configs` in force; `is_stored` passes over names of a later version.
+    """The settings with `configs` in force.
 
-    Errors: InvalidConfig.
+    `is_stored`: they were accepted once, so names of another version are passed over, and values
+    beyond today's bounds stay. Errors: InvalidConfig.
     """
     values = {one.name: getattr(defaults, one.name) for one in fields(TopicConfig)}
     for name, text in configs.items():
         if is_stored and name not in names():
             continue
-        values[_known(name)] = _parse_one(name, text)
+        values[_known(name)] = _parse_one(name, text, is_stored=is_stored)
+    if values["internal_segment_bytes"]:
+        values["segment_bytes"] = values["internal_segment_bytes"]
     return TopicConfig(**values)
+
+
+def check_message_bytes(configs: Mapping[str, str], bound: int) -> None:
+    """`bound`: bytes of the largest record batch that a message carries and an append takes.
+
+    Errors: InvalidConfig, with the bound in `max_bytes`.
+    """
+    text = configs.get(MAX_MESSAGE_BYTES)
+    if text is not None and int(text) > bound:
+        raise InvalidConfig(
+            f"{MAX_MESSAGE_BYTES} is {int(text)}, but a record batch of more than {bound} bytes "
+            "cannot be sent: set it to that or less, or raise the node's limits.message_bytes_max, "
+            "engine.append.batch_bytes_max and, with wal=disk, engine.wal.wal_bytes_max",
+            name=MAX_MESSAGE_BYTES,
+            max_bytes=bound,
+        )
+
+
+def capped(config: TopicConfig, bound: int) -> TopicConfig:
+    """The settings in force where a record batch has at most `bound` bytes."""
+    if config.max_message_bytes <= bound:
+        return config
+    return replace(config, max_message_bytes=bound)
 
 
 def alter(
@@ -194,18 +246,18 @@ def _known(name: str) -> str:
     field_name = names().get(name)
     if field_name is not None:
         return field_name
-    if name in LATER:
-        raise InvalidConfig(f"{name} is not supported yet: it comes with {LATER[name]}", name=name)
+    if name in REFUSED:
+        raise InvalidConfig(f"{name} is not supported: {REFUSED[name]}", name=name)
     near = get_close_matches(name.replace("_", ".").lower(), names(), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names())}"
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(public_names())}"
     raise InvalidConfig(f"unknown topic setting {name!r}{hint}", name=name)
 
 
-def _parse_one(name: str, text: str) -> Any:
+def _parse_one(name: str, text: str, *, is_stored: bool = False) -> Any:
     field_name = _known(name)
     rule = _metadata(field_name)
     if isinstance(getattr(DEFAULTS, field_name), int):
-        return _parse_number(name, text, rule)
+        return _parse_number(name, text, {} if is_stored else rule)
     if text in rule["choices"]:
         return text
     if name == "cleanup.policy" and "compact" in text:
@@ -219,7 +271,7 @@ def _parse_one(name: str, text: str) -> Any:
 
 
 def _parse_number(name: str, text: str, rule: Mapping[str, Any]) -> int:
-    least, most = rule["minimum"], rule["maximum"] or INT64_MAX
+    least, most = rule.get("minimum", -INT64_MAX), rule.get("maximum") or INT64_MAX
     try:
         number = int(text)
     except ValueError:

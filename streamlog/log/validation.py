@@ -41,19 +41,21 @@ def check_batches(buffer: Buffer, config: TopicConfig, now_ms: int) -> list[Scan
 def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
     header = batch.header
     size = len(batch.view)
+    # A client that splits by this bound is refused for neither of the two reasons again.
+    most_bytes = min(config.max_message_bytes, config.segment_bytes)
     if size > config.max_message_bytes:
         raise MessageTooLarge(
             f"the record batch has {size} bytes; the topic takes {config.max_message_bytes} "
             "(max.message.bytes)",
             size_bytes=size,
-            max_bytes=config.max_message_bytes,
+            max_bytes=most_bytes,
         )
     if size > config.segment_bytes:
         raise RecordListTooLarge(
             f"the record batch has {size} bytes; a segment holds {config.segment_bytes} "
             "(segment.bytes)",
             size_bytes=size,
-            max_bytes=config.segment_bytes,
+            max_bytes=most_bytes,
         )
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         raise InvalidRecord(
@@ -62,11 +64,10 @@ def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
         )
     # Offsets must not be used up by records that are not there; the rest is left to who decodes.
     is_plain = header.codec == Compression.NONE
-    most_bytes = size - HEADER_BYTES if is_plain else DECOMPRESSED_BYTES_MAX
-    if header.record_count * RECORD_BYTES_MIN > most_bytes:
+    room = size - HEADER_BYTES if is_plain else DECOMPRESSED_BYTES_MAX
+    if header.record_count * RECORD_BYTES_MIN > room:
         raise InvalidRecord(
-            f"the record batch says {header.record_count} records, which {most_bytes} bytes cannot "
-            "hold"
+            f"the record batch says {header.record_count} records, which {room} bytes cannot hold"
         )
     if header.is_control:
         raise InvalidRecord("control batches are written by the server only")

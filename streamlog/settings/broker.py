@@ -24,7 +24,8 @@ class BrokerConfig:
     )
     message_max_bytes: int = setting(
         1_048_588,
-        "Largest record batch; a topic's max.message.bytes overrides it.",
+        "Largest record batch; a topic's max.message.bytes overrides it. Capped at what one "
+        "message carries (limits.message_bytes_max less 1 KiB).",
         minimum=0,
         maximum=2**31 - 1,
     )
@@ -51,7 +52,7 @@ class BrokerConfig:
     log_segment_bytes: int = setting(
         1_073_741_824,
         "Size of a segment; retention deletes whole segments.",
-        minimum=14,
+        minimum=1 << 20,
         maximum=2**31 - 1,
     )
     log_roll_ms: int | None = setting(

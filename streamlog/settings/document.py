@@ -1,4 +1,6 @@
-"""Writes docs/config.md from the settings classes; `--check` says whether it is up to date.
+"""Writes docs/config.md and docs/topic-settings.md from the settings classes.
+
+`--check` says whether they are up to date.
 
 python -m streamlog.settings.document [--check]
 """
@@ -11,10 +13,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from streamlog.settings import topic_document
 from streamlog.settings.schema import Knob, knobs
 from streamlog.settings.values import written
 
 TARGET = Path("docs/config.md")
+TOPICS_TARGET = Path("docs/topic-settings.md")
 
 HEAD = """\
 # Settings
@@ -45,7 +49,8 @@ log.retention.hours = 24
 max.message.bytes = 2000000
 ```
 
-`[topic-defaults]` takes Kafka's topic settings; what is not there follows from `[broker]`.
+`[topic-defaults]` takes Kafka's topic settings ([topic-settings.md](topic-settings.md)); what is
+not there follows from `[broker]`.
 """
 
 
@@ -79,17 +84,21 @@ def _allowed(knob: Knob) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Writes docs/config.md from the settings classes.")
+    parser = argparse.ArgumentParser(
+        description=f"Writes {TARGET} and {TOPICS_TARGET} from the settings classes."
+    )
     parser.add_argument("--check", action="store_true")
-    text = document()
-    if parser.parse_args().check:
-        if not TARGET.exists() or TARGET.read_text("utf-8") != text:
-            print(f"{TARGET} is not what the settings say; run: make docs")
-            return 1
-        return 0
-    TARGET.write_text(text, "utf-8")
-    print(f"{TARGET}: {len(knobs())} settings")
-    return 0
+    is_check = parser.parse_args().check
+    is_stale = False
+    for target, text in ((TARGET, document()), (TOPICS_TARGET, topic_document.document())):
+        if not is_check:
+            target.write_text(text, "utf-8")
+        elif not target.exists() or target.read_text("utf-8") != text:
+            print(f"{target} is not what the settings say; run: make docs")
+            is_stale = True
+    if not is_check:
+        print(f"{TARGET}: {len(knobs())} settings")
+    return int(is_stale)
 
 
 if __name__ == "__main__":

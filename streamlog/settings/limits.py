@@ -43,7 +43,8 @@ class LimitsConfig:
     )
     message_bytes_max: int = setting(
         32 * MIB,
-        "Size of one gRPC message from a client; a larger one is refused with RESOURCE_EXHAUSTED.",
+        "Size of one gRPC message from a client; a larger one is refused with RESOURCE_EXHAUSTED. "
+        "A topic's max.message.bytes is at most this less 1 KiB.",
         minimum=64 * 1024,
         maximum=1024 * MIB,
     )
@@ -98,5 +99,7 @@ KV_NAME_BYTES_MAX = 1024
 NAMESPACE_BYTES_MAX = 64
 TAGS_BYTES_MAX = 1024
 CLIENT_ID_BYTES_MAX = 255
+MESSAGE_OVERHEAD_BYTES_MAX = 1024
+"""What a produce message holds beside one record batch: topic, its id, partition, lengths."""
 RECORDS_FORM_BYTES_MAX = MIB
 """Produce with plain records, and a fetch answer in plain records."""

@@ -17,7 +17,7 @@ from streamlog.log import topic_config
 from streamlog.log.config import LogConfig
 from streamlog.log.topic_config import TopicConfig
 from streamlog.settings.broker import BrokerConfig
-from streamlog.settings.limits import LimitsConfig
+from streamlog.settings.limits import MESSAGE_OVERHEAD_BYTES_MAX, LimitsConfig
 from streamlog.settings.node import NodeConfig
 from streamlog.settings.schema import TABLES, Knob, build, knobs
 from streamlog.settings.values import parse, written
@@ -139,6 +139,7 @@ def load(
         retention_check_interval_ms=settings.broker.log_retention_check_interval_ms,
         producer_id_expiration_ms=settings.broker.producer_id_expiration_ms,
         topic_defaults=settings.topic_config(),
+        message_bytes_max=settings.limits.message_bytes_max - MESSAGE_OVERHEAD_BYTES_MAX,
     )
     return replace(settings, log=log)
 

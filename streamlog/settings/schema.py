@@ -35,7 +35,11 @@ TABLES: tuple[Table, ...] = (
     Table("node", NodeConfig),
     Table("broker", BrokerConfig, kafka=True),
     Table("limits", LimitsConfig),
-    Table("log", LogConfig, skip=frozenset({"topic_defaults", *KAFKA_NAMES.values()})),
+    Table(
+        "log",
+        LogConfig,
+        skip=frozenset({"topic_defaults", "message_bytes_max", *KAFKA_NAMES.values()}),
+    ),
     Table("engine", StreamEngineConfig),
 )
 

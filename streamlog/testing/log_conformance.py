@@ -307,7 +307,7 @@ class LogConformance(ABC):
             assert t.log.log_end_offset == 0
             assert (await append(t.log, good)).base_offset == 0
 
-        self.run(test, max_message_bytes="4000", segment_bytes="2000")
+        self.run(test, max_message_bytes="4000", internal_segment_bytes="2000")
 
     def test_timestamps_outside_the_limits_name_the_record(self) -> None:
         async def test(t: LogUnderTest) -> None:
@@ -474,7 +474,7 @@ class LogConformance(ABC):
             start = await t.log.delete_records(101)
             await check()
 
-        self.run(test, segment_bytes="2000", index_interval_bytes="150")
+        self.run(test, internal_segment_bytes="2000", index_interval_bytes="150")
 
     # Segments, retention, deletion
 
@@ -508,7 +508,7 @@ class LogConformance(ABC):
             ]
 
         size = len(encoded([b"v" * 100]))
-        self.run(test, segment_bytes=str(2 * size + 10), segment_ms="60000")
+        self.run(test, internal_segment_bytes=str(2 * size + 10), segment_ms="60000")
 
     def test_records_are_deleted_from_the_start(self) -> None:
         async def test(t: LogUnderTest) -> None:

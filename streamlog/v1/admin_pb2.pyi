@@ -128,8 +128,15 @@ class DescribeTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicDescription, _Mapping]]] = ...) -> None: ...
 
 class TopicDescription(_message.Message):
-    __slots__ = ("name", "error", "topic_id", "partitions", "configs")
+    __slots__ = ("name", "error", "topic_id", "partitions", "configs", "capped_configs")
     class ConfigsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class CappedConfigsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -141,12 +148,14 @@ class TopicDescription(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    CAPPED_CONFIGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     error: _error_pb2.Error
     topic_id: str
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
     configs: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    capped_configs: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., configs: _Optional[_Mapping[str, str]] = ..., capped_configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
     __slots__ = ("partition", "error", "leader_node", "leader_epoch", "log_start_offset", "high_watermark", "last_stable_offset", "log_end_offset", "size_bytes", "segments", "meta_stream_id", "data_stream_id", "time_stream_id", "txn_stream_id")
@@ -213,20 +222,22 @@ class DescribeConfigsResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
 
 class ConfigEntry(_message.Message):
-    __slots__ = ("name", "value", "source", "read_only", "documentation", "default_value")
+    __slots__ = ("name", "value", "source", "read_only", "documentation", "default_value", "configured_value")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURED_VALUE_FIELD_NUMBER: _ClassVar[int]
     name: str
     value: str
     source: str
     read_only: bool
     documentation: str
     default_value: str
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ..., default_value: _Optional[str] = ...) -> None: ...
+    configured_value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ..., default_value: _Optional[str] = ..., configured_value: _Optional[str] = ...) -> None: ...
 
 class IncrementalAlterConfigsRequest(_message.Message):
     __slots__ = ("resource", "changes", "validate_only")

@@ -81,7 +81,9 @@ def retried(mode: Mode) -> bytes:
 async def make(folder: Path, mode: Mode) -> dict[str, Any]:
     """Fills the folder, ends as a crash does, and says what must come out."""
     async with opened(folder, mode) as engine:
-        await engine.logs.create_topic("packed", 2, {"retention.ms": "-1", "segment.bytes": "4000"})
+        await engine.logs.create_topic(
+            "packed", 2, {"retention.ms": "-1", "internal.segment.bytes": "4000"}
+        )
         await engine.logs.create_topic("retried", 1)
         packed = await log_of(engine, "packed", 0)
         for number, codec in enumerate(CODECS):

@@ -589,7 +589,7 @@ def test_retention_by_size():
     async def test(made, logs):
         one = encoded([b"x" * 900])
         size = len(one)
-        configs = {"retention.bytes": str(3 * size), "segment.bytes": str(size)}
+        configs = {"retention.bytes": str(3 * size), "internal.segment.bytes": str(size)}
         await logs.create_topic("t", 1, configs)
         log = await logs.log(TopicPartition("t", 0))
         for _ in range(10):

@@ -20,7 +20,7 @@ from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import SharedLogUnderTest
 
 CONFIGS = {
-    "segment.bytes": "900",
+    "internal.segment.bytes": "900",
     "segment.ms": "5000",
     "index.interval.bytes": "200",
     "retention.ms": "60000",

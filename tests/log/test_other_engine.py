@@ -40,7 +40,7 @@ def test_retention_and_deletion_of_a_plain_list():
         async with manager(factory, clock) as logs:
             one = encoded([b"x" * 400])
             configs = {
-                "segment.bytes": str(2 * len(one)),
+                "internal.segment.bytes": str(2 * len(one)),
                 "retention.bytes": str(5 * len(one)),
                 "retention.ms": str(DAY_MS),
             }

@@ -220,7 +220,7 @@ def test_the_time_stream_is_indexed_through_reopens():
             assert segment.time_index.unstored == []
         assert t.log.segments[-2].time.end_offset == row(t, "time").end
 
-    run(test, {"index.interval.bytes": "150", "segment.bytes": "6000"})
+    run(test, {"index.interval.bytes": "150", "internal.segment.bytes": "6000"})
 
 
 def test_lost_data_is_recovered_from_and_the_log_goes_on():
@@ -247,7 +247,7 @@ def test_lost_data_is_recovered_from_and_the_log_goes_on():
         for left, right in zip(t.log.segments, t.log.segments[1:], strict=False):
             assert left.end_offset == right.base_offset
 
-    run(test, {"segment.bytes": "500", "index.interval.bytes": "100"})
+    run(test, {"internal.segment.bytes": "500", "index.interval.bytes": "100"})
 
 
 def test_a_fenced_log_gives_itself_up():

@@ -265,7 +265,7 @@ def test_segments_roll_between_attached_batches(tmp_path: Path) -> None:
         site = Site(tmp_path, "object")
         one_batch = encoded([b"v" * 100])
         size = len(one_batch)
-        configs = {"segment.bytes": str(2 * size + 10), "index.interval.bytes": "0"}
+        configs = {"internal.segment.bytes": str(2 * size + 10), "index.interval.bytes": "0"}
 
         def facts(log: AbstractLog) -> list[tuple[int, int, int, int]]:
             return [

@@ -103,7 +103,7 @@ def test_retention_and_merges_do_take_place(busy: NodeProcess, new_name: Callabl
     topic = new_name()
     with Admin(busy.server) as admin:
         # A segment for each batch of some 800 bytes.
-        admin.create_topic(topic, PARTITIONS, {"segment.bytes": "1200", **KEEP_ALL})
+        admin.create_topic(topic, PARTITIONS, {"internal.segment.bytes": "1200", **KEEP_ALL})
         records = [Sent(n % 2, b"k", b"value %d" % n * 20) for n in range(10)]
         for _ in range(6):
             _send(busy.server, admin, topic, "none", 0, records)

@@ -170,6 +170,8 @@ class FakePartition:
 
 
 class FakeLogs:
+    message_bytes_max = 1 << 30
+
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = {}
         self.open: dict[TopicPartition, ListLog] = {}

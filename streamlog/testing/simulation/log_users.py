@@ -41,7 +41,7 @@ from streamlog.testing.simulation.verdict import (
 from streamlog.testing.simulation.world import World
 
 TOPIC = "simulated"
-SETTINGS = {"segment.bytes": "1500", "index.interval.bytes": "300"}
+SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "300"}
 """Segments roll, and the time index grows, within the seconds of one history."""
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 IN_FLIGHT_MAX = 5

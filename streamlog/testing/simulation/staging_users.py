@@ -28,7 +28,7 @@ from streamlog.testing.simulation.world import World
 TOPIC = "staged"
 PARTITIONS = 2
 WRITER = "job"
-SETTINGS = {"segment.bytes": "1500", "index.interval.bytes": "300"}
+SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "300"}
 TIMESTAMP_MS = 1_700_000_000_000
 
 
