@@ -26,7 +26,7 @@ class Pending(NamedTuple):
 
 
 class Group:
-    """Sequenced appends in order; `wal_sequence` is their last one in the WAL, 0 without one.
+    """Sequenced appends in order; `wal_sequence`: what the WAL may release with them, 0: nothing.
 
     `freed_bytes`: of their charges, what was given back already (EarlyRoom).
     """
@@ -46,7 +46,9 @@ class Group:
             self.opened_at = other.opened_at
         self.items.extend(other.items)
         self.size_bytes += other.size_bytes
-        self.wal_sequence = other.wal_sequence
+        # A group whose streams were all lost was never written and has no sequence of its own; what
+        # came before it stays to be released.
+        self.wal_sequence = max(self.wal_sequence, other.wal_sequence)
 
 
 class Sink(Protocol):

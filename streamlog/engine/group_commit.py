@@ -97,6 +97,9 @@ class GroupCommit:
             # A stream that was lost has told its appends; they need no place in the WAL.
             entries = [item.entry for item in group.items if item.core.stop is None]
             if not entries:
+                # A try that failed may have reached the WAL all the same: `open_stream` waits until
+                # all that the WAL has is released.
+                group.wal_sequence = self._wal.last_sequence
                 break
             try:
                 group.wal_sequence = await self._wal.append(entries)
