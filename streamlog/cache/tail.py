@@ -103,6 +103,11 @@ class TailCache:
         return StreamTail(self, next_offset)
 
     @property
+    def held_batches(self) -> int:
+        """Batches that are held: one without payload counts as well."""
+        return self._held
+
+    @property
     def memory_bytes(self) -> int:
         """What the bound is for."""
         overhead = (self._held + len(self._settled)) * self._overhead_bytes

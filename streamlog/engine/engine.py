@@ -349,7 +349,7 @@ class Engine:
 
     async def _all_settled(self) -> None:
         """Returns when nothing is held any more, what belonged to lost streams included."""
-        while self.tails.held_bytes and self.failure is None:
+        while self.tails.held_batches and self.failure is None:
             self.press()
             self._progress.clear()
             await self._progress.wait()
@@ -357,7 +357,7 @@ class Engine:
     @property
     def is_drained(self) -> bool:
         """Nothing acknowledged lies outside the store."""
-        return self.tails.held_bytes == 0 and self.failure is None
+        return self.tails.held_batches == 0 and self.failure is None
 
     async def kill(self) -> None:
         """Stops at once. What was sequenced and not confirmed: OutcomeUnknown."""

@@ -11,14 +11,15 @@ import pytest
 
 import streamlog
 from streamlog.engine.engine import WalMode
-from streamlog.errors import Internal, OutcomeUnknown
+from streamlog.errors import Internal, OutcomeUnknown, WalPending
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.log.abstract import Isolation, TopicPartition
 from streamlog.metadata.config import MetadataConfig
+from streamlog.model.batch import RecordBatch
 from streamlog.runtime.clock import SystemClock
 from streamlog.testing.log_conformance import encoded
 from streamlog.wiring import Components, OpenEngine
-from tests.engine.harness import QUICK, FlakyStore, error_of, run
+from tests.engine.harness import QUICK, FlakyStore, batch, error_of, run
 
 PARTITION = TopicPartition("t", 0)
 CONFIG = dataclasses.replace(
@@ -76,5 +77,59 @@ def test_a_log_manager_whose_background_work_fails_stops_the_engine_with_the_rea
             assert isinstance(reason, Internal)
             assert "a bug" in str(reason)
             assert isinstance(await error_of(log.append(encoded([b"x"]))), Internal)
+
+    run(scenario)
+
+
+def test_a_batch_without_payload_keeps_the_tenure_from_being_drained(tmp_path: Path) -> None:
+    """It is acknowledged out of the WAL: another node must not open the stream without that."""
+
+    async def scenario() -> None:
+        store = FlakyStore()
+        components = Components(store=store, kv=MemoryKVStore(SystemClock()))
+
+        def opened(node_id: int) -> AbstractAsyncContextManager[OpenEngine]:
+            return streamlog.open(
+                "memory://",
+                wal="disk",
+                wal_dir=tmp_path / f"wal{node_id}",
+                node_id=node_id,
+                config=CONFIG,
+                components=components,
+            )
+
+        async with opened(1) as first:
+            stream = await first.streams.create_and_open_stream()
+            await stream.append(batch(b"stored"))
+            await first.drain()
+            store.puts_to_fail = 1 << 30
+            assert (await stream.append(RecordBatch(1, 1000, (), b"a"))).end_offset == 2
+        store.puts_to_fail = 0
+        async with opened(2) as other:
+            error = await error_of(other.streams.open_stream(stream.stream_id))
+            assert isinstance(error, WalPending)
+        async with opened(1) as first:
+            again = await first.streams.open_stream(stream.stream_id)
+            assert again.confirm_offset == 2
+            assert [one.attributes for one in await again.attributes(0, 2)] == [b"", b"a"]
+
+    run(scenario)
+
+
+def test_closing_waits_for_a_batch_without_payload(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = FlakyStore()
+        components = Components(store=store, kv=MemoryKVStore(SystemClock()))
+        async with streamlog.open(
+            "memory://", wal="disk", wal_dir=tmp_path / "wal", config=QUICK, components=components
+        ) as log:
+            stream = await log.streams.create_and_open_stream()
+            await stream.append(RecordBatch(1, 1000, ()))
+            # A stream that was lost is not among those that a drain waits for.
+            log.engine.lost(stream.stream_id, stream.stream_epoch + 1)
+            store.puts_to_fail = 2
+            await log.engine.close()
+            assert log.engine.tails.held_batches == 0
+            assert log.engine.is_drained
 
     run(scenario)
