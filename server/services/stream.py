@@ -110,13 +110,8 @@ class SequencedAppend:
             ) from None
 
     def abandon(self) -> None:
-        """Nobody waits any more; the append goes on."""
-        self._ack.add_done_callback(_observe)
-
-
-def _observe(future: asyncio.Future[AppendResult]) -> None:
-    if not future.cancelled():
-        future.exception()
+        """Nobody waits any more. What has its place is stored; what waits for room gives up."""
+        self._ack.cancel()
 
 
 class StreamService:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from streamlog.errors import Overloaded, StreamlogError
@@ -18,9 +18,12 @@ ErrorFactory = Callable[[], StreamlogError]
 
 
 class Waiter:
-    """One caller that waits for room; exactly one of `granted` and `refused` is called."""
+    """One caller that waits for room; exactly one of `granted` and `refused` is called.
 
-    __slots__ = ("charge", "granted", "is_done", "refused", "timer")
+    One that has ended is in no queue: what its caller holds does not wait for those before it.
+    """
+
+    __slots__ = ("charge", "granted", "is_done", "queue", "refused", "timer")
 
     def __init__(
         self, charge: int, granted: Callable[[], None], refused: Callable[[StreamlogError], None]
@@ -29,6 +32,7 @@ class Waiter:
         self.granted = granted
         self.refused = refused
         self.timer: asyncio.TimerHandle | None = None
+        self.queue: OrderedDict[Waiter, None] | None = None
         self.is_done = False
 
     def end(self) -> bool:
@@ -38,6 +42,8 @@ class Waiter:
         self.is_done = True
         if self.timer is not None:
             self.timer.cancel()
+        if self.queue is not None:
+            del self.queue[self]
         return True
 
 
@@ -48,9 +54,9 @@ class Budget:
         self.bound_bytes = bound_bytes
         self.used_bytes = 0
         self._on_pressure = on_pressure
-        self._waiting: dict[Priority, deque[Waiter]] = {
-            Priority.NORMAL: deque(),
-            Priority.BACKGROUND: deque(),
+        self._waiting: dict[Priority, OrderedDict[Waiter, None]] = {
+            Priority.NORMAL: OrderedDict(),
+            Priority.BACKGROUND: OrderedDict(),
         }
         self._waiters = 0
         self._is_serving = False
@@ -79,7 +85,8 @@ class Budget:
                 waiter.refused(self._overloaded())
                 return
             waiter.timer = asyncio.get_running_loop().call_later(delay_s, self._expire, waiter)
-        self._waiting[priority].append(waiter)
+        waiter.queue = self._waiting[priority]
+        waiter.queue[waiter] = None
         self._waiters += 1
         self._on_pressure()
 
@@ -99,10 +106,10 @@ class Budget:
         """Ends everybody's wait with an error."""
         for queue in self._waiting.values():
             while queue:
-                waiter = queue.popleft()
-                if waiter.end():
-                    self._waiters -= 1
-                    waiter.refused(error())
+                waiter = next(iter(queue))
+                waiter.end()
+                self._waiters -= 1
+                waiter.refused(error())
 
     def _serve(self) -> None:
         # A grant may release at once (a refused append): the outer call then goes on serving.
@@ -112,18 +119,14 @@ class Budget:
         try:
             for queue in self._waiting.values():
                 while queue:
-                    waiter = queue[0]
-                    if not waiter.is_done:
-                        used = self.used_bytes
-                        if used and used + waiter.charge > self.bound_bytes:
-                            return
-                        waiter.end()
-                        self._waiters -= 1
-                        self.used_bytes = used + waiter.charge
-                        queue.popleft()
-                        waiter.granted()
-                    else:
-                        queue.popleft()
+                    waiter = next(iter(queue))
+                    used = self.used_bytes
+                    if used and used + waiter.charge > self.bound_bytes:
+                        return
+                    waiter.end()
+                    self._waiters -= 1
+                    self.used_bytes = used + waiter.charge
+                    waiter.granted()
         finally:
             self._is_serving = False
             if self._waiters:

@@ -27,6 +27,9 @@ class ByteGate:
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     self._leave(size_bytes)
+                else:
+                    # Those behind may fit where this one did not.
+                    self._leave(0)
                 raise
         else:
             self._used_bytes += size_bytes

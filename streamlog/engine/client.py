@@ -17,6 +17,7 @@ from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
+    MessageTooLarge,
     OffsetOutOfRange,
     OutcomeUnknown,
     StreamFenced,
@@ -44,8 +45,10 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
+from streamlog.model.batch_limits import OFFSET_MAX, check_tags, checked_int, refusal_of
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
+from streamlog.runtime.buffers import parts_size
 
 TAGS_BYTES_MAX = 1024
 _FIRST_EPOCH = 1
@@ -75,7 +78,7 @@ class EngineStreamClient:
     ) -> list[Stream]:
         self._engine.check_open()
         for option in options:
-            _check_tags(option.tags)
+            check_tags(option.tags, TAGS_BYTES_MAX)
         if not options:
             return []
         ids = await self._metadata.allocate_stream_ids(len(options))
@@ -83,7 +86,10 @@ class EngineStreamClient:
             CreateEntry(stream_id, _FIRST_EPOCH, dict(option.tags))
             for stream_id, option in zip(ids, options, strict=True)
         ]
-        entries = _first_entries(ids, first_batches(ids)) if first_batches is not None else []
+        entries: list[StreamEntry] = []
+        if first_batches is not None:
+            size_max = self._engine.config.append.batch_bytes_max
+            entries = _first_entries(ids, first_batches(ids), size_max)
         objects = [await self._put_first(entries)] if entries else []
         await self._metadata.commit(CommitEntry(creates=creates, objects=objects))
         self._engine.check_open()
@@ -160,6 +166,11 @@ class EngineStreamClient:
     async def trim(self, core: StreamCore, new_start_offset: int) -> None:
         """As Stream.trim. Waits until what lies below is in the store: the fold trims only that."""
         _check_core(core)
+        # Its range is checked below, against the stream's own; a number that is none would end the
+        # commit loop.
+        new_start_offset = checked_int(
+            "new_start_offset", new_start_offset, -OFFSET_MAX, 2 * OFFSET_MAX
+        )
         if new_start_offset > core.confirm:
             raise OffsetOutOfRange(
                 f"cannot trim stream {core.stream_id} to {new_start_offset}: it ends at "
@@ -317,20 +328,25 @@ def _check_core(core: StreamCore) -> None:
         raise core.stop()
 
 
-def _check_tags(tags: dict[str, str]) -> None:
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
-    if size > TAGS_BYTES_MAX:
-        raise Invalid(f"a stream's tags have {size} bytes; at most {TAGS_BYTES_MAX}")
-
-
 def _first_entries(
-    ids: Sequence[int], batches: Sequence[tuple[int, RecordBatch]]
+    ids: Sequence[int], batches: Sequence[tuple[int, RecordBatch]], batch_bytes_max: int
 ) -> list[StreamEntry]:
     following = dict.fromkeys(ids, 0)
     entries: list[StreamEntry] = []
     for stream_id, batch in batches:
         if stream_id not in following:
             raise Invalid(f"first batches are for the new streams only, not for {stream_id}")
+        refusal = refusal_of(batch)
+        if refusal is not None:
+            raise refusal
+        size_bytes = parts_size(batch.parts)
+        if size_bytes > batch_bytes_max:
+            raise MessageTooLarge(
+                f"a first batch of {size_bytes} bytes; at most {batch_bytes_max} "
+                "(batch_bytes_max): append the rest after the stream was created",
+                size_bytes=size_bytes,
+                max_bytes=batch_bytes_max,
+            )
         entries.append(
             StreamEntry(
                 stream_id,

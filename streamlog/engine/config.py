@@ -31,6 +31,7 @@ class AppendConfig:
         "Largest payload of one append. A large batch holds up the appends of other streams "
         "behind it.",
         minimum=1024,
+        maximum=1024 * MIB,
     )
     batch_overhead_bytes: int = setting(
         1024,

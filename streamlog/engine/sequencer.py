@@ -19,6 +19,7 @@ from streamlog.engine.budget import Budget, BudgetReservation, Waiter
 from streamlog.engine.config import AppendConfig
 from streamlog.engine.group import Pending, Sink
 from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.queued_append import QueuedAppend
 from streamlog.engine.stream_core import ErrorFactory, StreamCore
 from streamlog.errors import (
     Closed,
@@ -27,18 +28,17 @@ from streamlog.errors import (
     MessageTooLarge,
     OffsetConflict,
     OutcomeUnknown,
-    Overloaded,
     StreamlogError,
     TokenMismatch,
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import (
-    ATTRIBUTES_BYTES_MAX,
     AppendContext,
     AppendResult,
     RecordBatch,
     Reservation,
 )
+from streamlog.model.batch_limits import OFFSET_MAX, check_deadline, checked_int, refusal_of
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 
@@ -84,14 +84,14 @@ class Sequencer:
     ) -> asyncio.Future[AppendResult]:
         """As Stream.append."""
         future: asyncio.Future[AppendResult] = self._loop.create_future()
-        size_bytes = parts_size(batch.parts)
         reservation = context.reservation
-        refusal = self._refusal(core, batch, size_bytes, is_reserved=reservation is not None)
+        refusal = self._refusal(core, batch, context)
         if refusal is not None:
             if reservation is not None:
                 reservation.release()
             future.set_exception(refusal)
             return future
+        size_bytes = parts_size(batch.parts)
         charge = size_bytes + self._config.batch_overhead_bytes
         if reservation is not None:
             if not isinstance(reservation, BudgetReservation):
@@ -110,6 +110,8 @@ class Sequencer:
         stop = self.stop or core.stop or self.closing or self.door
         if stop is not None:
             raise stop()
+        size_bytes = checked_int("size_bytes", size_bytes, 0, OFFSET_MAX)
+        check_deadline(context.deadline)
         charge = size_bytes + self._config.batch_overhead_bytes
         reservation = BudgetReservation(self._budget, size_bytes, charge)
         if self._budget.try_take(charge):
@@ -139,13 +141,13 @@ class Sequencer:
 
     def close_gate(self, core: StreamCore) -> None:
         """Nothing is sequenced in the stream until `open_gate`; appends wait in order."""
-        core.gate = []
+        core.gate = {}
 
     def open_gate(self, core: StreamCore) -> None:
         """Sequences what waited."""
-        held, core.gate = core.gate or (), None
-        for sequence in held:
-            sequence()
+        held, core.gate = core.gate or {}, None
+        for append in held:
+            append.go_on()
         core.progressed()
 
     def sweep(self) -> None:
@@ -168,21 +170,23 @@ class Sequencer:
                     pending.future.set_exception(sequenced())
 
     def _refusal(
-        self, core: StreamCore, batch: RecordBatch, size_bytes: int, *, is_reserved: bool
+        self, core: StreamCore, batch: RecordBatch, context: AppendContext
     ) -> StreamlogError | None:
+        """Why the append is not taken. What passes here every encoder takes."""
         stop = self.stop or core.stop or self.closing
-        if stop is None and not is_reserved:
+        if stop is None and context.reservation is None:
             stop = self.door
         if stop is not None:
             return stop()
         if core.is_closing:
             return Closed(f"stream {core.stream_id} is being closed; open it again to append")
-        if batch.record_count < 1:
-            return Invalid(f"a batch has at least one record, not {batch.record_count}")
-        if len(batch.attributes) > ATTRIBUTES_BYTES_MAX:
-            return Invalid(
-                f"attributes of {len(batch.attributes)} bytes; at most {ATTRIBUTES_BYTES_MAX}"
-            )
+        refusal = refusal_of(batch)
+        if refusal is not None:
+            return refusal
+        deadline = context.deadline
+        if deadline is not None and math.isnan(deadline):
+            return Invalid("the deadline is not a number (nan); give seconds, or None to wait")
+        size_bytes = parts_size(batch.parts)
         if size_bytes > self._config.batch_bytes_max:
             return MessageTooLarge(
                 f"a batch of {size_bytes} bytes; at most {self._config.batch_bytes_max} "
@@ -201,40 +205,10 @@ class Sequencer:
         charge: int,
         size_bytes: int,
     ) -> None:
-        def granted() -> None:
-            self._resume(core, batch, context, future, charge, size_bytes)
-            core.progressed()
-
-        def refused(error: StreamlogError) -> None:
-            core.queued -= 1
-            if not future.done():
-                future.set_exception(error)
-            core.progressed()
-
-        core.queued += 1
         self._metrics.queued_appends.inc()
-        self._budget.wait(
-            Waiter(charge, granted, refused), context.priority, self._delay_s(context.deadline)
-        )
-
-    def _resume(
-        self,
-        core: StreamCore,
-        batch: RecordBatch,
-        context: AppendContext,
-        future: asyncio.Future[AppendResult],
-        charge: int,
-        size_bytes: int,
-    ) -> None:
-        """A queued append, whose charge is taken, goes on; or is told why it cannot."""
-        core.queued -= 1
-        stop = self.stop or core.stop
-        if stop is None and not future.done():
-            self._sequence(core, batch, context, future, charge, size_bytes)
-            return
-        self._budget.release(charge)
-        if stop is not None and not future.done():
-            future.set_exception(stop())
+        QueuedAppend(
+            core, batch, context, future, charge, size_bytes, self._budget, self._sequence
+        ).wait_for_room(self._delay_s(context.deadline))
 
     def _sequence(
         self,
@@ -246,10 +220,13 @@ class Sequencer:
         size_bytes: int,
     ) -> None:
         if core.gate is not None:
-            self._hold(core, batch, context, future, charge, size_bytes)
+            QueuedAppend(
+                core, batch, context, future, charge, size_bytes, self._budget, self._sequence
+            ).wait_at_gate(self._delay_s(context.deadline))
             return
         self._on_append()
         base = core.next
+        end = base + batch.record_count
         expected = context.expected_next_offset
         if expected is not None and expected != base:
             self._budget.release(charge)
@@ -267,6 +244,10 @@ class Sequencer:
             self._budget.release(charge)
             self._refuse(core, future, context, TokenMismatch("the stream has another token"))
             return
+        if end > OFFSET_MAX:
+            self._budget.release(charge)
+            self._refuse(core, future, context, _no_offsets_left(batch.record_count, base))
+            return
         entry = StreamEntry(
             core.stream_id,
             core.epoch,
@@ -277,44 +258,12 @@ class Sequencer:
             batch.attributes,
             crc32c_parts(batch.parts) if batch.payload_crc32c is None else batch.payload_crc32c,
         )
-        core.next = base + batch.record_count
+        core.next = end
         core.tail.push(entry, size_bytes)
         deadline = context.deadline
         self._sink.add(Pending(core, entry, size_bytes, charge, future, deadline))
         if deadline is not None and deadline < self._timer_deadline:
             self._arm(deadline)
-
-    def _hold(
-        self,
-        core: StreamCore,
-        batch: RecordBatch,
-        context: AppendContext,
-        future: asyncio.Future[AppendResult],
-        charge: int,
-        size_bytes: int,
-    ) -> None:
-        timer: asyncio.TimerHandle | None = None
-
-        def go_on() -> None:
-            if timer is not None:
-                timer.cancel()
-            self._resume(core, batch, context, future, charge, size_bytes)
-
-        def expire() -> None:
-            if not future.done():
-                future.set_exception(
-                    Overloaded(
-                        "the append waited behind a staged commit until the deadline; nothing was "
-                        "stored: retry with back-off"
-                    )
-                )
-
-        assert core.gate is not None
-        core.queued += 1
-        core.gate.append(go_on)
-        delay_s = self._delay_s(context.deadline)
-        if delay_s is not None:
-            timer = self._loop.call_later(max(0.0, delay_s), expire)
 
     def _refuse(
         self,
@@ -327,21 +276,25 @@ class Sequencer:
         told = core.wait_for(core.next, error)
         timer: asyncio.TimerHandle | None = None
 
-        def answer(done: asyncio.Future[None]) -> None:
+        def forget(_: asyncio.Future[AppendResult]) -> None:
             if timer is not None:
                 timer.cancel()
+            core.forget(told)
+
+        def answer(done: asyncio.Future[None]) -> None:
             reason = done.exception()
             if reason is not None and not future.done():
                 future.set_exception(reason)
 
         def expire() -> None:
-            core.forget(told)
             if not future.done():
                 future.set_exception(
                     DeadlinePassed("the append was not stored; what came before it is under way")
                 )
 
         told.add_done_callback(answer)
+        # Also when the caller has left: what it waited for may take as long as the store is away.
+        future.add_done_callback(forget)
         delay_s = self._delay_s(context.deadline)
         if delay_s is not None and not told.done():
             timer = self._loop.call_later(max(0.0, delay_s), expire)
@@ -379,3 +332,10 @@ class Sequencer:
                     following = min(following, deadline)
         if following < math.inf:
             self._arm(max(following, now + EXPIRY_INTERVAL_S))
+
+
+def _no_offsets_left(record_count: int, base: int) -> Invalid:
+    return Invalid(
+        f"{record_count} records from offset {base} on would end past {OFFSET_MAX}, the last "
+        "offset of a stream; append to a new stream"
+    )

@@ -42,15 +42,12 @@ from streamlog.errors import (
     StreamNotFound,
 )
 from streamlog.format.entry import StreamEntry
+from streamlog.format.rows import NO_LEADER_EPOCH
 from streamlog.metadata.generation import SPAN_MAX
 from streamlog.metadata.interface import AttachEntry, CommitEntry, StreamRow, UnstageEntry
 from streamlog.metadata.staging import Stage, Staging, WriterRow
-from streamlog.model.batch import (
-    ATTRIBUTES_BYTES_MAX,
-    BatchAttributes,
-    RecordBatch,
-    StreamState,
-)
+from streamlog.model.batch import BatchAttributes, RecordBatch, StreamState
+from streamlog.model.batch_limits import checked_int, refusal_of
 from streamlog.model.staging import (
     Attached,
     AttachedRow,
@@ -66,6 +63,7 @@ log = logging.getLogger(__name__)
 
 NAME_BYTES_MAX = 200
 EPOCH_MAX = (1 << 63) - 1
+LEADER_EPOCH_MAX = (1 << 31) - 1
 _PUT_TRIES_MAX = 5
 _UNSTAGED_AT_ONCE = 1000
 _STREAMS_AT_ONCE = 128
@@ -127,8 +125,7 @@ class EngineStaging:
         self._engine.check_open()
         _check_name(writer_id, "writer id")
         _check_name(attempt, "attempt")
-        if not 0 <= expires_ms < EPOCH_MAX:
-            raise Invalid(f"an expiry of {expires_ms} ms")
+        expires_ms = checked_int("expires_ms", expires_ms, 0, EPOCH_MAX - 1)
         entries, size_bytes = await self._entries(batches)
         async with AsyncExitStack() as held:
             # Two copies of a request that was sent again must not store two objects.
@@ -173,11 +170,14 @@ class EngineStaging:
                 raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
             end = 0
             for batch in batches[stream_id]:
-                size_bytes += parts_size(batch.parts)
                 entries.append(_entry(stream_id, end, batch))
+                size_bytes += parts_size(batch.parts)
                 end += batch.record_count
             if not 0 < end <= SPAN_MAX:
-                raise Invalid(f"{end} records are staged for stream {stream_id}")
+                raise Invalid(
+                    f"{end} records are staged at once for stream {stream_id}; it must be 1 to "
+                    f"{SPAN_MAX}: stage them in several calls"
+                )
         if not entries:
             raise Invalid("there is nothing to stage")
         if size_bytes > self._config.object_bytes_max:
@@ -228,8 +228,13 @@ class EngineStaging:
     ) -> Attached:
         self._engine.check_open()
         _check_name(writer_id, "writer id")
-        if not 0 <= epoch <= EPOCH_MAX:
-            raise Invalid(f"epoch {epoch} of writer {writer_id}; epochs are 0 to 2^63-1")
+        epoch = checked_int(f"the epoch of writer {writer_id}", epoch, 0, EPOCH_MAX)
+        leader_epochs = {
+            stream_id: checked_int(
+                "a leader epoch", leader_epoch, NO_LEADER_EPOCH, LEADER_EPOCH_MAX
+            )
+            for stream_id, leader_epoch in (leader_epochs or {}).items()
+        }
         if self._metadata.staging.last_epoch(writer_id) >= epoch:
             # The call that attached it may be waiting for its checkpoint yet.
             await self._saved(writer_id, epoch)
@@ -240,7 +245,7 @@ class EngineStaging:
         streams = await self._check_rows(writer_id, object_ids)
         try:
             attached = await self._engine.background.unbroken(
-                lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs or {}),
+                lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs),
                 name="attach",
             )
         except Closed as error:
@@ -467,11 +472,9 @@ def attached_rows(row: WriterRow) -> tuple[AttachedRow, ...]:
 
 
 def _entry(stream_id: int, base: int, batch: RecordBatch) -> StreamEntry:
-    if batch.record_count < 1 or len(batch.attributes) > ATTRIBUTES_BYTES_MAX:
-        raise Invalid(
-            f"a batch for stream {stream_id} has {batch.record_count} records and "
-            f"{len(batch.attributes)} bytes of attributes"
-        )
+    refusal = refusal_of(batch)
+    if refusal is not None:
+        raise Invalid(f"a batch for stream {stream_id} cannot be staged: {refusal.message}")
     crc = batch.payload_crc32c
     return StreamEntry(
         stream_id,
@@ -486,5 +489,9 @@ def _entry(stream_id: int, base: int, batch: RecordBatch) -> StreamEntry:
 
 
 def _check_name(name: str, what: str) -> None:
-    if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
-        raise Invalid(f"a {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode())}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"the {what} {name!r} cannot be written as UTF-8") from None
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise Invalid(f"a {what} has 1 to {NAME_BYTES_MAX} bytes, not {size}")

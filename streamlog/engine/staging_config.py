@@ -37,7 +37,10 @@ class StagingConfig:
         minimum=10,
     )
     object_bytes_max: int = setting(
-        64 * MIB, "Largest staged object, one call's batches. Larger: more memory.", minimum=1024
+        64 * MIB,
+        "Largest staged object, one call's batches. Larger: more memory.",
+        minimum=1024,
+        maximum=1024 * MIB,
     )
     bytes_in_flight_max: int = setting(
         128 * MIB,

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from streamlog.cache.tail import StreamTail
 from streamlog.errors import StreamlogError
 from streamlog.metadata.interface import StreamRow
 
 ErrorFactory = Callable[[], StreamlogError]
+
+
+class Queued(Protocol):
+    """An append that was called and is not sequenced."""
+
+    def go_on(self) -> None: ...
+
+    def refuse(self, error: StreamlogError) -> None: ...
 
 
 class StreamCore:
@@ -47,10 +56,10 @@ class StreamCore:
         self.next = row.end
         self.token = row.token
         self.tail = tail
-        self.queued = 0
-        """Appends that wait for room: called, not sequenced."""
-        self.gate: list[Callable[[], None]] | None = None
-        """Appends that wait, in order, until the stream's end has settled; None: none has to."""
+        self.queued: dict[Queued, None] = {}
+        """Appends that wait for room, or at the gate: called, not sequenced."""
+        self.gate: dict[Queued, None] | None = None
+        """Appends that wait, in order, until the stream's end is decided; None: none has to."""
         self.is_handed_out = False
         """A caller has this epoch's Stream."""
         self.is_closing = False
@@ -109,7 +118,8 @@ class StreamCore:
             await self._next_progress()
 
     def halt(self, error: ErrorFactory) -> None:
-        """Nothing more happens here; every waiter is told why. The first reason stays."""
+        """Nothing more happens here; every waiter and every append that is not sequenced is told
+        why. The first reason stays."""
         if self.stop is not None:
             return
         self.stop = error
@@ -117,6 +127,8 @@ class StreamCore:
         for future in waiters:
             if not future.done():
                 future.set_exception(error())
+        for append in list(self.queued):
+            append.refuse(error())
         self.tail.clear()
         self.progressed()
 

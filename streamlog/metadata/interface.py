@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from streamlog.errors import Invalid, StreamlogError
+from streamlog.errors import StreamlogError
 from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import RangeRow as RangeRow
 from streamlog.format.rows import Tenure as Tenure
 from streamlog.format.staged_entries import Stage
 from streamlog.model.batch import StreamState
+from streamlog.model.batch_limits import checked_int
 
 EPOCH_MAX = (1 << 31) - 1
 """The highest epoch that may be asked for: what a record batch holds, and a checkpoint with room
@@ -43,10 +44,8 @@ class StreamEpoch(NamedTuple):
 
 def check_epoch(stream_id: int, epoch: int | None) -> None:
     """Of a stream that is to be opened. Errors: Invalid."""
-    if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
-        raise Invalid(
-            f"epoch {epoch} for stream {stream_id}; an epoch to be opened is at most {EPOCH_MAX}"
-        )
+    if epoch is not None:
+        checked_int(f"the epoch under which stream {stream_id} is opened", epoch, 0, EPOCH_MAX)
 
 
 class TrimEntry(NamedTuple):

@@ -46,6 +46,7 @@ from streamlog.metadata.interface import (
     UnstageEntry,
 )
 from streamlog.metadata.steps import Steps
+from streamlog.model.batch_limits import OFFSET_MAX
 
 
 @dataclass(slots=True)
@@ -305,6 +306,11 @@ class _EntryDraft:
                     epoch = self._attachable(stream_id, attach)
                     start = self._end(stream_id)
                     end = self.ends[stream_id] = start + count
+                    if end > OFFSET_MAX:
+                        raise Invalid(
+                            f"{count} staged records from offset {start} of stream {stream_id} on "
+                            f"would end past {OFFSET_MAX}, the last offset of a stream"
+                        )
                     flat += (stream_id, epoch, start, end)
                 crc = crc32c(to_le(array("Q", flat)), crc)
                 yield

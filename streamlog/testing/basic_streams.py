@@ -32,7 +32,6 @@ from streamlog.errors import (
 )
 from streamlog.model.batch import (
     APPEND,
-    ATTRIBUTES_BYTES_MAX,
     FETCH,
     AppendContext,
     AppendResult,
@@ -49,6 +48,7 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
+from streamlog.model.batch_limits import check_tags, refusal_of
 from streamlog.model.stream import Stream
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import parts_size
@@ -235,10 +235,8 @@ class BasicStream:
     ) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         stop = self.stop()
-        if stop is None and batch.record_count < 1:
-            stop = Invalid(f"a batch has at least one record, not {batch.record_count}")
-        if stop is None and len(batch.attributes) > ATTRIBUTES_BYTES_MAX:
-            stop = Invalid(f"attributes have at most {ATTRIBUTES_BYTES_MAX} bytes")
+        if stop is None:
+            stop = refusal_of(batch)
         if stop is not None:
             future.set_exception(stop)
             return future
@@ -594,8 +592,7 @@ class BasicStreamClient:
     ) -> list[Stream]:
         self._check()
         for one in options:
-            if sum(len(k.encode()) + len(v.encode()) for k, v in one.tags.items()) > TAGS_BYTES_MAX:
-                raise Invalid(f"tags have at most {TAGS_BYTES_MAX} bytes")
+            check_tags(one.tags, TAGS_BYTES_MAX)
         async with self.backing.lock:
             rows = {}
             for one in options:
@@ -605,6 +602,9 @@ class BasicStreamClient:
                 )
             for stream_id, batch in first_batches(list(rows)) if first_batches else ():
                 row = rows[stream_id]
+                refusal = refusal_of(batch)
+                if refusal is not None:
+                    raise refusal
                 row.add(
                     StoredBatch(
                         row.end,

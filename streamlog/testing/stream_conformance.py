@@ -176,12 +176,34 @@ class StreamConformance(ABC):
 
         self.run(test)
 
-    def test_what_cannot_be_appended(self) -> None:
+    def test_what_cannot_be_stored_is_refused(self) -> None:
         async def test(m: MediumUnderTest) -> None:
             stream = await m.client.create_and_open_stream(CreateStreamOptions())
-            await refused(Invalid, stream.append(record("a", 0)))
-            await refused(Invalid, stream.append(record("a", attributes=b"x" * 65)))
+            other = await m.client.create_and_open_stream(CreateStreamOptions())
+            for wrong in (
+                record("a", 0),
+                record("a", 1 << 32),
+                record("a", stamp=1 << 63),
+                record("a", stamp=-(1 << 63) - 1),
+                record("a", attributes=b"x" * 65),
+                RecordBatch(1, 0, (b"a",), payload_crc32c=1 << 32),
+            ):
+                await refused(Invalid, stream.append(wrong))
+
+                def first(
+                    ids: Sequence[int], batch: RecordBatch = wrong
+                ) -> list[tuple[int, RecordBatch]]:
+                    return [(ids[0], batch)]
+
+                create = m.client.create_and_open_streams([CreateStreamOptions()], first)
+                await refused(Invalid, create)
+            large = CreateStreamOptions(tags={"k": "v" * 1024})
+            await refused(Invalid, m.client.create_and_open_stream(large))
             assert stream.next_offset == 0
+            # Nobody else hears of it.
+            assert (await other.append(record("b"))).end_offset == 1
+            most = (1 << 32) - 1
+            assert (await stream.append(record("a", most, stamp=-1))).end_offset == most
 
         self.run(test)
 

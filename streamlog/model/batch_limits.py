@@ -1,0 +1,114 @@
+"""What one record batch may carry: the widths of its fields in WAL frames and object files.
+
+Every way in (append, first batches, staging) checks its batches here before they get an offset.
+Behind that point a value that no encoder takes would end the engine, for every stream of it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from operator import index
+
+from streamlog.errors import Invalid
+from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, RecordBatch
+
+RECORD_COUNT_MAX = (1 << 32) - 1
+TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX = -(1 << 63), (1 << 63) - 1
+CRC_MAX = (1 << 32) - 1
+OFFSET_MAX = (1 << 63) - 1
+"""The highest end of a stream (exclusive)."""
+TOKEN_BYTES_MAX = 64
+"""A stream's fencing token, bytes."""
+
+_try_to_encode = struct.Struct("<IqI").pack
+"""Record count, base timestamp and payload CRC, as frames and blocks hold them."""
+
+
+def refusal_of(batch: RecordBatch) -> Invalid | None:
+    """Why the batch cannot be stored, with field, value and range; None where it can."""
+    count, crc = batch.record_count, batch.payload_crc32c
+    try:
+        _try_to_encode(count, batch.base_timestamp_ms, 0 if crc is None else crc)
+    except struct.error:
+        return _number_refused(batch)
+    if count < 1:
+        return _out_of_range("record_count", count, 1, RECORD_COUNT_MAX)
+    attributes = batch.attributes
+    if not isinstance(attributes, bytes):
+        return Invalid(f"a batch's attributes are bytes, not {type(attributes).__name__}")
+    if len(attributes) > ATTRIBUTES_BYTES_MAX:
+        return Invalid(
+            f"a batch's attributes have {len(attributes)} bytes; at most {ATTRIBUTES_BYTES_MAX}"
+        )
+    for part in batch.parts:
+        if isinstance(part, memoryview):
+            # The length of other views is not their size in bytes.
+            if part.itemsize != 1 or not part.c_contiguous or part.ndim != 1:
+                return Invalid(
+                    "a part of a batch is a memoryview that is not a plain run of bytes; pass "
+                    "view.cast('B'), or bytes(view)"
+                )
+        elif not isinstance(part, bytes | bytearray):
+            return Invalid(
+                "a part of a batch is bytes, a bytearray or a memoryview, not "
+                f"{type(part).__name__}"
+            )
+    return None
+
+
+def check_deadline(deadline: float | None) -> None:
+    """A deadline that is no number would never come. Errors: Invalid."""
+    if deadline is not None and math.isnan(deadline):
+        raise Invalid("the deadline is not a number (nan); give seconds, or None to wait")
+
+
+def check_token(token: bytes) -> None:
+    """Errors: Invalid."""
+    if not isinstance(token, bytes):
+        raise Invalid(f"a fencing token is bytes, not {type(token).__name__}")
+    if len(token) > TOKEN_BYTES_MAX:
+        raise Invalid(f"a fencing token of {len(token)} bytes; at most {TOKEN_BYTES_MAX}")
+
+
+def checked_int(name: str, value: int, low: int, high: int) -> int:
+    """`value` as a plain int from `low` to `high` (inclusive). Errors: Invalid."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise Invalid(f"{name} is a whole number, not {value!r}") from None
+    if not low <= number <= high:
+        raise _out_of_range(name, number, low, high)
+    return number
+
+
+def check_tags(tags: dict[str, str], bytes_max: int) -> None:
+    """Errors: Invalid."""
+    size = 0
+    for pair in tags.items():
+        for text in pair:
+            if not isinstance(text, str):
+                raise Invalid(f"a stream's tags are texts, not {text!r}")
+            try:
+                size += len(text.encode())
+            except UnicodeEncodeError:
+                raise Invalid(f"a stream's tag {text!r} cannot be written as UTF-8") from None
+    if size > bytes_max:
+        raise Invalid(f"a stream's tags have {size} bytes; at most {bytes_max}")
+
+
+def _number_refused(batch: RecordBatch) -> Invalid:
+    """Which of the numbers it is."""
+    try:
+        checked_int("record_count", batch.record_count, 1, RECORD_COUNT_MAX)
+        checked_int(
+            "base_timestamp_ms", batch.base_timestamp_ms, TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX
+        )
+        checked_int("payload_crc32c", batch.payload_crc32c or 0, 0, CRC_MAX)
+    except Invalid as error:
+        return error
+    return Invalid("a batch's record_count, base_timestamp_ms or payload_crc32c is out of range")
+
+
+def _out_of_range(name: str, value: int, low: int, high: int) -> Invalid:
+    return Invalid(f"{name} is {value}; it must be {low} to {high}")
