@@ -29,14 +29,14 @@ class HttpServer:
         self,
         registry: CollectorRegistry,
         *,
-        is_ready: Callable[[], bool],
+        not_ready_reason: Callable[[], str | None],
         is_alive: Callable[[], bool],
         before_scrape: Callable[[], None],
         offload: Offload,
     ) -> None:
         self._offload = offload
         self._registry = registry
-        self._is_ready = is_ready
+        self._not_ready_reason = not_ready_reason
         self._is_alive = is_alive
         self._before_scrape = before_scrape
         app = web.Application()
@@ -79,7 +79,8 @@ class HttpServer:
         return _answer(self._is_alive(), "alive", "the engine has failed; see the log")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _answer(self._is_ready(), "ready", "not ready: starting, draining or failed")
+        reason = self._not_ready_reason()
+        return _answer(reason is None, "ready", f"not ready: {reason}")
 
     async def _index(self, _: web.Request) -> web.Response:
         return web.Response(text="streamlog: /metrics /livez /readyz\n")

@@ -197,6 +197,8 @@ def _backend(engine: OpenEngine) -> Backend:
         status=status,
         backup=lambda: backup(engine.kv_store, clock=engine.clock, offload=engine.offload),
         is_alive=lambda: engine.engine.failure is None,
+        not_ready_reason=engine.not_ready_reason,
+        progress=engine.progress,
         registry=engine.registry,
         clock=engine.clock,
         random=engine.random,

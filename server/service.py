@@ -21,6 +21,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import ProgressWatch
 from streamlog.runtime.rand import Random
 from streamlog.server.calls import Calls, Handlers
 from streamlog.server.context import Authorize, allow_all
@@ -79,6 +80,10 @@ class Backend:
     offload: Offload
     cluster_id: str = ""
     compactor: Compactor | None = None
+    not_ready_reason: Callable[[], str | None] = lambda: None
+    """Why requests may wait or fail, though the engine lives."""
+    progress: ProgressWatch | None = None
+    """Where the listeners add their checks."""
 
 
 class Service:
@@ -110,7 +115,7 @@ class Service:
         )
         self._http = HttpServer(
             backend.registry,
-            is_ready=self.is_ready,
+            not_ready_reason=self.not_ready_reason,
             is_alive=lambda: backend.is_alive() and self._background.failure is None,
             before_scrape=self._before_scrape,
             offload=backend.offload,
@@ -121,6 +126,8 @@ class Service:
     def _set_bounds(self) -> None:
         limits, metrics = self._settings.limits, self.metrics
         metrics.long_polls.set_function(lambda: self._polls.waiting)
+        if self._backend.progress is not None:
+            self._backend.progress.watch("long_polls", self._polls.progress)
         metrics.requests_bound.set(limits.requests_max)
         metrics.connections_bound.set(limits.connections_max)
         metrics.in_flight_bytes_bound.set(limits.in_flight_bytes_per_connection_max)
@@ -241,8 +248,16 @@ class Service:
         self._is_ready = True
         self.metrics.is_ready.set(1)
 
-    def is_ready(self) -> bool:
-        return self._is_ready and self._backend.is_alive()
+    def not_ready_reason(self) -> str | None:
+        """Why no requests should be sent here now, for people; None: they should."""
+        if self._is_stopping:
+            return "the node is draining"
+        if not self._is_ready:
+            return "the node is starting"
+        reason = self._backend.not_ready_reason()
+        if reason is None and not self._backend.is_alive():
+            return "the engine has failed; see the log"
+        return reason
 
     async def stop(self, grace_s: float) -> None:
         """Drains, then ends the listeners; what still runs after `grace_s` is cut off.

@@ -23,6 +23,7 @@ from streamlog.compaction.compactor import Compactor
 from streamlog.compaction.opening import open_compactor
 from streamlog.doctor.quick import check_quickly
 from streamlog.engine.client import EngineStreamClient
+from streamlog.engine.cluster import CLUSTER_KEY as META_CLUSTER_KEY
 from streamlog.engine.cluster import settle_cluster_id
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.engine import Engine, EngineParts
@@ -31,6 +32,7 @@ from streamlog.engine.staging import EngineStaging
 from streamlog.errors import Invalid, StoreUnavailable, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.observed import ObservedKVStore
 from streamlog.kvstore.rocks import RocksKVStore
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
@@ -38,6 +40,8 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
 from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import CLUSTER_KEY
+from streamlog.objectstore.observed import observed
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import (
     LocalUrl,
@@ -51,11 +55,13 @@ from streamlog.objectstore.url import (
     parse_meta_url,
     parse_store_url,
 )
+from streamlog.runtime.answers import Answers, Probes
 from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.disk import Disk
 from streamlog.runtime.folders import typed_os_error
 from streamlog.runtime.lockfile import Lock, hold
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload
+from streamlog.runtime.progress import TICK_S, Due, ProgressWatch
 from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.runtime.system_disk import SystemDisk
 from streamlog.wal.log import WriteAheadLog
@@ -99,7 +105,7 @@ class EngineStatus:
     wal_bytes: int
     metadata_revision: int
     alarms: tuple[str, ...] = ()
-    """What somebody must look at."""
+    """What somebody must look at, each as `name: what (since …)`; docs/operations.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,7 @@ class OpenEngine:
         compactor: Compactor | None,
         collector: Collector,
         staging: EngineStaging,
+        progress: ProgressWatch,
         started_ms: int,
     ) -> None:
         self._plan = plan
@@ -143,6 +150,8 @@ class OpenEngine:
         self.logs = logs
         self.compactor = compactor
         self.staging = staging
+        self.progress = progress
+        """Where others may add checks of their own."""
         self.metadata = metadata
         self.store: ObjectStore = engine.parts.store
         self.registry = engine.parts.registry
@@ -179,8 +188,16 @@ class OpenEngine:
 
     def _alarms(self) -> tuple[str, ...]:
         alarm = self._collector.alarm
-        stopped = [f"nothing is deleted any more: {alarm}"] if alarm else []
-        return (*stopped, *self.metadata.waiting_for_sweep())
+        stopped = [f"deletion_stopped: nothing is deleted any more: {alarm}"] if alarm else []
+        waiting = [f"waiting_for_deletion: {one}" for one in self.metadata.waiting_for_sweep()]
+        return (*(str(one) for one in self.progress.alarms), *stopped, *waiting)
+
+    def not_ready_reason(self) -> str | None:
+        """Why requests may fail or wait now: a failure, or work that does not move; else None."""
+        failure = self.engine.failure
+        if failure is not None:
+            return f"the engine has failed: {failure}"
+        return "; ".join(str(one) for one in self.progress.alarms) or None
 
     async def drain(self) -> None:
         """Returns when every append called so far is confirmed and in the store."""
@@ -313,6 +330,9 @@ async def _open(
         built.push_async_callback(store.close)
     if check_store and not isinstance(plan.store, MemoryUrl):
         await check_quickly(store, clock, random)
+    store_answers = Answers(f"the object store {store.url}", clock, is_quick=False)
+    kv_answers = Answers(f"the metadata store {plan.meta}", clock, is_quick=True)
+    store, kv_store = observed(store, store_answers), ObservedKVStore(kv_store, kv_answers)
     cluster_id = await settle_cluster_id(kv_store, store, random)
     wal = await _open_wal(plan, config, parts, offload, registry, random, built)
     if wal is not None:
@@ -374,6 +394,10 @@ async def _open(
         )
         if compactor is not None:
             compactor.start()
+        progress = _watched(
+            config, registry, engine, metadata, logs, compactor, store_answers, kv_answers
+        )
+        _probed(engine, progress, (store_answers, store), (kv_answers, kv_store))
     except BaseException:
         if engine is not None:
             await engine.kill()
@@ -400,8 +424,60 @@ async def _open(
         compactor,
         collector,
         staging,
+        progress,
         started_ms,
     )
+
+
+def _watched(
+    config: StreamEngineConfig,
+    registry: CollectorRegistry,
+    engine: Engine,
+    metadata: TenureMetadata,
+    logs: LogManager,
+    compactor: Compactor | None,
+    store: Answers,
+    kv: Answers,
+) -> ProgressWatch:
+    """The watch over all parts; who waits for another comes behind it."""
+    watch = ProgressWatch(config.progress, engine.parts.clock, registry)
+    unanswered_after_s = config.progress.unanswered_after_ms / 1000
+    stalled_after_s = config.progress.stalled_after_ms / 1000
+
+    def full_disk() -> Due | None:
+        return engine.full_disk() or store.full() or kv.full()
+
+    watch.watch("store_unavailable", lambda: store.unanswered(unanswered_after_s))
+    watch.watch("metadata_unavailable", lambda: kv.unanswered(unanswered_after_s))
+    watch.watch("disk_full", full_disk)
+    engine.watch_progress(watch)
+    metadata.watch_progress(watch)
+    if compactor is not None:
+        moving = compactor
+        watch.watch("compaction", lambda: moving.progress(stalled_after_s))
+    watch.watch("partition_opens", logs.progress)
+    return watch
+
+
+def _probed(
+    engine: Engine,
+    watch: ProgressWatch,
+    store: tuple[Answers, ObjectStore],
+    kv: tuple[Answers, KVStore],
+) -> None:
+    """Asks stores that are silent, and looks at all checks, as long as the engine is there."""
+    background, clock, config = engine.background, engine.parts.clock, watch.config
+    probes = (
+        Probes(store[0], lambda: store[1].head(CLUSTER_KEY), config, clock, background),
+        Probes(kv[0], lambda: kv[1].get(META_CLUSTER_KEY), config, clock, background),
+    )
+
+    async def tick() -> None:
+        for one in probes:
+            one.tick()
+        watch.tick()
+
+    background.every(lambda: TICK_S, tick, name="progress")
 
 
 async def open_object_store(

@@ -23,6 +23,7 @@ from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartit
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.progress import Due
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
 from streamlog.server.services.plain_records import decode_plain_records
@@ -60,11 +61,20 @@ class LongPolls:
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
+        self._late: dict[asyncio.Future[None], None] = {}
+        """Those whose time is over and that have not ended: for a moment, if all is well."""
         self.is_draining = False
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    def progress(self) -> Due | None:
+        """A long poll that should have been answered."""
+        oldest = next(iter(self._late), None)
+        if oldest is None:
+            return None
+        return Due(id(oldest), f"{len(self._late)} long polls to end, whose time is over")
 
     def drain(self) -> None:
         """Wakes all who wait; from now on nobody does."""
@@ -80,7 +90,7 @@ class LongPolls:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.add(waiter)
-        timer = loop.call_later(seconds, _wake, waiter)
+        timer = loop.call_later(seconds, self._time_is_over, waiter)
         if self.is_draining:
             _wake(waiter)
         try:
@@ -92,6 +102,11 @@ class LongPolls:
         finally:
             timer.cancel()
             self._waiting.discard(waiter)
+            self._late.pop(waiter, None)
+
+    def _time_is_over(self, waiter: asyncio.Future[None]) -> None:
+        self._late[waiter] = None
+        _wake(waiter)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

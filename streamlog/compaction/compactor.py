@@ -64,6 +64,7 @@ from streamlog.objectstore.keys import object_id as id_of_key
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ REPLACED_S = 120.0
 """What was replaced shows as live until the next checkpoint, or for a time that outlasts it."""
 DISK_FULL_S = 120.0
 """Between two tries: each of them reads much, and takes the last room from others."""
+SLOWEST_BYTES_PER_S = 1 << 20
+"""A step that is slower than this has come to a standstill."""
 MISSED_MAX = 3
 """Times that a live object may be missing before it is given up."""
 
@@ -154,6 +157,11 @@ class Compactor:
         self._totals = Totals()
         metrics.lent.set_function(lambda: float(self._executor.is_lent))
         self._turn = asyncio.Lock()
+        self._done = 0
+        """Steps and ticks that ended well."""
+        self._failure = ""
+        self._spec_bytes = 0
+        """Of the spec that is being carried out."""
         self._waiting = 0
         """For the turn; `tick` gives it up between two specs."""
 
@@ -168,6 +176,19 @@ class Compactor:
             lambda: self._config.compaction_interval_ms / 1000, self.tick, name="compact"
         )
         self._background.every(lambda: PRESSURE_INTERVAL_S, self._watch, name="pressure")
+
+    def progress(self, stalled_after_s: float) -> Due | None:
+        """The step under way, or one that fails at each tick; a large spec has more time."""
+        failure = self._background.failure
+        if failure is not None:
+            return Due("", f"a restart: compaction has ended by a bug: {failure!r}", 0.0)
+        if self._failure:
+            return Due(self._done, f"compaction fails: {self._failure}")
+        if not self._turn.locked():
+            return None
+        slowest = min(SLOWEST_BYTES_PER_S, self._config.compaction_rate_max_bytes_per_s / 8)
+        after_s = stalled_after_s + self._spec_bytes / slowest
+        return Due(self._done, f"a compaction step of {self._spec_bytes} bytes", after_s)
 
     async def close(self) -> None:
         """Gives up what is under way; seals the tenure."""
@@ -192,7 +213,11 @@ class Compactor:
             async with self._turn:
                 await self._steps(choose, lambda: not self._waiting)
         except (Unavailable, OutcomeUnknown) as error:
+            self._failure = str(error)
             log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
+        else:
+            self._done += 1
+            self._failure = ""
 
     async def compact_all(self) -> None:
         """All that is not settled, in as few merges as may be, then what these leave due.
@@ -251,7 +276,7 @@ class Compactor:
         """Until nothing is due, or more was given up than is remembered: that would never end."""
         forgotten = self._forgotten
         while is_wanted() and self._forgotten == forgotten and await self._step(choose):
-            pass
+            self._done += 1
 
     async def _step(self, choose: Chooser) -> bool:
         """One spec, of the merge that is most due. False: nothing is due."""
@@ -346,6 +371,7 @@ class Compactor:
         ids = await tenure.allocate_object_ids(len(spec.outputs))
         try:
             job = Job(spec, self._metadata.cluster_id, tenure.tenure, ids)
+            self._spec_bytes = sum(wanted.size_bytes for wanted in spec.outputs)
             self._metrics.running.set(1)
             outcome = await self._executor.run(job)
         except RemoteLost:
@@ -356,6 +382,7 @@ class Compactor:
             tenure.release_object_ids(ids)
             raise
         finally:
+            self._spec_bytes = 0
             self._metrics.running.set(0)
         self._metrics.read_bytes.inc(outcome.bytes_read)
         self._metrics.written_bytes.inc(outcome.bytes_written)

@@ -194,6 +194,13 @@ class S3Server:
             process.kill()
             process.wait()
 
+    def kill(self) -> None:
+        """SIGKILL: connections end without a word. `start` brings it back on the same port."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -10,6 +10,7 @@ from streamlog.engine.staging_config import StagingConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.config import setting
+from streamlog.runtime.progress import ProgressConfig
 from streamlog.wal.config import WalConfig
 
 MIB = 1 << 20
@@ -236,3 +237,4 @@ class StreamEngineConfig:
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     staging: StagingConfig = field(default_factory=StagingConfig)
+    progress: ProgressConfig = field(default_factory=ProgressConfig)

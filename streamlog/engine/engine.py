@@ -38,6 +38,7 @@ from streamlog.engine.stream_core import ErrorFactory, StreamCore
 from streamlog.engine.uploader import Uploader
 from streamlog.errors import (
     Closed,
+    DiskFull,
     Fenced,
     Internal,
     OutcomeUnknown,
@@ -51,6 +52,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import Due, ProgressWatch
 from streamlog.runtime.rand import Random
 from streamlog.wal.log import WriteAheadLog
 
@@ -209,6 +211,50 @@ class Engine:
         if wal is not None and self.group_commit is None:
             # What disk mode left behind goes up while appends are taken: they follow it in order.
             self.press()
+
+    def watch_progress(self, watch: ProgressWatch) -> None:
+        """Adds its checks: uploads, wal_writes, wal_release."""
+        stalled_after_s = watch.config.stalled_after_ms / 1000
+        unanswered_after_s = watch.config.unanswered_after_ms / 1000
+        watch.watch("uploads", lambda: self._uploads_due(stalled_after_s))
+        if self.group_commit is not None:
+            commit = self.group_commit
+
+            def wal_writes() -> Due | None:
+                due = commit.progress()
+                # A disk that refuses is known to be away; one that is full is told as such.
+                is_refused = commit.refusal is not None
+                return due._replace(after_s=unanswered_after_s) if due and is_refused else due
+
+            watch.watch("wal_writes", wal_writes)
+        if self.parts.wal is not None:
+            watch.watch("wal_release", lambda: self._release_due(stalled_after_s))
+
+    def _uploads_due(self, stalled_after_s: float) -> Due | None:
+        """What waits to be closed may do so for the interval between uploads."""
+        due = self.uploader.progress()
+        return due and due._replace(after_s=stalled_after_s + self._upload_interval_s)
+
+    def _release_due(self, stalled_after_s: float) -> Due | None:
+        wal = self.parts.wal
+        if wal is None or wal.released_through >= wal.last_sequence:
+            return None
+        return Due(
+            wal.released_through,
+            f"{wal.live_bytes} bytes of the WAL to be in the store; a lost disk would cost them",
+            stalled_after_s + self._upload_interval_s,
+        )
+
+    @property
+    def _upload_interval_s(self) -> float:
+        if self.group_commit is not None:
+            return self.config.upload.upload_interval_ms / 1000
+        return self.config.flush.flush_interval_ms / 1000
+
+    def full_disk(self) -> Due | None:
+        """A check: the WAL's disk took no more at the last try."""
+        refusal = None if self.group_commit is None else self.group_commit.refusal
+        return Due("", refusal.message, 0.0) if isinstance(refusal, DiskFull) else None
 
     def core(self, row: StreamRow) -> StreamCore:
         """The stream in memory, under the epoch of `row`, which this tenure holds.

@@ -27,6 +27,7 @@ from streamlog.errors import (
     Unavailable,
 )
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
 from streamlog.wal.log import WriteAheadLog
 
@@ -59,6 +60,9 @@ class GroupCommit:
         self._full: deque[Group] = deque()
         self._open = Group()
         self._wake = asyncio.Event()
+        self._written = 0
+        self.refusal: StreamlogError | None = None
+        """Why the WAL could not be written at the last try; None while it can."""
 
     def add(self, pending: Pending) -> None:
         group = self._open
@@ -75,6 +79,14 @@ class GroupCommit:
         syncing = () if self._syncing is None else (self._syncing,)
         return list(itertools.chain(syncing, self._full, (self._open,)))
 
+    def progress(self) -> Due | None:
+        """The group that is being written."""
+        if self._syncing is None:
+            return None
+        reason = "" if self.refusal is None else f": {self.refusal.message}"
+        appends = len(self._syncing.items)
+        return Due(self._written, f"a WAL write of {appends} appends{reason}")
+
     async def run(self) -> None:
         """Writes group after group; runs until cancelled."""
         while True:
@@ -89,6 +101,7 @@ class GroupCommit:
             self._syncing = group
             await self._write(group)
             self._syncing = None
+            self._written += 1
             self._answer(group)
 
     async def _write(self, group: Group) -> None:
@@ -114,6 +127,7 @@ class GroupCommit:
                         extra={"reason": str(error), "appends": len(entries)},
                     )
                 self._metrics.failures.labels("wal").inc()
+                self.refusal = error
                 self._set_door(_door(error))
                 await backoff.sleep()
             else:
@@ -122,6 +136,7 @@ class GroupCommit:
             # Also when the group was lost with its streams: only a later append can tell whether
             # the WAL works again.
             log.info("appends are let in again", extra={"tries": backoff.tries})
+            self.refusal = None
             self._set_door(None)
 
     def _answer(self, group: Group) -> None:

@@ -26,6 +26,7 @@ from streamlog.metadata.interface import CommitEntry, Committed, Metadata
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class Uploader:
         self._bytes_in_flight = 0
         """Of `_uploads`."""
         self._last_closed_at = -1e9
+        self._steps = 0
+        """PUTs and commits that ended; they show that uploads move."""
         self._is_pressed = False
         self._is_pump_due = False
         self._is_stopped = False
@@ -118,6 +121,23 @@ class Uploader:
         up only if it is large, so that pressure does not make small objects."""
         if not self._uploads or self._open.size_bytes * 2 >= self._policy.bytes_target:
             self.press()
+
+    def progress(self) -> Due | None:
+        """The oldest batch that should be on its way into the store, or in it, and is not."""
+        if self._uploads:
+            upload = self._uploads[0]
+            behind = f"; {len(self._uploads) + len(self._closed) - 1} more wait behind it"
+            if upload.is_in_store:
+                step = "the commit of an uploaded batch"
+            elif upload.written is None:
+                step = "an object id, or the CPU, for the next object"
+            else:
+                step = f"the PUT of {data_key(upload.written.object_id)}"
+            return Due(self._steps, step + behind)
+        if self._open.items:
+            opened_at = self._open.opened_at
+            return Due((self._steps, opened_at), "the upload of a batch that should be closed")
+        return None
 
     def unconfirmed(self) -> Iterable[Group]:
         return [*(upload.group for upload in self._uploads), *self._closed, self._open]
@@ -192,6 +212,7 @@ class Uploader:
             # Committing needs ranges alone: the bytes may go.
             written.parts = ()
         upload.is_in_store = True
+        self._steps += 1
         if self._uploads[0] is upload:
             self._head_ready.set()
         else:
@@ -212,5 +233,6 @@ class Uploader:
             self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
         for upload in ready:
             self._uploads.popleft()
+            self._steps += 1
             self._bytes_in_flight -= upload.group.size_bytes
             self._stored(upload.group, committed)

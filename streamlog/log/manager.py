@@ -34,6 +34,7 @@ from streamlog.model.stream import StreamClient
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
@@ -230,6 +231,10 @@ class LogManager:
     def open_log(self, partition: TopicPartition) -> AbstractLog | None:
         """The log if it is open here; never waits."""
         return self._logs.get(partition)
+
+    def progress(self) -> Due | None:
+        """A partition that is being opened."""
+        return self._logs.progress()
 
     async def log(self, partition: TopicPartition) -> AbstractLog:
         """The log, opened where needed; callers at the same time share one open.

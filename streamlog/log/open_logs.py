@@ -22,6 +22,7 @@ from streamlog.log.topic_record import TopicRecord, TopicState, decode_partition
 from streamlog.log.topics import CachedTopic, Topics
 from streamlog.model.kv import KVClient
 from streamlog.runtime.background import Background
+from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,12 @@ class OpenLogs:
         self._opening[partition] = task
         task.add_done_callback(lambda _: self._opening.pop(partition, None))
         return task
+
+    def progress(self) -> Due | None:
+        """The partition that has been opening for longest."""
+        for partition, task in self._opening.items():
+            return Due(id(task), f"partition {partition} to open; {len(self._opening)} are opening")
+        return None
 
     async def _open(self, partition: TopicPartition) -> AbstractLog:
         topic = await self._topic_of(partition)

@@ -54,6 +54,7 @@ from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class Checkpointer:
         self._number = 0
         self._own_files: set[str] = set()
         self._last = clock.monotonic()
+        self._failure = ""
         self._next_sweep = self._last
 
     # the loop
@@ -123,14 +125,23 @@ class Checkpointer:
             try:
                 await self.checkpoint()
                 await self._sweep_when_due()
-                backoff = self._retry.endless()
+                backoff, self._failure = self._retry.endless(), ""
             except TenureFenced:
                 return
             except StreamlogError as error:
                 if not is_transient(error):
                     raise
+                self._failure = f": {error}"
                 log.warning("no checkpoint was written: %s", error, extra={"error": str(error)})
                 await backoff.wait()
+
+    def progress(self, stalled_after_s: float) -> Due | None:
+        """A checkpoint: it is due an interval after the last one, if there is news."""
+        if not self._has_news or self._follower.is_sealed:
+            return None
+        after_s = stalled_after_s + self._config.checkpoint_interval_ms / 1000
+        moved = (self._last, self._follower.state.checkpoint_revision)
+        return Due(moved, "a checkpoint of the metadata" + self._failure, after_s)
 
     def _left_s(self) -> float:
         """Jitter keeps nodes from writing the same checkpoint at the same moment."""

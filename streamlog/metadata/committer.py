@@ -29,6 +29,7 @@ from streamlog.metadata.plan import Plan, plan_record, rows_of, size_bound_bytes
 from streamlog.metadata.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.steps import run_breathing
 from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._wants_floor = False
+        self._records = 0
         self._failure: StreamlogError | None = None
         self.allocator: ObjectIdAllocator
         """Set before `run`."""
@@ -117,6 +119,12 @@ class Committer:
             self._idle.clear()
             self._work.set()
 
+    def progress(self) -> Due | None:
+        """The record under way, and what waits for the next one."""
+        if self._idle.is_set():
+            return None
+        return Due(self._records, f"commit record {self._seq + 1}; {len(self._queue)} wait behind")
+
     async def drained(self) -> None:
         """Nothing is queued or under way on return."""
         await self._idle.wait()
@@ -141,6 +149,7 @@ class Committer:
             self._work.clear()
             while (self._queue or self._wants_floor) and self._failure is None:
                 await self._commit(self._take())
+                self._records += 1
             if self._follower.is_sealed:
                 # Nothing is under way here, so everything that waits can be told.
                 self.fail(self._sender.fenced())

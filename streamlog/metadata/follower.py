@@ -38,6 +38,7 @@ from streamlog.metadata.loader import Loader, State, decode_record
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.steps import run_breathing
 from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,13 @@ class Follower:
         future = asyncio.get_running_loop().create_future()
         heappush(self._waiting, (revision, next(self._ticket), future))
         await future
+
+    def progress(self) -> Due | None:
+        """A revision that is known to be there and is not folded."""
+        if not self._waiting:
+            return None
+        wanted, at = self._waiting[0][0], self.revision
+        return Due(at, f"the metadata's watch to bring revision {wanted}; it is at {at}")
 
     async def catch_up(self, backoff: Backoff) -> None:
         """Everything committed or moved before the call is folded on return.

@@ -13,6 +13,7 @@ from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, id_block
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.object_ids import ObjectIds
+from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,12 @@ class ObjectIdAllocator:
         self._failure: StreamlogError | None = None
         self.waits_for_sweep = False
         """Nothing can be stored before ids are swept that were given up."""
+
+    def progress(self) -> Due | None:
+        """An object id that is asked for and not to be had."""
+        if not self._lock.locked():
+            return None
+        return Due(self._ids.taken, f"an object id: {self._ids.standing}")
 
     async def take(self) -> int:
         """First come, first served. Errors: as BlockTaker.take; what ended the tenure."""

@@ -88,6 +88,21 @@ class ObjectIds:
         """Given up and not yet swept."""
         return sorted(self._orphans)
 
+    @property
+    def taken(self) -> int:
+        """How many ids were taken so far."""
+        return self._next
+
+    @property
+    def standing(self) -> str:
+        """For people: what keeps the window from moving."""
+        if not self._open:
+            return "a new block of ids is due"
+        return (
+            f"{len(self._open)} of {self._window} may be uncommitted, {len(self._orphans)} of them "
+            f"were given up and not deleted, the oldest is {min(self._open)}"
+        )
+
     def holds(self, object_id: int) -> bool:
         """Taken, neither committed nor swept."""
         return object_id in self._open

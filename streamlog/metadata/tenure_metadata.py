@@ -55,6 +55,7 @@ from streamlog.metadata.registration import compactor_of
 from streamlog.metadata.staging import Staging
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.progress import ProgressWatch
 
 log = logging.getLogger(__name__)
 
@@ -270,6 +271,14 @@ class TenureMetadata:
     def has_unsaved_attach(self) -> bool:
         state = self._follower.state
         return state.fold.staging.attached_revision > state.levels.revision
+
+    def watch_progress(self, watch: ProgressWatch) -> None:
+        """Adds its checks: commits, object_ids, checkpoints, metadata_watch."""
+        stalled_after_s = watch.config.stalled_after_ms / 1000
+        watch.watch("commits", self._committer.progress)
+        watch.watch("object_ids", self._allocator.progress)
+        watch.watch("metadata_watch", self._follower.progress)
+        watch.watch("checkpoints", lambda: self._checkpointer.progress(stalled_after_s))
 
     async def checkpoint(self) -> None:
         self._check_open()

@@ -1,0 +1,450 @@
+"""A node says when it does not get on: each alarm appears, and passes by itself; virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.config import CompactionConfig
+from streamlog.engine.config import AppendConfig, StreamEngineConfig
+from streamlog.engine.engine import WalMode
+from streamlog.errors import MetadataUnavailable, StoreUnavailable, StreamlogError
+from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.log.abstract import TopicPartition
+from streamlog.metadata.config import MetadataConfig
+from streamlog.model.batch import CreateStreamOptions
+from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.keys import DATA_PREFIX
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import Components, OpenEngine
+from tests.engine.harness import batch, error_of
+from tests.engine.remote import InlineOffload, LoopClock, virtually
+
+CONFIG = StreamEngineConfig(
+    append=AppendConfig(drain_timeout_ms=1000),
+    collector=CollectorConfig(deletion_delay_ms=1000, collect_interval_ms=1000),
+    compaction=CompactionConfig(
+        compaction_process="inline", compaction_interval_ms=1000, small_objects_min=2
+    ),
+    wal=WalConfig(wal_bytes_max=1 << 20, file_bytes=64 << 10),
+    metadata=MetadataConfig(put_window=2, orphan_resweep_ms=5000),
+)
+ANSWER_S, STALL_S = 10.0, 60.0
+PROBE_S = 10.0
+LATE_S = 3.0
+"""Ticks come once a second, and two must see the same."""
+
+Befall = Callable[[str, str], Awaitable[None]]
+"""(operation, key) → fails, hangs, or lets the request through."""
+Matches = Callable[[str, str], bool]
+
+
+async def _none(operation: str, key: str) -> None:
+    """Lets everything through."""
+
+
+class TroubledStore(MemoryObjectStore):
+    trouble: Befall = staticmethod(_none)
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        await self.trouble("put", key)
+        return await super().put(key, parts, if_absent=if_absent)
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+        await self.trouble("get", key)
+        return await super().get(key, start, length)
+
+    async def head(self, key: str) -> ObjectInfo:
+        await self.trouble("head", key)
+        return await super().head(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self.trouble("delete", keys[0] if keys else "")
+        await super().delete(keys)
+
+
+class TroubledKV(MemoryKVStore):
+    trouble: Befall = staticmethod(_none)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        await self.trouble("txn", " ".join(str(one.key) for one in then if isinstance(one, Put)))
+        return await super().txn(compares, then, otherwise)
+
+    async def keep_alive(self, lease_id: int) -> None:
+        await self.trouble("keep_alive", "")
+        await super().keep_alive(lease_id)
+
+    async def get(self, key: bytes, *, revision: int | None = None):  # type: ignore[no-untyped-def]
+        await self.trouble("get", str(key))
+        return await super().get(key, revision=revision)
+
+
+@dataclass
+class World:
+    """What outlives an engine."""
+
+    mode: WalMode = "object"
+    config: StreamEngineConfig = CONFIG
+    clock: LoopClock = field(default_factory=LoopClock)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        self.store = TroubledStore(self.clock)
+        self.kv = TroubledKV(self.clock)
+        self.disk = TornDisk(SeededRandom(2))
+
+    @asynccontextmanager
+    async def engine(self) -> AsyncIterator[OpenEngine]:
+        self.registry = CollectorRegistry()
+        components = Components(
+            clock=self.clock,
+            random=SeededRandom(1),
+            offload=InlineOffload(),
+            registry=self.registry,
+            store=self.store,
+            kv=self.kv,
+            disk=self.disk if self.mode == "disk" else None,
+        )
+        async with streamlog.open(
+            "memory://", meta="memory://", wal=self.mode, config=self.config, components=components
+        ) as engine:
+            try:
+                yield engine
+            finally:
+                self.store.trouble = self.kv.trouble = _none
+                self.disk.plan_faults = None
+
+    def gauge(self, name: str) -> float | None:
+        return self.registry.get_sample_value("streamlog_alarm", {"alarm": name})
+
+
+async def names(engine: OpenEngine) -> set[str]:
+    return {alarm.partition(":")[0] for alarm in (await engine.status()).alarms}
+
+
+async def raised_after(engine: OpenEngine, name: str, most_s: float) -> float:
+    """Seconds until the alarm is raised; it says the same everywhere."""
+    clock = engine.clock
+    began = clock.monotonic()
+    while name not in await names(engine):
+        assert clock.monotonic() - began <= most_s, await names(engine)
+        await asyncio.sleep(0.25)
+    reason = engine.not_ready_reason()
+    assert reason is not None
+    assert f"{name}: " in reason
+    return clock.monotonic() - began
+
+
+async def passes(engine: OpenEngine, most_s: float) -> None:
+    """All is well again, without a restart."""
+    clock = engine.clock
+    began = clock.monotonic()
+    while await names(engine):
+        assert clock.monotonic() - began <= most_s, await names(engine)
+        await asyncio.sleep(0.25)
+    assert engine.not_ready_reason() is None
+    assert engine.engine.failure is None
+
+
+class Trouble:
+    """What befalls the requests that match, until it is over: without an error they hang."""
+
+    def __init__(self, matches: Matches, error: StreamlogError | None = None) -> None:
+        self._matches = matches
+        self._error = error
+        self.over = asyncio.Event()
+
+    async def __call__(self, operation: str, key: str) -> None:
+        if self.over.is_set() or not self._matches(operation, key):
+            return
+        if self._error is None:
+            await self.over.wait()
+        else:
+            raise type(self._error)(self._error.message, **self._error.fields)
+
+
+def everything(operation: str, key: str) -> bool:
+    return True
+
+
+def is_data_put(operation: str, key: str) -> bool:
+    return operation == "put" and key.startswith(DATA_PREFIX)
+
+
+def is_data_get(operation: str, key: str) -> bool:
+    return operation == "get" and key.startswith(DATA_PREFIX)
+
+
+def is_checkpoint_put(operation: str, key: str) -> bool:
+    return operation == "put" and key.startswith("checkpoint/")
+
+
+REFUSED = StoreUnavailable("connection refused", operation="head")
+KV_REFUSED = MetadataUnavailable("no route to the metadata")
+hanging_or_refusing = pytest.mark.parametrize("is_hanging", [True, False])
+
+
+@hanging_or_refusing
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_store_that_does_not_answer_is_told(
+    is_hanging: bool, is_idle: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await asyncio.sleep(100)
+            assert (await engine.status()).alarms == ()
+            assert world.gauge("store_unavailable") == 0
+            world.store.trouble = trouble = Trouble(everything, None if is_hanging else REFUSED)
+            append = None
+            if not is_idle:
+                append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            # An idle node must first have asked.
+            after_s = await raised_after(engine, "store_unavailable", PROBE_S + ANSWER_S + LATE_S)
+            assert after_s >= ANSWER_S
+            assert world.gauge("store_unavailable") == 1
+            (alarm, *_) = (await engine.status()).alarms
+            assert "(since " in alarm
+            assert "memory://" in alarm
+            await asyncio.sleep(1000)
+            assert "store_unavailable" in await names(engine)
+            trouble.over.set()
+            await passes(engine, 10 * LATE_S)
+            if append is not None:
+                await append
+            assert world.gauge("store_unavailable") == 0
+
+    with caplog.at_level(logging.WARNING):
+        virtually(scenario)
+    told = [one.message for one in caplog.records if "alarm store_unavailable" in one.message]
+    assert len([one for one in told if "has passed" in one]) == 1
+    # Once at its beginning, then now and then.
+    assert 4 <= len(told) <= 6
+
+
+def test_a_slow_store_is_no_store_that_does_not_answer() -> None:
+    world = World()
+
+    async def slow(operation: str, key: str) -> None:
+        await asyncio.sleep(25 if operation == "put" else 2)
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = slow
+            for number in range(10):
+                await stream.append(batch(b"%d" % number))
+                assert await names(engine) == set()
+
+    virtually(scenario)
+
+
+@hanging_or_refusing
+def test_metadata_that_do_not_answer_are_told(is_hanging: bool) -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.kv.trouble = trouble = Trouble(everything, None if is_hanging else KV_REFUSED)
+            append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            after_s = await raised_after(engine, "metadata_unavailable", ANSWER_S + LATE_S + 5)
+            assert after_s >= ANSWER_S
+            await raised_after(engine, "commits", STALL_S)
+            trouble.over.set()
+            await passes(engine, 10 * LATE_S)
+            await append
+
+    virtually(scenario)
+
+
+def test_an_idle_node_tells_that_its_metadata_do_not_answer() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            await asyncio.sleep(100)
+            world.kv.trouble = trouble = Trouble(everything)
+            await raised_after(engine, "metadata_unavailable", PROBE_S + ANSWER_S + LATE_S)
+            trouble.over.set()
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_full_wal_disk_is_told() -> None:
+    world = World("disk")
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await stream.append(batch(b"before"))
+            world.disk.plan_faults = lambda call, name: (
+                DiskFault.FULL if call in ("create", "write") else None
+            )
+            append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            await raised_after(engine, "disk_full", LATE_S)
+            world.disk.plan_faults = None
+            await append
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
+@pytest.mark.parametrize("mode", ["object", "disk"])
+def test_uploads_that_hang_are_told_though_the_store_answers(mode: WalMode) -> None:
+    world = World(mode)
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = trouble = Trouble(is_data_put)
+            append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            after_s = await raised_after(engine, "uploads", STALL_S + LATE_S + 1)
+            assert after_s >= STALL_S
+            assert "the PUT of data/" in str(engine.not_ready_reason())
+            assert "store_unavailable" not in await names(engine)
+            if mode == "disk":
+                await raised_after(engine, "wal_release", LATE_S)
+            trouble.over.set()
+            await passes(engine, LATE_S)
+            await append
+
+    virtually(scenario)
+
+
+def test_ids_that_are_not_to_be_had_are_told() -> None:
+    """All that may be uncommitted was given up, and the store denies their deletion."""
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = trouble = Trouble(
+                lambda operation, key: operation == "delete" or is_data_put(operation, key), REFUSED
+            )
+            for _ in range(2):
+                create = engine.streams.create_and_open_streams(
+                    [CreateStreamOptions()], lambda ids: [(ids[0], batch(b"first"))]
+                )
+                assert await error_of(create) is not None
+            append = asyncio.ensure_future(stream.append(batch(b"waits for an id")))
+            await raised_after(engine, "object_ids", STALL_S + LATE_S)
+            trouble.over.set()
+            await append
+            await passes(engine, 10 * LATE_S)
+
+    virtually(scenario)
+
+
+def test_checkpoints_that_cannot_be_written_are_told() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = trouble = Trouble(is_checkpoint_put, REFUSED)
+            interval_s = CONFIG.metadata.checkpoint_interval_ms / 1000
+            began = engine.clock.monotonic()
+            while "checkpoints" not in await names(engine):
+                assert engine.clock.monotonic() - began < interval_s + STALL_S + LATE_S + 5
+                await stream.append(batch(b"x"))
+                await asyncio.sleep(1)
+            assert "connection refused" in str(engine.not_ready_reason())
+            trouble.over.set()
+            await passes(engine, 10 * LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_compaction_that_hangs_is_told() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = trouble = Trouble(is_data_get)
+            for number in range(20):
+                await stream.append(batch(b"%d" % number))
+            after_s = await raised_after(engine, "compaction", STALL_S + 4 * LATE_S)
+            assert after_s >= STALL_S
+            trouble.over.set()
+            await passes(engine, 10 * LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_partition_that_does_not_open_is_told() -> None:
+    world = World(
+        config=dataclasses.replace(CONFIG, compaction=CompactionConfig(compaction_process="off"))
+    )
+
+    async def scenario() -> None:
+        partition = TopicPartition("t", 0)
+        async with world.engine() as engine:
+            await engine.logs.create_topic("t", 1)
+            await engine.logs.log(partition)
+        async with world.engine() as engine:
+            world.store.trouble = trouble = Trouble(is_data_get)
+            opening = asyncio.ensure_future(engine.logs.log(partition))
+            await raised_after(engine, "partition_opens", STALL_S + LATE_S)
+            assert "t-0" in str(engine.not_ready_reason())
+            trouble.over.set()
+            await opening
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_node_that_was_paused_raises_nothing() -> None:
+    """Answers that arrived meanwhile are taken before anything is said."""
+    world = World("disk")
+
+    class Skipping(LoopClock):
+        skipped_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.skipped_s
+
+    clock = Skipping()
+    world.clock = clock
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+
+            async def slow(operation: str, key: str) -> None:
+                await asyncio.sleep(0.5)
+
+            world.store.trouble = slow
+            await asyncio.sleep(30)
+            await stream.append(batch(b"x"))
+            clock.skipped_s += 80
+            for _ in range(50):
+                await asyncio.sleep(0.1)
+                assert await names(engine) == set()
+
+    virtually(scenario)
