@@ -5,7 +5,8 @@
     ROOT/.replace     a lock: shared by renames and removals, exclusive for a compare-and-replace
 
 1. A put writes a temporary file, syncs it, renames it (or links it, when the key must be free), and
-   syncs the folder: the whole object is there or nothing is.
+   syncs the folder: the whole object is there or nothing is. A folder's own entry is synced when
+   the folder is first used, also when another process made it.
 2. A temporary file that nobody has locked is left over from a crash, and is swept at the next open.
 3. An etag is size, modification time and inode. The time's last six digits come from a checksum of
    the content, for the clocks of file systems are coarse and inodes come again.
@@ -51,6 +52,9 @@ class LocalFiles:
         """Makes the folders and sweeps leftovers; how many there were."""
         with self._typed("opening the object store", self.root):
             self._make(self._temporary)
+            # A reader relies on what it finds (cluster.json), also when its writer died before it
+            # synced the folder.
+            fsync_folder(self.root)
             return self._sweep()
 
     def _sweep(self) -> int:
@@ -274,7 +278,9 @@ class LocalFiles:
 
     def _make(self, folder: str) -> None:
         if folder not in self._known_folders:
-            make_folder(folder)
+            if folder != self.root:
+                self._make(self.root)
+            make_folder(folder, above=None if folder == self.root else self.root)
             self._known_folders.add(folder)
 
     def _make_parent(self, key: str, path: str) -> None:

@@ -44,17 +44,37 @@ def fsync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-def make_folder(path: str) -> None:
-    """Makes the folder and its parents where absent; durable on return. Errors: OSError."""
+def make_folder(path: str, *, above: str | None = None) -> None:
+    """Makes the folder and its parents where absent; durable on return. Errors: OSError.
+
+    The entries of folders that exist already are synced as well: a process that died between making
+    one and syncing its parent leaves an entry that a power cut takes away, with all that later
+    processes stored below it. `above`: a parent whose own entry is durable.
+    """
     missing: list[str] = []
     folder = os.path.abspath(path)
     while not os.path.isdir(folder):
         missing.append(folder)
         folder = os.path.dirname(folder)
-    for folder in reversed(missing):
+    for absent in reversed(missing):
         try:
-            os.mkdir(folder)
+            os.mkdir(absent)
         except FileExistsError:
-            if not os.path.isdir(folder):
-                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", folder) from None
-        fsync_folder(os.path.dirname(folder))
+            if not os.path.isdir(absent):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", absent) from None
+        fsync_folder(os.path.dirname(absent))
+    _sync_entries(folder, above)
+
+
+def _sync_entries(folder: str, above: str | None) -> None:
+    """Makes the entry of `folder`, and those of its parents, durable.
+
+    It ends at a mount point, whose entry no process of this node made, and at a parent that this
+    user may not write, in which no process of this user can have made an entry.
+    """
+    while folder != above and not os.path.ismount(folder):
+        parent = os.path.dirname(folder)
+        if not os.access(parent, os.R_OK | os.W_OK):
+            return
+        fsync_folder(parent)
+        folder = parent

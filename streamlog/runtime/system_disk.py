@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.folders import fsync_folder
+from streamlog.runtime.folders import fsync_folder, make_folder
 
 _ZEROS = bytes(1 << 20)
 _PARTS_MAX = 1024
 """IOV_MAX on every system that counts."""
 _DSYNC = getattr(os, "RWF_DSYNC", 0)
-_fdatasync = getattr(os, "fdatasync", os.fsync)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -35,7 +34,7 @@ class SystemFile:
         if len(pieces) > _PARTS_MAX or not self._flags:
             for first in range(0, len(pieces), _PARTS_MAX):
                 position = self._write(position, pieces[first : first + _PARTS_MAX], 0)
-            _fdatasync(self._descriptor)
+            getattr(os, "fdatasync", os.fsync)(self._descriptor)
             return
         try:
             self._write(position, pieces, self._flags)
@@ -81,14 +80,15 @@ class SystemFile:
 
 
 class SystemDisk:
-    """A folder, made when it is not there."""
+    """A folder, made when it is not there. Its entries are durable when it is opened: a process
+    that died may have made or renamed a file without syncing the folder.
+    """
 
     def __init__(self, root: Path) -> None:
+        """Errors: OSError."""
         self._root = root
-        missing = [folder for folder in (root, *root.parents) if not folder.is_dir()]
-        root.mkdir(parents=True, exist_ok=True)
-        for folder in reversed(missing):
-            fsync_folder(str(folder.parent))
+        make_folder(str(root))
+        fsync_folder(str(root))
 
     def __str__(self) -> str:
         return str(self._root)
