@@ -14,6 +14,7 @@ from streamlog.cli.node import config_option, data_option, store_options
 from streamlog.cli.output import emit, note, size
 from streamlog.cli.recover import rebuild_options, tell
 from streamlog.cli.state import State, json_option, pass_state, remote_options
+from streamlog.runtime.folders import fsync_folder
 
 
 @click.command()
@@ -71,14 +72,18 @@ def backup(
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Appears under its name when it is whole and synced."""
-    part = path.with_name(path.name + ".part")
+    """Appears under its name when it is whole and synced, and durably so.
+
+    Each process writes a file of its own: two backups to one name leave the later one, whole.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        fsync_folder(str(path.absolute().parent))
     finally:
         part.unlink(missing_ok=True)
 
