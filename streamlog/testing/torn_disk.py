@@ -4,7 +4,12 @@
    that were written since without being certain (`pending`); reads see the newest.
 2. `write_sync` makes its sectors certain, unless a fault strikes or writes are held.
 3. A power cut leaves each pending sector with any of its contents, chosen by the injected Random.
-4. After a power cut every call fails until `crash`; handles opened before stay dead.
+4. A failed write or sync leaves what was pending as Linux does: readable, and taken for clean
+   (`dropped`). A later sync succeeds and writes none of it; only writing the sector again does.
+   The page may leave the cache before the power goes: reads then see what is on the medium.
+5. A file that was made, renamed or removed is durable with the folder's sync, which ends the call.
+   A fault in between leaves the change visible, and a power cut may undo it.
+6. After a power cut every call fails until `crash`; handles opened before stay dead.
 
 A write whose acknowledgement is still on its way (a simulator delivers it later in virtual time)
 may be torn as well: with `hold_writes` it stays pending until `acknowledge`.
@@ -13,7 +18,7 @@ may be torn as well: with `hold_writes` it stays pending until `acknowledge`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from streamlog.runtime.buffers import Buffer, join
@@ -26,7 +31,8 @@ class DiskFault(Enum):
     POWER = "power"
     """The power goes during the call."""
     IO_ERROR = "io error"
-    """The call fails; a mixture of old and new sectors is there, or what a power cut may lose."""
+    """The call fails; a mixture of old and new sectors is there, or the new ones in the page cache
+    alone."""
     FULL = "full"
     """The call fails for want of room; a prefix may be there."""
 
@@ -40,6 +46,8 @@ class _Content:
         self.newest = bytearray(size)
         self.pending: dict[int, list[bytes]] = {}
         """Sector → what it may hold after a power cut; the first is what is on the medium."""
+        self.dropped: dict[int, list[bytes]] = {}
+        """The same for sectors whose write-back failed: clean pages, which no sync writes."""
 
     def write(self, position: int, data: Buffer) -> range:
         end = position + len(data)
@@ -49,7 +57,8 @@ class _Content:
         before = [self.sector(sector) for sector in sectors]
         self.newest[position:end] = data
         for sector, old in zip(sectors, before, strict=True):
-            self.pending.setdefault(sector, [old]).append(self.sector(sector))
+            contents = self.dropped.pop(sector, None) or self.pending.get(sector, [old])
+            self.pending[sector] = [*contents, self.sector(sector)]
         return sectors
 
     def sector(self, sector: int) -> bytes:
@@ -59,16 +68,40 @@ class _Content:
         for sector in sectors:
             self.pending.pop(sector, None)
 
-    def tear(self, random: Random) -> None:
-        """Leaves one of its contents in each pending sector."""
-        keep = (0.0, 1.0, random.random())[int(random.random() * 3)]
-        for sector, contents in self.pending.items():
-            if random.random() < keep:
-                chosen = contents[1 + int(random.random() * (len(contents) - 1))]
-            else:
-                chosen = contents[0]
-            self.newest[sector * SECTOR_BYTES : sector * SECTOR_BYTES + len(chosen)] = chosen
+    def sync(self) -> None:
+        """What is pending is certain; clean pages are not looked at."""
         self.pending.clear()
+
+    def fail(self, sectors: Iterable[int]) -> None:
+        """Their write-back failed."""
+        for sector in list(sectors):
+            if sector in self.pending:
+                self.dropped[sector] = self.pending.pop(sector)
+
+    def evict(self) -> None:
+        """Clean pages leave the cache: reads see the medium again."""
+        for sector, contents in self.dropped.items():
+            self._put(sector, contents[0])
+        self.dropped.clear()
+
+    def tear(self, random: Random, sectors: Iterable[int]) -> None:
+        """Leaves one of its contents in each of those that are not certain."""
+        keep = (0.0, 1.0, random.random())[int(random.random() * 3)]
+        for sector in list(sectors):
+            contents = self.pending.pop(sector, None) or self.dropped.pop(sector, None)
+            if contents is None:
+                continue
+            if random.random() < keep:
+                self._put(sector, contents[1 + int(random.random() * (len(contents) - 1))])
+            else:
+                self._put(sector, contents[0])
+
+    def lose_power(self, random: Random) -> None:
+        self.tear(random, [*self.pending, *self.dropped])
+
+    def _put(self, sector: int, content: bytes) -> None:
+        start = sector * SECTOR_BYTES
+        self.newest[start : start + len(content)] = content
 
 
 class TornFile:
@@ -88,8 +121,10 @@ class TornFile:
             self._content.settle(self._content.write(position, memoryview(data)[:whole]))
             raise _error(errno.ENOSPC, self._name)
         sectors = self._content.write(position, data)
-        if fault is DiskFault.IO_ERROR and self._disk.random.random() < 0.5:
-            self._content.tear(self._disk.random)
+        if fault is DiskFault.IO_ERROR:
+            if self._disk.random.random() < 0.5:
+                self._content.tear(self._disk.random, sectors)
+            self._content.fail(sectors)
         if fault is not None:
             raise _error(errno.EIO, self._name)
         if self._disk.hold_writes:
@@ -102,9 +137,12 @@ class TornFile:
         return bytes(self._content.newest[position : position + length])
 
     def sync(self) -> None:
-        if self._begin("sync") is not None:
+        fault = self._begin("sync")
+        if fault is not None:
+            if fault is not DiskFault.POWER:
+                self._content.fail(self._content.pending)
             raise _error(errno.EIO, self._name)
-        self._content.pending.clear()
+        self._content.sync()
 
     def size(self) -> int:
         self._check()
@@ -133,6 +171,8 @@ class TornDisk:
         self.held: list[tuple[_Content, range]] = []
         self.life = 0
         self._files: dict[str, _Content] = {}
+        self._unsynced: list[dict[str, _Content]] = []
+        """The folder's names before each change since its last sync."""
 
     def __str__(self) -> str:
         return "torn disk"
@@ -140,16 +180,31 @@ class TornDisk:
     @property
     def has_pending(self) -> bool:
         """Something was written that a power cut may lose."""
-        return any(content.pending for content in self._files.values())
+        return any(content.pending or content.dropped for content in self._files.values())
 
     def crash(self) -> None:
         """The power is cut (if it was not) and comes back; what was pending is torn."""
+        if self._unsynced:
+            states = [*self._unsynced, self._files]
+            self._files = states[int(self.random.random() * len(states))]
         for name in sorted(self._files):
-            self._files[name].tear(self.random)
-        self.restart()
+            self._files[name].lose_power(self.random)
+        self._start_anew()
+        self._sync_names()
 
     def restart(self) -> None:
-        """The process ends and the machine stays up: pending writes can be read, and lost later."""
+        """The process ends and the machine stays up: pending writes can be read, and lost later.
+
+        The next process opens the folder, which syncs its names.
+        """
+        for name in sorted(self._files):
+            content = self._files[name]
+            if content.dropped and self.random.random() < 0.25:
+                content.evict()
+        self._start_anew()
+        self._sync_names()
+
+    def _start_anew(self) -> None:
         self.life += 1
         self.has_power = True
         self.held.clear()
@@ -181,37 +236,44 @@ class TornDisk:
             raise _error(errno.EEXIST, name)
         fault = self.strike("create", name)
         if fault is DiskFault.POWER:
-            if self.random.random() < 0.5:
-                self._files[name] = _Content(int(self.random.random() * (size + 1)))
+            self._change({**self._files, name: _Content(int(self.random.random() * (size + 1)))})
             raise _error(errno.EIO, name)
         if fault is not None:
             raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, name)
-        self._files[name] = _Content(size)
+        self._change({**self._files, name: _Content(size)})
+        self._sync_names()
         return TornFile(self, name, self._files[name])
 
     def open(self, name: str) -> TornFile:
         return TornFile(self, name, self._present(name))
 
     def rename(self, old: str, new: str) -> None:
-        self._present(old)
-        if self._happens("rename", old):
-            self._files[new] = self._files.pop(old)
-        self._check_done(old)
+        content = self._present(old)
+        names = {name: known for name, known in self._files.items() if name != old}
+        self._change_names("rename", old, {**names, new: content})
 
     def remove(self, name: str) -> None:
         self._present(name)
-        if self._happens("remove", name):
-            del self._files[name]
-        self._check_done(name)
+        self._change_names(
+            "remove", name, {other: known for other, known in self._files.items() if other != name}
+        )
 
-    def _happens(self, operation: str, name: str) -> bool:
+    def _change_names(self, operation: str, name: str, names: dict[str, _Content]) -> None:
         fault = self.strike(operation, name)
-        self._failed = fault is not None
-        return fault is None or (fault is DiskFault.POWER and self.random.random() < 0.5)
+        if fault is None:
+            self._change(names)
+            self._sync_names()
+            return
+        if fault is not DiskFault.FULL and self.random.random() < 0.5:
+            self._change(names)
+        raise _error(errno.ENOSPC if fault is DiskFault.FULL else errno.EIO, name)
 
-    def _check_done(self, name: str) -> None:
-        if self._failed:
-            raise _error(errno.EIO, name)
+    def _change(self, names: dict[str, _Content]) -> None:
+        self._unsynced.append(self._files)
+        self._files = names
+
+    def _sync_names(self) -> None:
+        self._unsynced.clear()
 
     def _present(self, name: str) -> _Content:
         self._check(name)

@@ -38,8 +38,9 @@ class WalConfig:
     accept_data_loss: bool = setting(
         False,
         "Start although the log holds acknowledged appends that have no place in the metadata, "
-        "after a recovery or with the wrong folder: they are given up, with a warning. Without it "
-        "the node does not start then. For one start, with a copy of the folder kept.",
+        "after a recovery or with the wrong folder, or although a part of the log is damaged: what "
+        "has no place or cannot be read is given up, with a warning. Without it the node does not "
+        "start then. For one start, with a copy of the folder kept.",
     )
 
     def __post_init__(self) -> None:

@@ -1,17 +1,27 @@
 """Reads a WAL folder when the log is opened. Blocking.
 
 1. Read every superblock; scan the files that are in use; plan the recovery.
-2. Only when that holds together: remove files whose making was interrupted, and sync every file
-   that has something to yield, since what was read may so far be in the page cache alone.
+2. Only when that holds together: remove files whose making was interrupted, and make durable what
+   the log goes on from.
+
+What was read may be in the page cache alone. A sync of a new descriptor writes what a process left
+behind that died, but not what a failed write-back left: after that the kernel keeps the pages and
+takes them for clean. A failed write can only have left the last group and the superblock of the
+newest file (log, rule 3), so these are written once more.
+
+Where the user accepts the loss, a file whose superblock cannot be read is renamed to `lost-…`, and
+holes are passed over.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from streamlog.errors import Corrupt
 from streamlog.format.corrupt import corrupt
-from streamlog.format.wal_frame import HEADER_BYTES
+from streamlog.format.rows import Tenure
+from streamlog.format.wal_frame import ALIGNMENT, HEADER_BYTES
 from streamlog.format.wal_superblock import (
     SUPERBLOCK_BYTES,
     FileState,
@@ -25,6 +35,8 @@ from streamlog.wal.recovery import RecoveryPlan, plan_recovery
 from streamlog.wal.scan import ScannedFile, scan_file
 
 WAL_FILE_NAME = re.compile(r"wal-([0-9a-f]{8})")
+LOST_PREFIX = "lost-"
+"""Of the names of files that could not be read when a loss was accepted; nothing uses them."""
 
 
 def file_name(number: int) -> str:
@@ -33,52 +45,126 @@ def file_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """`next_number` is above that of every file in the folder."""
+    """`next_number` is above that of every file in the folder.
+
+    `tenures`: of a folder whose identity was lost, those that its files name.
+    `lost`: the damage whose loss was accepted.
+    """
 
     identity: WalIdentity | None
     files: list[ScannedFile]
     plan: RecoveryPlan
     next_number: int
+    tenures: frozenset[Tenure] = frozenset()
+    lost: list[Corrupt] = field(default_factory=list)
 
 
-def load_folder(disk: Disk) -> Folder:
+def load_folder(disk: Disk, *, accept_data_loss: bool = False) -> Folder:
     """Everything that `plan.live` names is durable on return.
 
-    Errors: OSError, Corrupt, UnsupportedVersion.
+    Errors: OSError, UnsupportedVersion; Corrupt, unless the loss is accepted.
     """
-    identity = load_identity(disk)
-    files: list[ScannedFile] = []
-    unfinished: list[str] = []
-    numbers = [0]
-    opened: list[DiskFile] = []
+    reading = _Reading(disk, accept_data_loss)
+    identity = reading.identity()
     try:
         for name in disk.list():
-            match = WAL_FILE_NAME.fullmatch(name)
-            if match is None:
-                continue
-            numbers.append(int(match[1], 16))
-            file = disk.open(name)
-            opened.append(file)
-            superblock = read_superblock(name, file)
-            if superblock is None:
-                unfinished.append(name)
-                file.close()
-                opened.remove(file)
-            else:
-                files.append(scan_file(name, file, superblock))
-        plan = plan_recovery(files, released_through=identity.released_through if identity else 0)
-        for name in unfinished:
+            if WAL_FILE_NAME.fullmatch(name) is not None:
+                reading.read(name)
+        plan = plan_recovery(
+            reading.files,
+            released_through=identity.released_through if identity else 0,
+            accept_data_loss=accept_data_loss,
+        )
+        for name in reading.unfinished:
             disk.remove(name)
-        for scanned in {id(scanned): scanned for scanned, _ in plan.live}.values():
-            scanned.file.sync()
+        for name in reading.unreadable:
+            disk.rename(name, LOST_PREFIX + name)
+        _make_durable(plan)
     except BaseException:
-        for file in opened:
+        for file in reading.opened.values():
             file.close()
         raise
-    return Folder(identity, files, plan, max(numbers) + 1)
+    is_named = identity is not None or not accept_data_loss
+    return Folder(
+        identity,
+        reading.files,
+        plan,
+        max(reading.numbers) + 1,
+        frozenset() if is_named else _tenures(reading.files),
+        [*reading.lost, *plan.lost],
+    )
 
 
-def read_superblock(name: str, file: DiskFile) -> Superblock | None:
+class _Reading:
+    """A folder as far as it was read."""
+
+    def __init__(self, disk: Disk, accept_data_loss: bool) -> None:
+        self._disk = disk
+        self._accept_data_loss = accept_data_loss
+        self.files: list[ScannedFile] = []
+        self.unfinished: list[str] = []
+        self.unreadable: list[str] = []
+        self.numbers = [0]
+        self.opened: dict[str, DiskFile] = {}
+        self.lost: list[Corrupt] = []
+
+    def identity(self) -> WalIdentity | None:
+        try:
+            return load_identity(self._disk)
+        except Corrupt as error:
+            self._give_up(error)
+            return None
+
+    def read(self, name: str) -> None:
+        self.numbers.append(int(name.removeprefix("wal-"), 16))
+        file = self.opened[name] = self._disk.open(name)
+        try:
+            superblock = read_superblock(name, file, may_be_short=self._accept_data_loss)
+        except Corrupt as error:
+            self._give_up(error)
+            self.unreadable.append(name)
+            superblock = None
+        else:
+            if superblock is None:
+                self.unfinished.append(name)
+        if superblock is None:
+            file.close()
+            del self.opened[name]
+            return
+        if superblock.file_bytes > file.size():
+            superblock = replace(superblock, file_bytes=file.size() // ALIGNMENT * ALIGNMENT)
+        self.files.append(scan_file(name, file, superblock))
+
+    def _give_up(self, error: Corrupt) -> None:
+        if not self._accept_data_loss:
+            raise error
+        self.lost.append(error)
+
+
+def _make_durable(plan: RecoveryPlan) -> None:
+    """What the log goes on from. Errors: OSError."""
+    for scanned in {id(scanned): scanned for scanned, _ in plan.live}.values():
+        scanned.file.sync()
+    if plan.newest is not None:
+        _write_again(plan.newest.file, 0, SUPERBLOCK_BYTES)
+    if plan.live:
+        scanned, frame = plan.live[-1]
+        _write_again(scanned.file, frame.position, frame.end - frame.position)
+
+
+def _write_again(file: DiskFile, position: int, length: int) -> None:
+    file.write_sync(position, [file.read(position, length)])
+
+
+def _tenures(files: list[ScannedFile]) -> frozenset[Tenure]:
+    return frozenset(
+        file.superblock.tenure
+        for file in files
+        if file.superblock.state is FileState.ACTIVE and file.frames
+    )
+
+
+def read_superblock(name: str, file: DiskFile, *, may_be_short: bool = False) -> Superblock | None:
     """None for a file whose making was interrupted: nothing was ever written to it.
 
     Errors: OSError, Corrupt, UnsupportedVersion.
@@ -87,6 +173,7 @@ def read_superblock(name: str, file: DiskFile) -> Superblock | None:
     if not any(page) and not any(file.read(SUPERBLOCK_BYTES, HEADER_BYTES)):
         return None
     superblock = decode_superblock(page, file_name=name)
-    if superblock.state is FileState.ACTIVE and file.size() < superblock.file_bytes:
+    is_short = file.size() < superblock.file_bytes
+    if superblock.state is FileState.ACTIVE and is_short and not may_be_short:
         raise corrupt("the file is cut short", name, file.size(), superblock.file_bytes)
     return superblock

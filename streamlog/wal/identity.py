@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from streamlog.format.wal_superblock import WalIdentity, decode_identity, encode_identity
+from streamlog.runtime.background import Background
 from streamlog.runtime.disk import Disk
 from streamlog.runtime.offload import Lane, Offload
 
@@ -41,18 +42,43 @@ def store_identity(disk: Disk, identity: WalIdentity) -> None:
 
 
 class IdentityKeeper:
-    """The identity in force, and its changes one after another."""
+    """The identity in force, and its changes one after another.
 
-    def __init__(self, disk: Disk, offload: Offload, identity: WalIdentity | None) -> None:
+    A change goes on when its caller is cancelled: the thread that writes cannot be stopped, and a
+    second one beside it would write the same temporary file.
+    """
+
+    def __init__(
+        self, disk: Disk, offload: Offload, background: Background, identity: WalIdentity | None
+    ) -> None:
         self._disk = disk
         self._offload = offload
+        self._background = background
         self._lock = asyncio.Lock()
         self.identity = identity
 
     async def change(self, edit: Callable[[WalIdentity | None], WalIdentity]) -> None:
-        """Durable on return. Errors: OSError."""
+        """Durable on return. Errors: OSError; Closed when the log ends first."""
+
+        async def carry_out() -> OSError | None:
+            return await self._change(edit)
+
+        failure = await self._background.unbroken(carry_out, name="identity")
+        if failure is not None:
+            raise failure
+
+    async def idle(self) -> None:
+        """No change that was called before is under way on return."""
+        async with self._lock:
+            pass
+
+    async def _change(self, edit: Callable[[WalIdentity | None], WalIdentity]) -> OSError | None:
         async with self._lock:
             identity = edit(self.identity)
             if identity != self.identity:
-                await self._offload.run(Lane.CPU, store_identity, self._disk, identity)
+                try:
+                    await self._offload.run(Lane.CPU, store_identity, self._disk, identity)
+                except OSError as error:
+                    return error
                 self.identity = identity
+        return None

@@ -24,11 +24,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import (
     Closed,
+    Corrupt,
     ForeignCluster,
     Internal,
     StoreUnavailable,
@@ -72,8 +74,12 @@ class WriteAheadLog:
         self._offload = offload
         self._config = config
         self._metrics = WalMetrics(registry)
-        self._keeper = IdentityKeeper(disk, offload, folder.identity)
+        self._failure: BaseException | None = None
+        self._background = Background("wal", self._fail)
+        self._keeper = IdentityKeeper(disk, offload, self._background, folder.identity)
+        self._lost_tenures = folder.tenures
         plan = folder.plan
+        self._lost_through = plan.next_sequence - 1 if folder.lost else 0
         self._unread = plan.live
         self._released_through = plan.released_through
         self._recovered_through = plan.next_sequence - 1
@@ -106,8 +112,6 @@ class WriteAheadLog:
         self._waiting = 0
         self._failures_told = 0
         self._is_closing = False
-        self._failure: BaseException | None = None
-        self._background = Background("wal", self._fail)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_forgetting = False
 
@@ -122,15 +126,23 @@ class WriteAheadLog:
     ) -> WriteAheadLog:
         """Reads the folder. What `recover` will yield is durable on return.
 
-        Nothing is made or written before `begin`.
+        Nothing new is made or written before `begin`. With `accept_data_loss` damage is passed over
+        and logged; whole groups behind it are kept.
         Errors: Corrupt (file name and byte range), UnsupportedVersion, StoreUnavailable.
         """
+        accept_data_loss = config.accept_data_loss
         try:
-            folder = await offload.run(Lane.WAL, load_folder, disk)
+            folder = await offload.run(
+                Lane.WAL, partial(load_folder, disk, accept_data_loss=accept_data_loss)
+            )
         except OSError as error:
             raise typed_os_error(
                 error, str(disk), "reading the write-ahead log", StoreUnavailable
             ) from error
+        except Corrupt as error:
+            raise _damaged(str(disk), error) from error
+        for lost in folder.lost:
+            log.warning("acknowledged groups of the write-ahead log are given up: %s", lost.message)
         if folder.plan.torn is not None:
             name, start, end = folder.plan.torn
             log.warning(
@@ -150,7 +162,7 @@ class WriteAheadLog:
     def tenures(self) -> frozenset[Tenure]:
         """Those whose whole log is in hand: what they acknowledged is stored or in `recover`."""
         identity = self._keeper.identity
-        return identity.tenures if identity else frozenset()
+        return identity.tenures if identity else self._lost_tenures
 
     @property
     def last_sequence(self) -> int:
@@ -190,8 +202,12 @@ class WriteAheadLog:
             )
 
         def with_tenure(earlier: WalIdentity | None) -> WalIdentity:
-            earlier = earlier or WalIdentity(cluster_id, frozenset())
-            return replace(earlier, tenures=earlier.tenures | {tenure})
+            earlier = earlier or WalIdentity(cluster_id, self._lost_tenures)
+            return replace(
+                earlier,
+                tenures=earlier.tenures | {tenure},
+                released_through=max(earlier.released_through, self._released_through),
+            )
 
         try:
             await self._keeper.change(with_tenure)
@@ -270,6 +286,10 @@ class WriteAheadLog:
         self._metrics.live_bytes.set(self.live_bytes)
         self._pool.release(through_sequence)
         self._forget_earlier()
+        if 0 < self._lost_through <= through_sequence:
+            # From now on the log opens without accept_data_loss.
+            self._lost_through = 0
+            self._tasks.append(self._background.spawn(self._state_loss(), name="state_loss"))
 
     async def persist_release(self) -> None:
         """What was released before the call is never recovered again, on return.
@@ -312,12 +332,13 @@ class WriteAheadLog:
         # its order, so that behind this call there is none at work for an append.
         await self._offload.run(Lane.WAL, _nothing)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._background.close()
+        await self._keeper.idle()
         if self._writer.tenure is not None:
             try:
                 await self._persist_release(self._released_through)
             except OSError as error:
                 log.warning("released groups will be recovered again: %s", error)
+        await self._background.close()
         self._pool.close_files()
         if self._writer.active is not None:
             self._writer.active.file.close()
@@ -363,6 +384,13 @@ class WriteAheadLog:
 
         await self._keeper.change(released)
 
+    async def _state_loss(self) -> None:
+        """The identity says that nothing before the released groups is missing any more."""
+        try:
+            await self._persist_release(self._released_through)
+        except OSError as error:
+            log.warning("the next start needs accept_data_loss again: %s", error)
+
     def _forget_earlier(self) -> None:
         is_due = (
             self.last_sequence > self._recovered_through
@@ -401,6 +429,18 @@ class WriteAheadLog:
         """A bug: nothing more is appended, and every caller hears why."""
         self._failure = error
         self._pool.close()
+
+
+def _damaged(folder: str, error: Corrupt) -> Corrupt:
+    """`error` with what a user of the log can do about it."""
+    return Corrupt(
+        f"{error.message.partition('; restore')[0]} in the write-ahead log {folder}; acknowledged "
+        "appends are missing. Restore the folder from a copy. Without one, keep what is there: "
+        f"`streamlog wal show {folder}` lists what can be read; a start with "
+        "--set engine.wal.accept_data_loss=true gives up what is missing, and of each stream that "
+        "it belonged to what came after it",
+        **error.fields,
+    )
 
 
 def _nothing() -> None:

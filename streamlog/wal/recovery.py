@@ -13,7 +13,10 @@ Files are taken in the order of their generations; F is a file's first sequence,
    never acknowledged.
 
 A write that failed and after which nothing was written may be found whole: it is then yielded like
-any other, stored though never acknowledged. It is the last, so nothing can follow it.
+any other, stored though never acknowledged. It is the last, so nothing can follow it. What is read
+may be in the page cache alone: the folder writes it again before it is yielded.
+
+Where the user accepts the loss, damage by rule 3 is listed instead, and the log goes on behind it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamlog.errors import Corrupt
 from streamlog.format.corrupt import corrupt
 from streamlog.format.wal_frame import HEADER_BYTES
 from streamlog.format.wal_superblock import FileState
@@ -33,6 +37,8 @@ class RecoveryPlan:
 
     `torn`: (file name, start, end) of a torn write that was cut, if one was seen; the end is that
     of its header where no more is known.
+    `newest`: the file of the newest generation that is in use.
+    `lost`: the damage whose loss was accepted; all of it lies before `next_sequence`.
     """
 
     live: list[tuple[ScannedFile, FrameRef]]
@@ -40,10 +46,24 @@ class RecoveryPlan:
     next_sequence: int
     next_generation: int
     torn: tuple[str, int, int] | None
+    newest: ScannedFile | None
+    lost: list[Corrupt]
 
 
-def plan_recovery(files: Sequence[ScannedFile], *, released_through: int = 0) -> RecoveryPlan:
-    """`released_through`: what the identity file states. Errors: Corrupt."""
+def plan_recovery(
+    files: Sequence[ScannedFile], *, released_through: int = 0, accept_data_loss: bool = False
+) -> RecoveryPlan:
+    """`released_through`: what the identity file states.
+
+    Errors: Corrupt, unless the loss is accepted.
+    """
+    lost: list[Corrupt] = []
+
+    def damaged(error: Corrupt) -> None:
+        if not accept_data_loss:
+            raise error
+        lost.append(error)
+
     released = max([released_through, *(file.released_through for file in files)])
     generations = [file.superblock.life.generation for file in files]
     active = sorted(
@@ -57,39 +77,56 @@ def plan_recovery(files: Sequence[ScannedFile], *, released_through: int = 0) ->
     for number, file in enumerate(active):
         first = file.superblock.first_sequence
         if first > expected:
-            lost = before or file
-            raise corrupt(
-                f"groups {expected} to {first - 1} are missing before {file.name}",
-                lost.name,
-                live[-1][1].end if before and live and live[-1][0] is before else 0,
-                lost.superblock.file_bytes,
+            place = before or file
+            damaged(
+                corrupt(
+                    f"groups {expected} to {first - 1} are missing before {file.name}",
+                    place.name,
+                    live[-1][1].end if before and live and live[-1][0] is before else 0,
+                    place.superblock.file_bytes,
+                )
             )
+            expected = first
         is_last = number == len(active) - 1
         void_from = None if is_last else active[number + 1].superblock.first_sequence
         if void_from is not None and void_from < first:
-            raise corrupt("generations are out of order", file.name, 0, file.end)
+            damaged(corrupt("generations are out of order", file.name, 0, file.end))
         for index, frame in enumerate(file.frames):
             if void_from is not None and frame.sequence >= void_from:
                 break
             if frame.sequence <= released:
                 continue
             if frame.sequence != expected:
-                raise corrupt(
-                    f"groups {expected} to {frame.sequence - 1} are missing",
-                    file.name,
-                    frame.follows,
-                    frame.position,
+                damaged(
+                    corrupt(
+                        f"groups {expected} to {frame.sequence - 1} are missing",
+                        file.name,
+                        frame.follows,
+                        frame.position,
+                    )
                 )
+                if frame.sequence < expected:
+                    continue
+                expected = frame.sequence
             if not frame.is_whole:
-                if not is_last or index < len(file.frames) - 1:
-                    raise corrupt(
+                if is_last and index == len(file.frames) - 1:
+                    torn = (file.name, frame.position, frame.end)
+                    break
+                damaged(
+                    corrupt(
                         f"group {frame.sequence} is damaged", file.name, frame.position, frame.end
                     )
-                torn = (file.name, frame.position, frame.end)
-                break
+                )
+                expected += 1
+                continue
             live.append((file, frame))
             expected += 1
         if is_last and torn is None and file.is_header_torn:
             torn = (file.name, file.end, file.end + HEADER_BYTES)
         before = file
-    return RecoveryPlan(live, released, expected, max(generations, default=0) + 1, torn)
+    if lost and not live:
+        # Nothing is left to be released, which would state that the groups are gone.
+        released = expected - 1
+    newest = active[-1] if active else None
+    next_generation = max(generations, default=0) + 1
+    return RecoveryPlan(live, released, expected, next_generation, torn, newest, lost)

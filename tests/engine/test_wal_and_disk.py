@@ -1,0 +1,178 @@
+"""An engine with wal=disk on a disk that fails as Linux disks do: what a restart shows is durable,
+damage is told with what to do, and a loss that the user accepts lets the engine open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
+from streamlog.errors import Corrupt, StreamlogError
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.model.stream import Stream
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import Components, OpenEngine
+from tests.engine.harness import batch, error_of, read_all, run, sent, until
+from tests.wal.wal_helpers import InlineOffload
+
+KIB = 1 << 10
+CONFIG = StreamEngineConfig(
+    append=AppendConfig(retry_backoff_ms=1, retry_backoff_ms_max=5, drain_timeout_ms=2000),
+    upload=UploadConfig(upload_interval_ms=1_000_000_000),
+    wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=32 * KIB),
+)
+LOSSY = StreamEngineConfig(
+    append=CONFIG.append,
+    upload=CONFIG.upload,
+    wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=32 * KIB, accept_data_loss=True),
+)
+
+
+class Machine:
+    """Store, metadata and disk outlive the engines; nothing is uploaded by itself."""
+
+    def __init__(self, seed: int) -> None:
+        self.clock = SystemClock()
+        self.random = SeededRandom(seed)
+        self.store = MemoryObjectStore(self.clock)
+        self.kv = MemoryKVStore(self.clock)
+        self.disk = TornDisk(SeededRandom(seed))
+
+    @asynccontextmanager
+    async def engine(
+        self, end: Callable[[], None] | None = None, *, config: StreamEngineConfig = CONFIG
+    ) -> AsyncIterator[OpenEngine]:
+        """`end` takes the disk away from the engine before it is closed, as a crash does."""
+        async with streamlog.open(
+            "memory://",
+            meta="memory://",
+            wal="disk",
+            node_id=1,
+            config=config,
+            components=Components(
+                registry=CollectorRegistry(),
+                random=self.random,
+                offload=InlineOffload(),
+                store=self.store,
+                kv=self.kv,
+                disk=self.disk,
+            ),
+        ) as engine:
+            yield engine
+            if end is not None:
+                await engine.kill()
+                end()
+
+    def fail_writes(self) -> None:
+        def plan(operation: str, name: str) -> DiskFault | None:
+            return DiskFault.IO_ERROR if operation == "write" else None
+
+        self.disk.plan_faults = plan
+
+    def kill(self) -> None:
+        """kill -9: the machine stays up."""
+        self.disk.plan_faults = None
+        self.disk.restart()
+
+    def cut_power(self) -> None:
+        self.disk.plan_faults = None
+        self.disk.crash()
+
+
+async def append(stream: Stream, *payloads: bytes) -> None:
+    for payload in payloads:
+        await stream.append(batch(payload))
+
+
+async def reopened(engine: OpenEngine, stream_id: int) -> Stream:
+    return await engine.streams.open_stream(stream_id)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_write_that_failed_is_not_taken_for_durable_after_a_restart(seed: int) -> None:
+    async def scenario() -> None:
+        machine = Machine(seed)
+        async with machine.engine(machine.kill) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await append(stream, b"acknowledged")
+            machine.fail_writes()
+            failures = engine.registry.get_sample_value
+            lost = sent(stream.append(batch(b"failed")))
+            await until(lambda: bool(failures("streamlog_wal_write_failures_total")))
+        assert isinstance(await error_of(lost), StreamlogError)
+        async with machine.engine(machine.cut_power) as engine:
+            stream = await reopened(engine, stream.stream_id)
+            shown = await read_all(stream)
+            assert shown in ([b"acknowledged"], [b"acknowledged", b"failed"])
+            await append(stream, b"behind")
+        async with machine.engine() as engine:
+            stream = await reopened(engine, stream.stream_id)
+            assert await read_all(stream) == [*shown, b"behind"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("harm", ["group", "superblock", "identity", "file"])
+def test_accepting_a_loss_opens_a_damaged_log(harm: str) -> None:
+    """Two streams; the middle append of one is damaged. The other one keeps everything that can be
+    read, and what is acknowledged afterwards needs no second acceptance."""
+
+    async def scenario() -> None:
+        machine = Machine(1)
+        async with machine.engine(machine.kill) as engine:
+            one = await engine.streams.create_and_open_stream()
+            other = await engine.streams.create_and_open_stream()
+            await append(other, b"other 0")
+            await append(one, b"one 0", b"one 1" * 1000, b"one 2")
+            await append(other, b"other 1")
+            if harm == "file":
+                # A file of its own, which goes; others follow it.
+                await append(one, bytes(20 * KIB), bytes(20 * KIB))
+                await append(other, b"other 2")
+        disk = machine.disk
+        if harm == "group":
+            disk.flip("wal-00000001", 3 * 4096 + 500)
+        elif harm == "superblock":
+            disk.flip("wal-00000001", 20)
+        elif harm == "identity":
+            disk.flip("wal-identity", 20)
+        else:
+            disk.remove("wal-00000002")
+        with pytest.raises(Corrupt) as raised:
+            async with machine.engine():
+                pass
+        for said in ("accept_data_loss=true", "streamlog wal show torn disk", "from a copy"):
+            assert said in str(raised.value)
+        assert raised.value.fields["object_key"].startswith("wal-")
+        async with machine.engine(config=LOSSY) as engine:
+            kept = [
+                await read_all(await reopened(engine, stream.stream_id)) for stream in (one, other)
+            ]
+            await append(await reopened(engine, one.stream_id), b"new")
+            await engine.drain()
+        assert (
+            kept
+            == {
+                "group": [[b"one 0"], [b"other 0", b"other 1"]],
+                "superblock": [[], []],
+                "identity": [[b"one 0", b"one 1" * 1000, b"one 2"], [b"other 0", b"other 1"]],
+                "file": [
+                    [b"one 0", b"one 1" * 1000, b"one 2"],
+                    [b"other 0", b"other 1", b"other 2"],
+                ],
+            }[harm]
+        )
+        async with machine.engine() as engine:
+            found = await read_all(await reopened(engine, one.stream_id))
+            assert found == [*kept[0], b"new"]
+            assert await read_all(await reopened(engine, other.stream_id)) == kept[1]
+
+    run(scenario)
