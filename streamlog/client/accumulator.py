@@ -53,6 +53,16 @@ class PartitionQueue:
     def is_idle(self) -> bool:
         return self.open is None and not self.ready and not self.sequencer.unanswered
 
+    def drop_all(self) -> list[PendingBatch]:
+        """Forgets the batches; returns those that were not done."""
+        batches = self.batches()
+        if self.open is not None and self.open.builder is not None:
+            self.open.record_count = self.open.builder.record_count
+        self.open = None
+        self.ready.clear()
+        self.sequencer.drop_all()
+        return batches
+
     def batches(self) -> list[PendingBatch]:
         """All that are not done."""
         found = [*self.sequencer.unanswered, *self.ready]
@@ -131,16 +141,21 @@ class Accumulator:
             )
         return size
 
-    def try_open(self, queue: PartitionQueue, record_bytes: int, now: float) -> bool:
-        """Opens a batch that takes a record of so many bytes; False while there is no room."""
+    def new_batch(
+        self, queue: PartitionQueue, record_bytes: int, now: float
+    ) -> PendingBatch | None:
+        """An empty batch that takes a record of so many bytes; None while there is no room.
+
+        The partition gets it by `open_batch` once a record is in it. A record that cannot be
+        encoded raises before that, and so leaves no empty batch behind that nobody sends.
+        """
         size = max(queue.size_limit_bytes, record_bytes)
         free = self._settings.buffer_memory_bytes - self.charged_bytes
         if size > free:
             if self.charged_bytes:
-                return False
+                return None
             size = free
-        self.charged_bytes += size
-        queue.open = PendingBatch(
+        return PendingBatch(
             queue.topic.name,
             queue.partition,
             size_limit_bytes=size,
@@ -148,8 +163,13 @@ class Accumulator:
             opened_at=now,
             deadline=now + self._settings.delivery_timeout_ms / 1000,
         )
+
+    def open_batch(self, queue: PartitionQueue, batch: PendingBatch) -> None:
+        """The partition's records go into this batch, which holds one already, from now on."""
+        # First, because an open batch is sent only where its partition is active.
         self.active.setdefault(queue)
-        return True
+        queue.open = batch
+        self.charged_bytes += batch.charged_bytes
 
     def close_open(self, queue: PartitionQueue, *, is_full: bool) -> None:
         """The open batch takes no more records; the next may be larger, or smaller again."""

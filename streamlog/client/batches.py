@@ -145,13 +145,20 @@ class PendingBatch:
         return callbacks or []
 
 
-def call_back(callbacks: Iterable[Callable[[], None]]) -> None:
-    """Runs delivery callbacks. One that fails is the caller's bug: logged, and the rest go on."""
+def call_back(callbacks: Iterable[Callable[[], None]]) -> BaseException | None:
+    """Runs delivery callbacks. One that fails is logged, and the rest are run all the same.
+
+    Returns the last SystemExit or KeyboardInterrupt: what to do with it depends on the thread.
+    """
+    last: BaseException | None = None
     for callback in callbacks:
         try:
             callback()
         except Exception:
             log.exception("a delivery callback failed")
+        except BaseException as error:  # noqa: BLE001 - returned
+            last = error
+    return last
 
 
 class Run(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from streamlog.client import forking
 from streamlog.client.settings import backoff_s
 from streamlog.errors import Invalid, StreamlogError, UnknownTopicOrPartition
 from streamlog.v1support.errors import from_rpc_error
@@ -93,12 +94,27 @@ class Caller:
     """Runs calls over one channel, with retries of what may be repeated."""
 
     def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
-        self.channel = open_channel(server)
+        self._channel = open_channel(server)
         self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
+        self._forked: Invalid | None = None
+        forking.watch(self)
+
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: each further call raises."""
+        self._forked = error
+
+    @property
+    def channel(self) -> grpc.Channel:
+        """Errors: Invalid in a process that was forked after the channel was made."""
+        if self._forked is not None:
+            raise self._forked
+        return self._channel
 
     def method(self, call: Call) -> Any:
+        if self._forked is not None:
+            raise self._forked
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(
@@ -133,7 +149,8 @@ class Caller:
         return call.read(response)
 
     def close(self) -> None:
-        self.channel.close()
+        if self._forked is None:
+            self._channel.close()
 
 
 def never_connected(error: grpc.RpcError) -> bool:

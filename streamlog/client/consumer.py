@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from streamlog.client import forking
 from streamlog.client.channel import Call, Caller, typed_error
 from streamlog.client.closing import Closing
 from streamlog.client.fetch_state import RESETS, FetchPlan, FetchState
@@ -124,6 +125,8 @@ class Consumer(Closing):
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._failure: StreamlogError | None = None
+        self._is_forked = False
+        forking.watch(self)
 
     # -- what to read
 
@@ -202,6 +205,12 @@ class Consumer(Closing):
         if self._failure is not None:
             raise self._failure
 
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: what was fetched is the parent's; each further call raises."""
+        self._changed = threading.Condition()
+        self._is_forked = True
+        self._failure = error
+
     # -- reading
 
     def poll_batches(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
@@ -211,6 +220,7 @@ class Consumer(Closing):
         Unauthorized, and OffsetOutOfRange with auto_offset_reset="none". Reading can go on.
         """
         with self._changed:
+            self._check_open()
             rest = self._pending.take_batches()
             if rest:
                 return rest
@@ -221,6 +231,7 @@ class Consumer(Closing):
         """Up to max_records records that came next. Errors as for `poll_batches`, and those of
         decoding."""
         with self._changed:
+            self._check_open()
             if not self._pending:
                 self._wait_answer(timeout_s)
             return self._pending.take_records(max_records)
@@ -229,6 +240,7 @@ class Consumer(Closing):
         """Records without end. Errors as for `poll`."""
         while True:
             with self._changed:
+                self._check_open()
                 if not self._pending:
                     self._wait_answer(ITERATION_WAIT_S)
                 run = self._pending.current_run()
@@ -248,10 +260,9 @@ class Consumer(Closing):
         """With the lock held: moves the next answer to `_pending`, if one comes in time."""
         self._check_open()
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="streamlog-consumer", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="streamlog-consumer", daemon=True)
+            thread.start()
+            self._thread = thread
         ends_at = now_s() + timeout_s
         while True:
             # What was answered before an error is handed out before it.
@@ -277,9 +288,9 @@ class Consumer(Closing):
     def _run(self) -> None:
         try:
             self._fetch_on()
-        except Exception as error:
+        except BaseException as error:
             with self._changed:
-                self._failure = Internal(f"the fetching thread failed: {error!r}")
+                self._failure = Internal(f"the fetching thread failed: {error!r}; open another")
                 self._failure.__cause__ = error
                 self._changed.notify_all()
             raise
@@ -428,6 +439,8 @@ class Consumer(Closing):
 
     def close(self) -> None:
         """Frees everything; harmless when called again."""
+        if self._is_forked:
+            return
         with self._changed:
             self._is_closed = True
             self._interrupt_fetch()

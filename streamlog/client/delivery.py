@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from streamlog.client.batches import BatchMetadata, PendingBatch, RecordMetadata, Run, call_back
 from streamlog.errors import Invalid, StreamlogError
+
+log = logging.getLogger(__name__)
 
 _waiters = threading.Lock()
 """Held while a waiter or callback is added, and while those of an ended batch are taken."""
@@ -22,14 +26,47 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def deliver(batches: Sequence[PendingBatch]) -> None:
-    """Wakes waiters and runs callbacks, without a lock."""
+def _after_fork() -> None:
+    """Another thread may have held the lock at that moment; it does not exist in the child."""
+    global _waiters
+    _waiters = threading.Lock()
+    _thread.delivers = False
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_delivering() -> bool:
+    """This thread runs a delivery callback: it must not wait for answers."""
+    return _thread.delivers
+
+
+def deliver(batches: Sequence[PendingBatch]) -> BaseException | None:
+    """Wakes waiters and runs callbacks, without a lock.
+
+    Returns the last SystemExit or KeyboardInterrupt out of a callback, once all have been run.
+    """
+    last: BaseException | None = None
     before, _thread.delivers = _thread.delivers, True
     try:
         for batch in batches:
-            call_back(ended(batch))
+            last = call_back(ended(batch)) or last
     finally:
         _thread.delivers = before
+    return last
+
+
+def deliver_in_background(batches: Sequence[PendingBatch]) -> None:
+    """As `deliver`, for the producer's own threads, which `sys.exit()` in a callback does not end:
+    the next answers come by them."""
+    last = deliver(batches)
+    if last is not None:
+        log.error(
+            "a delivery callback raised %r, which ends nothing in the producer's thread; tell the "
+            "main thread to exit instead",
+            last,
+            exc_info=last,
+        )
 
 
 def wait(batch: PendingBatch, timeout: float | None) -> None:

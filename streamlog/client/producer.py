@@ -11,16 +11,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from streamlog.client import forking
 from streamlog.client.accumulator import TopicFacts, TopicQueues
 from streamlog.client.batches import PendingBatch, RecordMetadata, Run
-from streamlog.client.channel import Caller, Retry, typed_error
-from streamlog.client.delivery import Delivery, ManyDeliveries, deliver, wait
+from streamlog.client.channel import Call, Caller, Retry, typed_error
+from streamlog.client.delivery import (
+    Delivery,
+    ManyDeliveries,
+    deliver,
+    deliver_in_background,
+    is_delivering,
+    wait,
+)
 from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
@@ -30,6 +39,7 @@ from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, part
 from streamlog.errors import (
     Closed,
     Internal,
+    Invalid,
     InvalidConfig,
     Overloaded,
     StreamlogError,
@@ -62,8 +72,33 @@ def settings_of(**given: Any) -> ProducerSettings:
     return settings
 
 
-READER_END_S = 5.0
-"""How long closing waits for a cancelled call's last word."""
+THREAD_END_S = 5.0
+"""How long closing waits for its threads: for a cancelled call's last word, for a callback."""
+
+
+def no_room(settings: ProducerSettings, charged_bytes: int) -> str:
+    """The text of Overloaded."""
+    if is_delivering():
+        waited = "a delivery callback cannot wait for room: answers come by its own thread"
+    else:
+        waited = f"no room came free within max_block_ms = {settings.max_block_ms}"
+    return (
+        f"{charged_bytes} bytes wait for the server and {waited}; send less, or raise "
+        f"buffer_memory_bytes = {settings.buffer_memory_bytes}"
+    )
+
+
+def checked_headers(
+    headers: Iterable[tuple[str, bytes | None]],
+) -> list[tuple[str, bytes | None]]:
+    """The pairs as a list. Errors: TypeError for what are no pairs."""
+    pairs = list(headers)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(
+                f"headers are pairs (name, value) of str and bytes or None, not {pair!r}"
+            )
+    return pairs
 
 
 class _Connection:
@@ -141,6 +176,8 @@ class Producer:
         self._refreshing = False
         self._thread: threading.Thread | None = None
         self._failure: StreamlogError | None = None
+        self._is_forked = False
+        forking.watch(self)
 
     # -- sending
 
@@ -158,8 +195,9 @@ class Producer:
         """Puts a record on its way; the view's `result()` waits until it is durable.
 
         Blocks up to `max_block_ms` for room in the buffer and, the first time, for the topic.
-        Errors: Overloaded (no room), MessageTooLarge, InvalidTimestamp, UnknownTopicOrPartition,
-        Unavailable, Closed; then nothing of the record was taken.
+        In a delivery callback it does not wait for room. Errors: Overloaded (no room),
+        MessageTooLarge, InvalidTimestamp, UnknownTopicOrPartition, Unavailable, Closed, TypeError,
+        what the partitioner raises; then nothing of the record was taken.
         """
         queues = self._topics.get(topic)
         if queues is None:
@@ -174,7 +212,7 @@ class Producer:
                 partition = partition_for_key(key, len(queues.queues))
         else:
             checked_partition(queues, partition)
-        pairs = list(headers) if headers else NO_HEADERS
+        pairs = checked_headers(headers) if headers else NO_HEADERS
         with self._lock:
             batch = (queues.sticky if partition is None else queues.queues[partition]).open
             if batch is None or not batch.append(timestamp_ms, key, value, pairs):
@@ -231,16 +269,19 @@ class Producer:
             with self._lock:
                 self._check_open(queues, runs)
                 ends_at = self._block_ends_at()
-                while True:
-                    run = self._core.extend(
-                        queues, partition, values, keys, timestamp_ms, start, now_s()
-                    )
-                    if run is not None:
-                        break
-                    self._wait_for_room(runs, ends_at)
+                try:
+                    while True:
+                        run = self._core.extend(
+                            queues, partition, values, keys, timestamp_ms, start, now_s()
+                        )
+                        if run is not None:
+                            break
+                        self._wait_for_room(runs, ends_at)
+                finally:
+                    # After an error too: a full batch may have been closed before it.
+                    self._work.notify_all()
                 runs.append(run)
                 start += run.record_count
-                self._work.notify_all()
 
     def _append_slowly(
         self,
@@ -251,12 +292,15 @@ class Producer:
         """With the lock held: into a new batch, when there is room for one."""
         self._check_open(queues, ())
         ends_at = self._block_ends_at()
-        while True:
-            batch = self._core.append(queues, partition, record, now_s())
-            if batch is not None:
-                self._work.notify_all()
-                return batch
-            self._wait_for_room((), ends_at)
+        try:
+            while True:
+                batch = self._core.append(queues, partition, record, now_s())
+                if batch is not None:
+                    return batch
+                self._wait_for_room((), ends_at)
+        finally:
+            # After an error too: a full batch may have been closed before it.
+            self._work.notify_all()
 
     def _block_ends_at(self) -> float:
         """Of a wait that begins now; others who take what became free do not prolong it."""
@@ -266,6 +310,8 @@ class Producer:
         """With the lock held: returns when room became free. Errors: Overloaded, Closed."""
         accumulator = self._core.accumulator
         charged = accumulator.charged_bytes
+        if is_delivering():
+            ends_at = now_s()
         self._waiting_for_room += 1
         accumulator.is_short_of_room = True
         self._work.notify_all()
@@ -274,9 +320,7 @@ class Producer:
                 left = ends_at - now_s()
                 if left <= 0:
                     raise Overloaded(
-                        f"{charged} bytes wait for the server and no room came free within "
-                        f"max_block_ms = {self._settings.max_block_ms}; send less, or raise "
-                        f"buffer_memory_bytes = {self._settings.buffer_memory_bytes}",
+                        no_room(self._settings, charged),
                         queued_bytes=charged,
                         bound_bytes=self._settings.buffer_memory_bytes,
                         taken=sum(run.record_count for run in runs),
@@ -294,21 +338,23 @@ class Producer:
             taken = sum(run.record_count for run in runs)
             raise Closed("the producer is closed; open another one", taken=taken)
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="streamlog-producer", daemon=True
-            )
-            self._thread.start()
+            # Kept once it runs: a thread that could not be started is started by the next call.
+            thread = threading.Thread(target=self._run, name="streamlog-producer", daemon=True)
+            thread.start()
+            self._thread = thread
         if queues is not None and not self._refreshing:
             age_ms = (now_s() - queues.loaded_at) * 1000
             if age_ms > self._settings.metadata_max_age_ms:
-                self._refreshing = True
                 threading.Thread(
                     target=self._refresh, args=(queues,), name="streamlog-metadata", daemon=True
                 ).start()
+                self._refreshing = True
 
     # -- topics
 
     def _load_topic(self, name: str) -> TopicQueues:
+        if self._failure is not None:
+            raise self._failure
         if self._is_closed:
             raise Closed("the producer is closed; open another one")
         retry = Retry(
@@ -331,35 +377,45 @@ class Producer:
                 time.sleep(retry.wait_s(error))
 
     def _refresh(self, queues: TopicQueues) -> None:
+        facts = TopicFacts(len(queues.queues), queues.batch_bytes_max)
         try:
             facts = self._ask_facts(queues.name, Retry(self._settings.request_timeout_ms))
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
-            facts = TopicFacts(len(queues.queues), queues.batch_bytes_max)
-        with self._lock:
-            self._core.accumulator.update_topic(queues.name, facts, now_s())
-            self._refreshing = False
+        finally:
+            with self._lock:
+                self._core.accumulator.update_topic(queues.name, facts, now_s())
+                self._refreshing = False
 
     # -- the producer's own thread
 
     def _run(self) -> None:
-        try:
+        with self._telling():
             self._watch()
-        except Exception as error:
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What ends one of the producer's threads is told to everybody: see `_failed`."""
+        try:
+            yield
+        except BaseException as error:
             self._failed(error)
             raise
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         """A thread ended by a bug: everything under way fails, and so do later calls."""
         with self._lock:
-            self._failure = Internal(f"the producer's thread failed: {error!r}")
-            self._failure.__cause__ = error
+            if self._failure is None:
+                self._failure = Internal(f"the producer's thread failed: {error!r}; open another")
+                self._failure.__cause__ = error
             self._is_stopping = True
-            self._core.abandon()
+            if self._connection is not None:
+                self._connection.is_over = True
+            self._core.abandon(self._failure)
             done = self._take_done()
             self._work.notify_all()
             self._room.notify_all()
-        deliver(done)
+        deliver_in_background(done)
 
     def _watch(self) -> None:
         """Connects, asks for the producer id, gives up what is overdue; until stopped."""
@@ -378,7 +434,7 @@ class Producer:
                     connection = self._connection = _Connection()
                 elif identity is None and not done:
                     self._work.wait(self._idle_s(now))
-            deliver(done)
+            deliver_in_background(done)
             if identity is not None:
                 self._ask_identity(identity)
             if connection is not None:
@@ -412,24 +468,30 @@ class Producer:
         )
 
         def answered(answer: Any) -> None:
-            try:
-                granted = call.read(answer.result())
-            except grpc.RpcError as error:
-                refusal = typed_error(error, writes=False)
-            except grpc.FutureCancelledError:
-                refusal = Unavailable("the call was cancelled")
-            else:
-                with self._lock:
-                    self._core.identity_granted(granted)
-                    self._work.notify_all()
-                return
-            with self._lock:
-                self._core.identity_refused(refusal, now_s())
-                done = self._take_done()
-                self._work.notify_all()
-            deliver(done)
+            # gRPC logs what a callback raises and goes on.
+            with self._telling():
+                self._identity_answered(call, answer)
 
         future.add_done_callback(answered)
+
+    def _identity_answered(self, call: Call, answer: Any) -> None:
+        refusal: StreamlogError
+        try:
+            granted = call.read(answer.result())
+        except grpc.RpcError as error:
+            refusal = typed_error(error, writes=False)
+        except grpc.FutureCancelledError:
+            refusal = Unavailable("the call was cancelled")
+        else:
+            with self._lock:
+                self._core.identity_granted(granted)
+                self._work.notify_all()
+            return
+        with self._lock:
+            self._core.identity_refused(refusal, now_s())
+            done = self._take_done()
+            self._work.notify_all()
+        deliver_in_background(done)
 
     # -- one connection
 
@@ -445,6 +507,13 @@ class Producer:
 
     def _messages(self, connection: _Connection) -> Iterator[bytes]:
         """Run by gRPC's thread: the next message whenever the stream has room for one."""
+        try:
+            yield from self._encoded_messages(connection)
+        except Exception as error:
+            self._failed(error)
+            raise
+
+    def _encoded_messages(self, connection: _Connection) -> Iterator[bytes]:
         timeout_ms = self._settings.request_timeout_ms
         while True:
             with self._lock:
@@ -455,6 +524,9 @@ class Producer:
                     message = self._core.next_message(now)
                     if self._waiting_for_room:
                         self._room.notify_all()
+                    if self._core.accumulator.done:
+                        # Batches that could not be encoded; the watching thread tells of them.
+                        self._work.notify_all()
                     if message is not None:
                         if self._core.in_flight_messages == 1:
                             # Whoever watches must wait for an answer from now on.
@@ -466,11 +538,8 @@ class Producer:
             del message
 
     def _answers(self, connection: _Connection) -> None:
-        try:
+        with self._telling():
             self._read_answers(connection)
-        except Exception as error:
-            self._failed(error)
-            raise
 
     def _read_answers(self, connection: _Connection) -> None:
         error: StreamlogError
@@ -483,7 +552,7 @@ class Producer:
                     self._core.answered(response.answers, now_s())
                     done = self._take_done()
                     self._work.notify_all()
-                deliver(done)
+                deliver_in_background(done)
             error = Unavailable("the server ended the stream")
         except grpc.RpcError as rpc_error:
             error = typed_error(rpc_error, writes=False)
@@ -506,7 +575,7 @@ class Producer:
             self._work.notify_all()
         if not self._is_stopping:
             log.info("produce stream lost", extra={"error": str(error)})
-        deliver(done)
+        deliver_in_background(done)
 
     def _take_done(self) -> list[PendingBatch]:
         """With the lock held."""
@@ -533,11 +602,23 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flushes, then frees everything; what is not stored after `timeout` seconds is given up.
 
-        Harmless when called again.
+        Harmless when called again. In a delivery callback, whose thread the answers come by, it
+        returns at once: the producer takes no more records, and another thread ends it, which the
+        interpreter waits for.
         """
         with self._lock:
             self._is_closed = True
             self._room.notify_all()
+        if self._is_forked:
+            return
+        if is_delivering():
+            threading.Thread(
+                target=self._end, args=(timeout,), name="streamlog-producer-end", daemon=False
+            ).start()
+            return
+        self._end(timeout)
+
+    def _end(self, timeout: float | None) -> None:
         try:
             self.flush(timeout)
         except TimeoutError:
@@ -546,6 +627,7 @@ class Producer:
             self._stop()
 
     def _stop(self) -> None:
+        """Errors: SystemExit and KeyboardInterrupt of a callback that runs here."""
         with self._lock:
             self._core.abandon()
             done = self._take_done()
@@ -554,17 +636,28 @@ class Producer:
             if connection is not None:
                 connection.is_over = True
             self._work.notify_all()
-        deliver(done)
+        last = deliver(done)
         if connection is not None and connection.call is not None:
             connection.call.cancel()
-        me = threading.current_thread()
-        if self._thread is not None and self._thread is not me:
-            self._thread.join()
-        reader = connection.reader if connection is not None else None
-        if reader is not None and reader is not me:
-            # Not left to the interpreter's end, which would stop it inside gRPC.
-            reader.join(READER_END_S)
+        # Not left to the interpreter's end, which would stop the reader inside gRPC.
+        for thread in (self._thread, None if connection is None else connection.reader):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(THREAD_END_S)
+                if thread.is_alive():
+                    log.warning("closed while a delivery callback runs in %s", thread.name)
         self._caller.close()
+        if last is not None:
+            raise last
+
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: what is under way is the parent's; each further call raises."""
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._is_forked = True
+        self._failure = error
+        self._core.abandon(error)
+        self._core.take_done()
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what is under way now."""

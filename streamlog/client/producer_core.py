@@ -56,6 +56,10 @@ def _size(data: Buffer | None) -> int:
     return 0 if data is None else len(data)
 
 
+def _is_contiguous(data: Buffer | None) -> bool:
+    return not isinstance(data, memoryview) or data.c_contiguous
+
+
 class IdentityState(Enum):
     """MISSING → ASKING → KNOWN → (a partition needs a newer epoch) MISSING."""
 
@@ -113,7 +117,8 @@ class ProducerCore:
     ) -> PendingBatch | None:
         """Puts (timestamp, key, value, headers) into a batch, a new one where the open one is full.
 
-        None: no room in memory; nothing was taken. Errors: MessageTooLarge.
+        None: no room in memory; nothing was taken. Errors: MessageTooLarge, those of encoding the
+        record; then nothing was taken either.
         """
         accumulator = self.accumulator
         queue = topic.sticky if partition is None else topic.queues[partition]
@@ -126,10 +131,11 @@ class ProducerCore:
                 if queue.open is not None:
                     return self.append(topic, partition, record, now)
         size = accumulator.record_limit(topic, *record[1:])
-        if not accumulator.try_open(queue, size, now) or queue.open is None:
-            return None
-        queue.open.append(*record)
-        return queue.open
+        batch = accumulator.new_batch(queue, size, now)
+        if batch is not None:
+            batch.append(*record)
+            accumulator.open_batch(queue, batch)
+        return batch
 
     def extend(
         self,
@@ -149,14 +155,16 @@ class ProducerCore:
             if batch is None:
                 key = None if keys is None else keys[start]
                 size = accumulator.record_limit(topic, key, values[start], [])
-                if not accumulator.try_open(queue, size, now):
+                batch = accumulator.new_batch(queue, size, now)
+                if batch is None:
                     return None
-                continue
             builder = batch.builder
             if builder is None:
                 raise AssertionError("an open batch has a builder")
             first = builder.record_count
             taken = builder.extend(values, timestamp_ms=timestamp_ms, keys=keys, start=start)
+            if queue.open is None:
+                accumulator.open_batch(queue, batch)
             if start + taken < len(values):
                 accumulator.close_open(queue, is_full=True)
             if taken:
@@ -170,9 +178,12 @@ class ProducerCore:
     ) -> None:
         """Refuses a list before anything of it is taken. Errors: TypeError, MessageTooLarge."""
         for column in (values, keys or ()):
-            strange = set(map(type, column)) - _RECORD_TYPES
+            kinds = set(map(type, column))
+            strange = kinds - _RECORD_TYPES
             if strange:
                 raise TypeError(f"keys and values are bytes or None, not {strange.pop().__name__}")
+            if memoryview in kinds and not all(map(_is_contiguous, column)):
+                raise TypeError("keys and values are contiguous; a view with steps is not")
         if keys is not None and len(keys) != len(values):
             raise Invalid(f"{len(keys)} keys for {len(values)} values; give one each")
         longest = max(values, key=_size, default=None)
@@ -229,9 +240,11 @@ class ProducerCore:
             self.accumulator.close_open(queue, is_full=False)
             if not queue.ready:
                 return None
-        batch = queue.ready.popleft()
-        sequencer.sequence(batch, self.identity)
-        return batch
+        while queue.ready:
+            batch = queue.ready.popleft()
+            if sequencer.sequence(batch, self.identity):
+                return batch
+        return None
 
     @property
     def _may_linger_out(self) -> bool:
@@ -281,24 +294,18 @@ class ProducerCore:
             self._answered(answer, now)
 
     def _answered(self, response: Any, now: float) -> None:
-        message = self._messages.pop(response.correlation_id, None)
+        message = self._messages.get(response.correlation_id)
         if message is None:
             raise Internal(f"the server answered the unknown request {response.correlation_id}")
+        results = _results(message, response)
+        del self._messages[response.correlation_id]
         self._bytes_in_flight -= message.size_bytes
         if response.HasField("error"):
             error = from_proto(response.error)
             for queue, batch, attempt in message.parts:
                 queue.sequencer.failed(batch, attempt, error, now)
             return
-        results = {
-            (topic.topic, result.partition): result
-            for topic in response.response.topics
-            for result in topic.partitions
-        }
-        for queue, batch, attempt in message.parts:
-            result = results.get((queue.topic.name, queue.partition))
-            if result is None:
-                raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
+        for (queue, batch, attempt), result in zip(message.parts, results, strict=True):
             if result.HasField("error"):
                 error = from_proto(result.error)
                 limit = error.fields.get("max_bytes")
@@ -352,26 +359,29 @@ class ProducerCore:
         )
         self.accumulator.done.append(batch)
 
-    def abandon(self) -> None:
-        """Ends everything that is not done, because the producer closes."""
-        self.accumulator.close_all()
-        for queue in list(self.accumulator.active):
-            for batch in list(queue.sequencer.unanswered):
-                if batch.done:
-                    continue
-                if batch.may_be_stored or batch.in_flight:
-                    error: StreamlogError = OutcomeUnknown(
-                        f"{batch.topic}-{batch.partition}: the producer was closed before the "
-                        "answer came"
-                    )
-                else:
-                    error = Closed(f"{batch.topic}-{batch.partition}: the producer was closed")
-                queue.sequencer.give_up(batch, error)
-            while queue.ready:
-                batch = queue.ready.popleft()
-                batch.fail(Closed(f"{batch.topic}-{batch.partition}: the producer was closed"))
-                self.accumulator.done.append(batch)
+    def abandon(self, why: StreamlogError | None = None) -> None:
+        """Ends everything that is not done, and nothing is sent afterwards.
+
+        `why`: the failure that ended the producer; None: it was closed. The sequencers' rules are
+        left aside, because after a bug they may not hold, and each waiter must be told all the
+        same.
+        """
+        why = why or Closed("the producer was closed")
+        batches = {
+            batch: None
+            for topic in self.accumulator.topics.values()
+            for queue in topic.queues
+            for batch in queue.drop_all()
+        }
+        for message in self._messages.values():
+            batches.update((batch, None) for _, batch, _ in message.parts)
+        self._messages = {}
+        self._bytes_in_flight = 0
         self.accumulator.active.clear()
+        for batch in batches:
+            if not batch.done:
+                batch.fail(_given_up(batch, why))
+                self.accumulator.done.append(batch)
 
     def take_done(self) -> list[PendingBatch]:
         ended = self.accumulator.take_done()
@@ -449,3 +459,30 @@ class ProducerCore:
             self.settings.retry_backoff_ms,
             self.settings.retry_backoff_max_ms,
         )
+
+
+def _results(message: Message, response: Any) -> list[Any]:
+    """The answer's result of each part of the message. Errors: Internal where one is left out.
+
+    Looked for before anything is changed: a wrong answer leaves the whole message under way, and
+    with its connection all of it is lost and sent again.
+    """
+    if response.HasField("error"):
+        return []
+    found = {
+        (topic.topic, result.partition): result
+        for topic in response.response.topics
+        for result in topic.partitions
+    }
+    results = [found.get((queue.topic.name, queue.partition)) for queue, _, _ in message.parts]
+    for (queue, _, _), result in zip(message.parts, results, strict=True):
+        if result is None:
+            raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
+    return results
+
+
+def _given_up(batch: PendingBatch, why: StreamlogError) -> StreamlogError:
+    place = f"{batch.topic}-{batch.partition}"
+    if batch.may_be_stored or batch.in_flight:
+        return OutcomeUnknown(f"{place}: {why} before the answer came")
+    return type(why)(f"{place}: {why}")

@@ -27,6 +27,7 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from enum import Enum
 from typing import NamedTuple
@@ -40,12 +41,15 @@ from streamlog.client.settings import (
 )
 from streamlog.codec.batch import NO_PRODUCER, Producer, sequence_after
 from streamlog.errors import (
+    Internal,
     OutcomeUnknown,
     OutOfOrderSequence,
     StreamlogError,
     Unavailable,
     UnknownTopicOrPartition,
 )
+
+log = logging.getLogger(__name__)
 
 
 class PartitionState(Enum):
@@ -156,12 +160,30 @@ class PartitionSequencer:
             return None
         return next(batch for batch in self.unanswered if not batch.in_flight)
 
-    def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> None:
-        """Gives a ready batch its place behind all others, and its bytes."""
+    def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> bool:
+        """Gives a ready batch its place behind all others, and its bytes.
+
+        False where it cannot be encoded: it has failed then, and its numbers are free again.
+        """
         if identity != self._identity and not self.unanswered:
             self._take_identity(identity)
-        batch.encode(self._take_numbers(batch.record_count))
+        next_sequence = self._next_sequence
+        try:
+            batch.encode(self._take_numbers(batch.record_count))
+        except Exception as error:
+            log.exception("a batch could not be encoded")
+            self._next_sequence = next_sequence
+            place = f"{batch.topic}-{batch.partition}"
+            batch.fail(Internal(f"{place}: the batch could not be encoded: {error!r}"))
+            self._done.append(batch)
+            return False
         self.unanswered.append(batch)
+        return True
+
+    def drop_all(self) -> None:
+        """Forgets the batches; nothing is sent afterwards."""
+        self.unanswered.clear()
+        self.in_flight = 0
 
     def _take_identity(self, identity: ProducerIdentity) -> None:
         self._identity, self._next_sequence = identity, 0
@@ -184,7 +206,7 @@ class PartitionSequencer:
     def succeeded(
         self, batch: PendingBatch, attempt: int, base_offset: int, log_append_time_ms: int | None
     ) -> None:
-        if batch.done or batch.attempt != attempt:
+        if batch.done or batch.attempt != attempt or not batch.in_flight:
             return
         self.in_flight -= 1
         self.failures = 0
@@ -198,7 +220,7 @@ class PartitionSequencer:
 
     def failed(self, batch: PendingBatch, attempt: int, error: StreamlogError, now: float) -> None:
         """One attempt came to nothing, or to nobody knows what."""
-        if batch.done or batch.attempt != attempt:
+        if batch.done or batch.attempt != attempt or not batch.in_flight:
             return
         self.in_flight -= 1
         batch.in_flight = False

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from streamlog.client import forking
 from streamlog.client.channel import (
     CHANNEL_OPTIONS,
     UNARY_TIMEOUT_MS,
@@ -18,7 +19,7 @@ from streamlog.client.channel import (
     typed_error,
 )
 from streamlog.client.closing import AsyncClosing
-from streamlog.errors import StreamlogError
+from streamlog.errors import Invalid, StreamlogError
 
 
 class Caller:
@@ -27,12 +28,27 @@ class Caller:
     def __init__(
         self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS
     ) -> None:
-        self.channel = grpc.aio.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
         self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
+        self._forked: Invalid | None = None
+        forking.watch(self)
+
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: each further call raises."""
+        self._forked = error
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """Errors: Invalid in a process that was forked after the channel was made."""
+        if self._forked is not None:
+            raise self._forked
+        return self._channel
 
     def method(self, call: Call) -> Any:
+        if self._forked is not None:
+            raise self._forked
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(
@@ -61,7 +77,8 @@ class Caller:
         return call.read(response)
 
     async def close(self) -> None:
-        await self.channel.close(None)
+        if self._forked is None:
+            await self._channel.close(None)
 
 
 class CallingClient(AsyncClosing):

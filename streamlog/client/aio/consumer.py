@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from streamlog.client import forking
 from streamlog.client.aio.channel import Caller
 from streamlog.client.channel import typed_error
 from streamlog.client.closing import AsyncClosing
@@ -67,6 +68,8 @@ class Consumer(AsyncClosing):
         self._is_started = False
         self._is_closed = False
         self._failure: StreamlogError | None = None
+        self._is_forked = False
+        forking.watch(self)
 
     # -- what to read
 
@@ -138,6 +141,11 @@ class Consumer(AsyncClosing):
         if self._failure is not None:
             raise self._failure
 
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: what was fetched is the parent's; each further call raises."""
+        self._is_forked = True
+        self._failure = error
+
     # -- reading
 
     async def poll_batches(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
@@ -145,6 +153,7 @@ class Consumer(AsyncClosing):
 
         Errors as of `streamlog.client.Consumer.poll_batches`. Cancelling it loses nothing.
         """
+        self._check_open()
         if not self._pending:
             await self._wait_answer(timeout_s)
         return self._pending.take_batches()
@@ -152,6 +161,7 @@ class Consumer(AsyncClosing):
     async def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
         """Up to max_records records that came next. Errors as for `poll_batches`, and those of
         decoding. Cancelling it loses nothing."""
+        self._check_open()
         if not self._pending:
             await self._wait_answer(timeout_s)
         return self._pending.take_records(max_records)
@@ -159,6 +169,7 @@ class Consumer(AsyncClosing):
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records without end. Errors as for `poll`."""
         while True:
+            self._check_open()
             if not self._pending:
                 await self._wait_answer(None)
             run = self._pending.current_run()
@@ -203,7 +214,7 @@ class Consumer(AsyncClosing):
     # -- the fetching task
 
     def _failed(self, error: BaseException) -> None:
-        self._failure = Internal(f"the fetching task failed: {error!r}")
+        self._failure = Internal(f"the fetching task failed: {error!r}; open another")
         self._failure.__cause__ = error
         self._arrived.set()
 
@@ -334,6 +345,8 @@ class Consumer(AsyncClosing):
 
     async def close(self) -> None:
         """Frees everything; harmless when called again."""
+        if self._is_forked:
+            return
         self._is_closed = True
         self._interrupt_fetch()
         self._arrived.set()

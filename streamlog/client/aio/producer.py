@@ -17,13 +17,21 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from streamlog.client import forking
 from streamlog.client.accumulator import TopicFacts, TopicQueues
 from streamlog.client.aio.channel import Caller
 from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
 from streamlog.client.batches import RecordMetadata, Run, call_back
 from streamlog.client.channel import Retry, typed_error
 from streamlog.client.partitioner import Partitioner, partition_for_key
-from streamlog.client.producer import NO_HEADERS, PRODUCE_STREAM, OnDelivery, settings_of
+from streamlog.client.producer import (
+    NO_HEADERS,
+    PRODUCE_STREAM,
+    OnDelivery,
+    checked_headers,
+    no_room,
+    settings_of,
+)
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
 from streamlog.client.routing import by_partition, checked_partition
@@ -32,6 +40,7 @@ from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, part
 from streamlog.errors import (
     Closed,
     Internal,
+    Invalid,
     Overloaded,
     StreamlogError,
     Unavailable,
@@ -80,6 +89,8 @@ class Producer:
         self._is_closed = False
         self._failure: StreamlogError | None = None
         self._loads: dict[str, asyncio.Task[None]] = {}
+        self._is_forked = False
+        forking.watch(self)
 
     # -- sending
 
@@ -109,14 +120,17 @@ class Producer:
                 partition = partition_for_key(key, len(queues.queues))
         else:
             checked_partition(queues, partition)
-        record = (timestamp_ms, key, value, list(headers) if headers else NO_HEADERS)
+        record = (timestamp_ms, key, value, checked_headers(headers) if headers else NO_HEADERS)
         batch = (queues.sticky if partition is None else queues.queues[partition]).open
         if batch is None or not batch.append(*record):
             self._check_open(queues, 0)
             ends_at = self._block_ends_at()
-            while (batch := self._core.append(queues, partition, record, now_s())) is None:
-                await self._wait_for_room(0, ends_at)
-            self._wake()
+            try:
+                while (batch := self._core.append(queues, partition, record, now_s())) is None:
+                    await self._wait_for_room(0, ends_at)
+            finally:
+                # After an error too: a full batch may have been closed before it.
+                self._wake()
         if batch.builder is None:
             raise AssertionError("an open batch has a builder")
         view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)
@@ -165,14 +179,19 @@ class Producer:
         while start < len(values):
             taken = sum(run.record_count for run in runs)
             self._check_open(queues, taken)
-            run = self._core.extend(queues, partition, values, keys, timestamp_ms, start, now_s())
-            if run is None:
-                await self._wait_for_room(taken, ends_at)
-                continue
+            try:
+                run = self._core.extend(
+                    queues, partition, values, keys, timestamp_ms, start, now_s()
+                )
+                if run is None:
+                    await self._wait_for_room(taken, ends_at)
+                    continue
+            finally:
+                # After an error too: a full batch may have been closed before it.
+                self._wake()
             runs.append(run)
             start += run.record_count
             ends_at = self._block_ends_at()
-            self._wake()
             await asyncio.sleep(0)
 
     def _block_ends_at(self) -> float:
@@ -193,9 +212,7 @@ class Producer:
                     self._check_open(None, taken)
         except TimeoutError:
             raise Overloaded(
-                f"{charged} bytes wait for the server and no room came free within max_block_ms = "
-                f"{self._settings.max_block_ms}; send less, or raise buffer_memory_bytes = "
-                f"{self._settings.buffer_memory_bytes}",
+                no_room(self._settings, charged),
                 queued_bytes=charged,
                 bound_bytes=self._settings.buffer_memory_bytes,
                 taken=taken,
@@ -262,10 +279,20 @@ class Producer:
     # -- tasks
 
     def _failed(self, error: BaseException) -> None:
-        self._failure = Internal(f"the producer's task failed: {error!r}")
-        self._failure.__cause__ = error
-        self._core.abandon()
+        """A task ended by a bug: everything under way fails, and so do later calls."""
+        if self._failure is None:
+            self._failure = Internal(f"the producer's task failed: {error!r}; open another")
+            self._failure.__cause__ = error
+        self._core.abandon(self._failure)
+        self._room.set()
         self._deliver()
+
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: what is under way is the parent's; each further call raises."""
+        self._failure = error
+        self._is_forked = True
+        self._core.abandon(error)
+        self._core.take_done()
 
     async def _watch(self) -> None:
         """Gives up what is overdue and asks for the producer id when it is needed."""
@@ -347,6 +374,9 @@ class Producer:
             message = self._core.next_message(now)
             if self._waiting_for_room:
                 self._room.set()
+            if self._core.accumulator.done:
+                # Batches that could not be encoded.
+                self._deliver()
             if message is None:
                 self._writable.clear()
                 self._work.set()
@@ -361,12 +391,18 @@ class Producer:
                 return
 
     def _deliver(self) -> None:
-        """Wakes waiters and runs callbacks."""
+        """Wakes waiters and runs callbacks.
+
+        `sys.exit()` in a callback ends the program by way of the loop, as in any asyncio callback,
+        and not this task, by which the answers come.
+        """
         ended = self._core.take_done()
         if ended and self._waiting_for_room:
             self._room.set()
         for batch in ended:
-            call_back(batch.notify())
+            last = call_back(batch.notify())
+            if last is not None:
+                asyncio.get_running_loop().call_soon(_raise, last)
 
     # -- ending
 
@@ -387,6 +423,8 @@ class Producer:
         Harmless when called again. Cancelled, it gives up what is left at once.
         """
         self._is_closed = True
+        if self._is_forked:
+            return
         self._room.set()
         try:
             with contextlib.suppress(TimeoutError):
@@ -411,6 +449,10 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         await self.close(0 if kind is not None and not issubclass(kind, Exception) else None)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 async def _wait_until(event: asyncio.Event, at: float) -> None:
