@@ -65,8 +65,8 @@ def config() -> None:
 def show(state: State, **resource: Any) -> None:
     """Show values, and where each comes from.
 
-    With a remote store also what its PUTs cost a month at most, at list prices, beside full
-    batches: the bound that engine.flush.put_rate_max_per_s sets.
+    With a remote store also what the PUTs of small batches cost a month at most, at list prices:
+    the bound that engine.flush.put_rate_max_per_s sets. Larger batches cost by the byte.
     """
     found = _entries(state, **resource)
     bound = _put_bound({one.name: one.value for one in found})
@@ -80,14 +80,14 @@ def show(state: State, **resource: Any) -> None:
     table(("setting", "value", "source"), [(one.name, one.value, one.source) for one in found])
     if bound is not None:
         click.echo(
-            f"\nPUTs cost at most ${bound.dollars_per_month:.2f} a month beside full batches: "
+            f"\nPUTs of small batches cost at most ${bound.dollars_per_month:.2f} a month: "
             f"{bound.setting} allows {bound.rate_per_s:g} a second ({bound.prices}).{bound.trade}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _PutBound:
-    """Batches that are not full are sent at most at this rate."""
+    """Small batches are sent at most at this rate."""
 
     rate_per_s: float
     dollars_per_month: float

@@ -177,15 +177,17 @@ class Examination:
             f"{cost.put_rate_max_per_s:g} PUTs a second "
             f"(${cost.put_dollars_per_month_max:.2f}), checkpoints "
             f"(${cost.checkpoint_dollars_per_month_max:.2f}), lists "
-            f"(${cost.list_dollars_per_month:.2f}); full batches and compaction come on top, by "
-            f"the GiB; {prices}",
+            f"(${cost.list_dollars_per_month:.2f}); larger batches, and compaction, come on top, "
+            f"by the GiB; {prices}",
             figures={"dollars_per_month_max": month},
         )
         yield Finding(
             "cost.gib",
             Outcome.INFO,
             f"written in full batches ${cost.put_dollars_per_gib:.5f} "
-            f"({cost.puts_per_gib:.0f} PUTs); each time that compaction rewrites it at least "
+            f"({cost.puts_per_gib:.0f} PUTs), at most ${cost.put_dollars_per_gib_max:.5f} "
+            f"({cost.puts_per_gib_max:.0f} PUTs) beside small ones; "
+            f"each time that compaction rewrites it at least "
             f"${cost.rewrite_dollars_per_gib:.5f} ({cost.rewrite_puts_per_gib:.0f} PUTs, "
             f"{cost.rewrite_gets_per_gib:.0f} GETs), once with few streams, twice with many; read "
             f"in sequence, when compacted, ${cost.get_dollars_per_gib_min:.5f} "
@@ -194,6 +196,7 @@ class Examination:
             "the block cache, and more where streams' parts are shorter than a GET",
             figures={
                 "put_dollars_per_gib": cost.put_dollars_per_gib,
+                "put_dollars_per_gib_max": cost.put_dollars_per_gib_max,
                 "rewrite_dollars_per_gib": cost.rewrite_dollars_per_gib,
                 "get_dollars_per_gib_max": cost.get_dollars_per_gib_max,
             },

@@ -1,8 +1,9 @@
 """What a configuration costs in requests, at list prices. Pure.
 
 Two bounds, for the number of PUTs depends on bytes and time alone, not on streams:
-- by time: batches that are not full are sent at most at a bounded rate, whatever is appended;
-- by bytes: at full load a PUT carries a whole batch, so dollars per GiB are those of its size.
+- by time: small batches are sent at most at a bounded rate, whatever is appended;
+- by bytes: larger ones are sent as they come, so dollars per GiB are those of their size: of the
+  least that is not small (`…_max`), and of full batches, which full load makes.
 A month costs at most the sum of both; and checkpoints, whose rate is bounded as well. Compaction,
 which follows the bytes appended, comes on top: what it rewrites once, it pays for once.
 """
@@ -31,7 +32,7 @@ _INPUT_GETS = 3
 
 @dataclass(frozen=True, slots=True)
 class RequestCosts:
-    """Dollars; `put_rate_max_per_s` is that of batches that are not full.
+    """Dollars; `put_rate_max_per_s` is that of small batches.
 
     GETs per GiB are those of readers in sequence in objects whose parts are long: `…_min` of one
     alone, `…_max` where many share the block cache. What is not compacted yet costs one at least
@@ -46,6 +47,8 @@ class RequestCosts:
     list_dollars_per_month: float
     puts_per_gib: float
     put_dollars_per_gib: float
+    puts_per_gib_max: float
+    put_dollars_per_gib_max: float
     gets_per_gib_min: float
     gets_per_gib_max: float
     get_dollars_per_gib_min: float
@@ -58,12 +61,13 @@ class RequestCosts:
 def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
     """`wal` is disk or object."""
     if wal == "disk":
-        target = config.upload.upload_bytes_target
+        target = smallest_put = config.upload.upload_bytes_target
         rate = 1000 / max(1, config.upload.upload_interval_ms)
     else:
         target = config.flush.flush_bytes_target
+        smallest_put = min(target, config.flush.flush_bytes_overlap_remote)
         rate = config.flush.put_rate_max_per_s
-    puts_per_gib = GIB / target
+    puts_per_gib, puts_per_gib_max = GIB / target, GIB / smallest_put
     smallest, largest = get_bytes_bounds(config.read)
     most, least = GIB / smallest, GIB / largest
     rewrite_puts, rewrite_gets = _rewrite_puts(config), _INPUT_GETS * puts_per_gib
@@ -78,6 +82,8 @@ def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
         list_dollars_per_month=lists * PUT_DOLLARS,
         puts_per_gib=puts_per_gib,
         put_dollars_per_gib=puts_per_gib * PUT_DOLLARS,
+        puts_per_gib_max=puts_per_gib_max,
+        put_dollars_per_gib_max=puts_per_gib_max * PUT_DOLLARS,
         gets_per_gib_min=least,
         gets_per_gib_max=most,
         get_dollars_per_gib_min=least * GET_DOLLARS,

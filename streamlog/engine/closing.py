@@ -1,6 +1,7 @@
 """When the open batch becomes an object: a pure decision.
 
-Full: at once. Pressed (appends wait for room, or somebody waits for the commit): at once.
+Full: at once. Pressed (appends wait for room, or somebody waits for the commit): at once. As large
+as the uploads under way, and large enough that its PUT costs little for its bytes: at once.
 Otherwise after the interval; an adaptive policy does not wait when no upload is under way, but
 keeps the distance that the PUT rate asks for.
 """
@@ -20,7 +21,7 @@ class Closing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClosePolicy:
-    """`put_distance_s`: least time between two uploads that are not full, 0 for none."""
+    """`put_distance_s`: least time between two uploads of small batches, 0 for none."""
 
     bytes_target: int
     interval_s: float
@@ -28,7 +29,7 @@ class ClosePolicy:
     put_distance_s: float = 0.0
     overlap_bytes: int | None = None
     """A batch of this size goes up beside those under way once it is as large as they are together,
-    so that objects grow with the load; None: it waits for them."""
+    so that objects grow with the load; None: it waits for them. `put_distance_s` is not for it."""
 
     def decide(
         self,
@@ -44,11 +45,11 @@ class ClosePolicy:
             return Closing(opened_at, "size")
         if is_pressed:
             return Closing(opened_at, "pressure")
-        earliest = last_closed_at + self.put_distance_s
-        if self.is_adaptive and uploads_in_flight == 0:
-            return Closing(max(opened_at, earliest), "idle")
         if self.overlap_bytes is not None and size_bytes >= max(
             self.overlap_bytes, bytes_in_flight
         ):
-            return Closing(max(opened_at, earliest), "overlap")
+            return Closing(opened_at, "overlap")
+        earliest = last_closed_at + self.put_distance_s
+        if self.is_adaptive and uploads_in_flight == 0:
+            return Closing(max(opened_at, earliest), "idle")
         return Closing(max(opened_at + self.interval_s, earliest), "time")

@@ -79,12 +79,21 @@ class FlushConfig:
         "them. Smaller ones keep the disk busier and make more objects.",
         minimum=64 * 1024,
     )
+    flush_bytes_overlap_remote: int = setting(
+        3 * MIB,
+        "Remote stores: a batch of this size, and as large as the uploads under way, goes up at "
+        "once, whatever put_rate_max_per_s says: what its PUT costs follows the bytes. Lower is "
+        "faster under load and costs more PUTs: at 3 MiB, and 5 dollars a million, 1.75 dollars a "
+        "TiB at most.",
+        minimum=64 * 1024,
+    )
     put_rate_max_per_s: float = setting(
         10.0,
-        "Remote stores: PUTs a second at most, full batches apart. An append that comes sooner "
-        "after the last PUT waits, on an idle node too: at 10 up to 100 ms, which is what appends "
-        "take that are sent one after another. Each one more costs up to 2.6 million PUTs a month; "
-        "at 100 they wait 10 ms at most. wal=disk answers before the PUT, and does not wait.",
+        "Remote stores: PUTs a second at most of batches smaller than flush_bytes_overlap_remote. "
+        "An append that comes sooner after the last PUT waits, on an idle node too: at 10 up to "
+        "100 ms, which is what appends take that are sent one after another. Each one more costs "
+        "up to 2.6 million PUTs a month; at 100 they wait 10 ms at most. wal=disk answers before "
+        "the PUT, and does not wait.",
         minimum=0.01,
     )
     uploads_in_flight_max: int = setting(
@@ -94,7 +103,7 @@ class FlushConfig:
         minimum=1,
     )
     hedge_delay_ms_min: int = setting(
-        100,
+        40,
         "A PUT that takes longer than three times the running p99, and than this, is sent again "
         "under the same key with the same bytes. Lower cuts tail latency and costs PUTs.",
         minimum=1,

@@ -454,13 +454,13 @@ class Engine:
         if is_disk:
             upload = self.config.upload
             return ClosePolicy(upload.upload_bytes_target, upload.upload_interval_ms / 1000, False)
-        flush = self.config.flush
+        flush, is_remote = self.config.flush, self.parts.is_remote
         return ClosePolicy(
             flush.flush_bytes_target,
             flush.flush_interval_ms / 1000,
             True,
-            1 / flush.put_rate_max_per_s if self.parts.is_remote else 0.0,
-            None if self.parts.is_remote else flush.flush_bytes_overlap,
+            1 / flush.put_rate_max_per_s if is_remote else 0.0,
+            flush.flush_bytes_overlap_remote if is_remote else flush.flush_bytes_overlap,
         )
 
     def _uploads_in_flight_max(self, is_disk: bool) -> int:

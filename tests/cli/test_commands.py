@@ -350,7 +350,7 @@ def test_config_show_says_what_puts_cost_at_most(wal: str, dollars: str, setting
     command = [*COMMAND, "config", "show"]
     text = subprocess.run(command, capture_output=True, env=environment, check=True).stdout
     last = text.decode().splitlines()[-1]
-    assert last.startswith(f"PUTs cost at most ${dollars} a month beside full batches: {setting} ")
+    assert last.startswith(f"PUTs of small batches cost at most ${dollars} a month: {setting} ")
     assert ("up to 100 ms" in last) == (wal == "object")
     command.append("--json")
     shown = json.loads(

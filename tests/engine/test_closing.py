@@ -45,6 +45,15 @@ def test_the_put_rate_keeps_uploads_apart() -> None:
     assert decide(RATED, last=4.0, in_flight=1) == (5.1, "time")
 
 
+def test_a_batch_whose_put_costs_little_for_its_bytes_is_not_kept_apart_from_the_last() -> None:
+    policy = ClosePolicy(
+        bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5, overlap_bytes=40
+    )
+    assert decide(policy, size=40, last=4.9) == (5.0, "overlap")
+    assert decide(policy, size=39, last=4.9) == (5.4, "idle")
+    assert decide(policy, size=40, last=4.9, in_flight=1, under_way=41) == (5.4, "time")
+
+
 def test_a_grown_batch_goes_up_beside_others_where_the_policy_says_so() -> None:
     policy = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, overlap_bytes=40)
     assert decide(policy, size=39, in_flight=1) == (5.1, "time")
