@@ -7,7 +7,7 @@
     ├── Conflict             refresh what you know, then retry
     │   ├── OffsetConflict, TokenMismatch, AlreadyExists, ValueConflict
     ├── Fenced               stop; reopen with a newer epoch
-    │   └── StreamFenced, TenureFenced, ProducerFenced, EpochFenced
+    │   └── StreamFenced, TenureFenced, ProducerFenced, EpochFenced, LineageFenced
     ├── Invalid              fix the call
     │   ├── OffsetOutOfRange, InvalidRecord, CorruptMessage, InvalidTimestamp, OutOfOrderSequence,
     │   │   PolicyViolation, InvalidName, InvalidConfig, UnsupportedVersion, RevisionCompacted,
@@ -82,6 +82,7 @@ class ErrorCode(IntEnum):
     VALUE_CONFLICT = 10013
     STREAM_FENCED = 10020
     TENURE_FENCED = 10021
+    LINEAGE_FENCED = 10022
     INVALID_NAME = 10030
     STREAM_NOT_FOUND = 10031
     KEY_NOT_FOUND = 10032
@@ -216,6 +217,15 @@ class TenureFenced(Fenced):
     """This process was sealed; it must stop writing for good."""
 
     code = ErrorCode.TENURE_FENCED
+
+
+class LineageFenced(Fenced):
+    """A recover or restore made newer metadata for the same bucket; this one must stop for good.
+
+    Fields: `store_lineage`, `meta_lineage`.
+    """
+
+    code = ErrorCode.LINEAGE_FENCED
 
 
 class ProducerFenced(Fenced):

@@ -260,8 +260,8 @@ async def open(
     store does what data rests on.
 
     Errors: Invalid (a URL, or what does not go together), DataInUse (another process has the data),
-    ForeignCluster, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or a store),
-    StoreUntrusted.
+    ForeignCluster, LineageFenced, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or
+    a store), StoreUntrusted.
     """
     parts = components or Components()
     plan = _plan(store, meta, wal, wal_dir, node_id, parts)
@@ -367,6 +367,11 @@ async def _open(
         collector = Collector(metadata, store, clock, config.collector, registry)
         engine.background.every(
             lambda: config.collector.collect_interval_ms / 1000, collector.tick, name="collector"
+        )
+        engine.background.every(
+            lambda: config.metadata.lineage_check_interval_ms / 1000,
+            metadata.lineage.watch,
+            name="watch_lineage",
         )
         logs = await LogManager.open(
             streams,

@@ -103,13 +103,15 @@ def restore(
     dry_run: bool,
     overwrite: bool,
     accept_data_loss: bool,
+    grace_s: float,
 ) -> None:
     """Rebuild lost metadata from the backup FILE and the object store.
 
-    Stop the nodes first. As streamlog recover, with what the store does not tell taken from the
-    backup: user values, settings of topics, fencing tokens. What was stored after the backup is
-    read from the objects, so that an old backup loses nothing that was acknowledged with --wal
-    object. Nothing in the store is deleted. Cut short, run it again.
+    Stop the nodes first; one that still runs on the old metadata is ended. As streamlog recover,
+    with what the store does not tell taken from the backup: user values, settings of topics,
+    fencing tokens. What was stored after the backup is read from the objects, so that an old backup
+    loses nothing that was acknowledged with --wal object. Nothing in the store is deleted. Cut
+    short, run it again.
     """
     import asyncio
 
@@ -130,7 +132,7 @@ def restore(
                 clock=at.clock,
                 random=at.random,
                 offload=at.offload,
-                options=RecoverOptions(dry_run, overwrite, accept_data_loss),
+                options=RecoverOptions(dry_run, overwrite, accept_data_loss, round(grace_s * 1000)),
                 progress=progress_of(state),
             )
 

@@ -28,6 +28,16 @@ def rebuild_options(command: F) -> F:
         click.option(
             "--dry-run", is_flag=True, help="Say what would come back, and write nothing."
         ),
+        click.option(
+            "--grace",
+            "grace_s",
+            type=click.FloatRange(min=0),
+            default=15.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait for nodes that still run on the old metadata to notice that "
+            "they were overtaken; 0 only when none can be running.",
+        ),
         config_option,
         store_options,
         data_option,
@@ -49,14 +59,16 @@ def recover(
     dry_run: bool,
     overwrite: bool,
     accept_data_loss: bool,
+    grace_s: float,
 ) -> None:
     """Rebuild lost metadata from the object store.
 
-    Stop the nodes first. Every record that was acknowledged with --wal object comes back, and with
-    --wal disk what was uploaded; start the node with its WAL folder afterwards for the rest. Topics
-    are found by their own streams. Lost are user values (streamlog kv), and what was trimmed,
-    deleted or closed since the last checkpoint may come back. With a backup, use streamlog restore.
-    Nothing in the store is deleted. Cut short, run it again.
+    Stop the nodes first; one that still runs on the old metadata is ended. Every record that was
+    acknowledged with --wal object comes back, and with --wal disk what was uploaded; start the node
+    with its WAL folder afterwards for the rest. Topics are found by their own streams. Lost are
+    user values (streamlog kv), and what was trimmed, deleted or closed since the last checkpoint
+    may come back. With a backup, use streamlog restore. Nothing in the store is deleted. Cut short,
+    run it again.
     """
     import asyncio
 
@@ -73,7 +85,7 @@ def recover(
                 clock=at.clock,
                 random=at.random,
                 offload=at.offload,
-                options=RecoverOptions(dry_run, overwrite, accept_data_loss),
+                options=RecoverOptions(dry_run, overwrite, accept_data_loss, round(grace_s * 1000)),
                 progress=progress_of(state),
             )
 

@@ -7,6 +7,9 @@
 4. Before anything goes, `Guard` is asked. When it objects, nothing is deleted any more: an alarm
    in log, metric and status. What may pass is looked at again at each run, and deletion goes on
    when it has; else a start with `force` is needed.
+5. Before each request the store's lineage is compared once more: a recovery may have made newer
+   metadata since. What a node that saw the older lineage may still delete is dead in a checkpoint
+   that the recovery reads, or an orphan, for which the recovery waits (`repair/handover.py`).
 A run that fails is repeated at the next tick; to delete twice is harmless. A store that refuses to
 delete, or metadata that cannot be read, stops no node: the log says so at every run.
 """
@@ -23,6 +26,7 @@ from streamlog.compaction.collector_guard import Guard, Objection
 from streamlog.errors import (
     Corrupt,
     OutcomeUnknown,
+    StoreUnavailable,
     Unauthorized,
     Unavailable,
     UnsupportedVersion,
@@ -113,7 +117,7 @@ class Collector:
         return "" if objection is None else f"{objection.reason}; {_remedy(objection)}"
 
     async def tick(self) -> None:
-        """Deletes what may go now. What fails is left for the next run."""
+        """Deletes what may go now. What fails is left for the next run. Errors: LineageFenced."""
         if self._objection is not None and not self._objection.may_pass:
             return
         try:
@@ -163,8 +167,11 @@ class Collector:
             self._deleted.labels("orphan").inc(len(orphans.object_ids))
 
     async def _delete(self, object_ids: Sequence[int]) -> None:
-        if object_ids:
-            await self._store.delete([data_key(object_id) for object_id in object_ids])
+        if not object_ids:
+            return
+        if not await self._guard.still_may_delete():
+            raise StoreUnavailable("cluster.json changed during the run", operation="delete")
+        await self._store.delete([data_key(object_id) for object_id in object_ids])
 
 
 def _remedy(objection: Objection) -> str:

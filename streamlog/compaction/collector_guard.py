@@ -8,8 +8,11 @@ cluster's, or an old copy would call everything garbage. So a run is refused whe
    never knew a stream: any one) and no upload of now;
 3. there are more candidates than crashes can explain: max(1 % of the objects, W × tenures);
 4. an object lies where a sealed tenure could only have put one had it committed more than the
-   metadata knows: past its window.
-What a look at the store alone decides (1 and 4) may pass: somebody puts the right file, or takes
+   metadata knows: past its window;
+5. cluster.json names an older lineage than the metadata's: somebody put an old copy back.
+A newer lineage is no objection but the end of the node (LineageFenced), `force` included: newer
+metadata needs what this one takes for garbage.
+What a look at the store alone decides (1, 4 and 5) may pass: somebody puts the right file, or takes
 the strange object away. The others stay until the process ends: metadata that was empty once and
 was written to since does not look so any more.
 """
@@ -22,10 +25,11 @@ from typing import NamedTuple
 from streamlog.errors import Corrupt, InvalidName, ObjectNotFound, UnsupportedVersion
 from streamlog.metadata.interface import Metadata, Orphans
 from streamlog.metadata.keys.id_block import OBJECTS
-from streamlog.objectstore.cluster_guard import read_cluster
+from streamlog.objectstore.cluster_guard import Lineage, read_cluster
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import DATA_PREFIX, data_key
 from streamlog.objectstore.keys import object_id as object_id_of
+from streamlog.objectstore.lineage import check_lineage
 
 PAGE = 1000
 SHARE = 100
@@ -52,7 +56,8 @@ class Guard:
     async def objection(self, candidates: Sequence[Orphans], before_ms: int) -> Objection | None:
         """Why nothing may be deleted; None: go ahead.
 
-        What was stored after `before_ms` may be an upload under way. Errors: Unavailable.
+        What was stored after `before_ms` may be an upload under way. Errors: Unavailable,
+        LineageFenced.
         """
         ids = {object_id for orphans in candidates for object_id in orphans.object_ids}
         if not ids and not self._metadata.dead_objects(1):
@@ -72,9 +77,23 @@ class Guard:
         except (Corrupt, UnsupportedVersion) as error:
             return str(error)
         if found is not None and found.cluster_id == self._metadata.cluster_id:
-            return ""
+            return self._of_lineage(found.lineage)
         owner = f"belongs to cluster {found.cluster_id}" if found else "has no cluster.json"
         return f"{self._store.url} {owner}, the metadata to {self._metadata.cluster_id}"
+
+    def _of_lineage(self, found: Lineage) -> str:
+        mine = self._metadata.lineage.lineage
+        check_lineage(self._store.url, found, mine)
+        if found == mine:
+            return ""
+        return (
+            f"cluster.json of {self._store.url} names lineage {found.number}, the metadata is of "
+            f"lineage {mine.number}: it is an old copy; the next start of the node mends it"
+        )
+
+    async def still_may_delete(self) -> bool:
+        """Asked before each request that deletes: one GET. Errors: Unavailable, LineageFenced."""
+        return await self._metadata.lineage.check()
 
     def _of_count(self, orphans: int, tenures: int) -> str:
         bound = max(self._metadata.object_count // SHARE, self._per_tenure_max * tenures)

@@ -6,14 +6,18 @@
    claims the object store at the next start.
 3. An object store that is claimed, beside an empty metadata store, is refused: its streams would be
    invisible, and look like garbage.
+4. Both are of one lineage, else a recovery made newer metadata for the same objects.
 """
 
 from __future__ import annotations
 
 from streamlog.errors import Corrupt, ForeignCluster, UnsupportedVersion
 from streamlog.kvstore.interface import Get, KVStore, Put, RevisionIs
+from streamlog.metadata.keys import lineage
+from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster_guard import check_cluster_id, claim, read_cluster
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.lineage import check_lineage, restate_lineage
 from streamlog.runtime.rand import Random
 
 CLUSTER_KEY = b"/streamlog/cluster"
@@ -29,21 +33,22 @@ async def read_cluster_id(kv: KVStore) -> str | None:
 
 
 async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> str:
-    """The cluster id, durable in both stores on return.
+    """The cluster id, durable in both stores on return, which are of one lineage.
 
-    Errors: ForeignCluster (names both), UnsupportedVersion, Corrupt, Unavailable.
+    Errors: ForeignCluster (names both), LineageFenced (names both), UnsupportedVersion, Corrupt,
+    Conflict (cluster.json changes at this moment), Unavailable.
     """
     found = await kv.get(CLUSTER_KEY)
     if found is None:
-        claimed = await read_cluster(store)
-        if claimed is not None:
+        owner = await read_cluster(store)
+        if owner is not None:
             # A node that started at the same moment may have named the cluster, then claimed.
             found = await kv.get(CLUSTER_KEY)
-        if claimed is not None and found is None:
+        if owner is not None and found is None:
             raise ForeignCluster(
-                f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
+                f"{store.url} holds data of cluster {owner.cluster_id} and the metadata store is "
                 "empty: give the metadata store that belongs to it, or an empty store",
-                store_cluster=claimed.cluster_id,
+                store_cluster=owner.cluster_id,
                 meta_cluster="",
             )
     if found is None:
@@ -56,7 +61,11 @@ async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
     else:
         value = found.value
     cluster_id = cluster_id_of(value)
-    await claim(store, cluster_id)
+    mine = await lineage.read(kv, prefix_of(cluster_id))
+    claimed = await claim(store, cluster_id, mine)
+    check_lineage(store.url, claimed.lineage, mine)
+    if claimed.lineage != mine:
+        await restate_lineage(store, claimed, mine)
     return cluster_id
 
 

@@ -11,6 +11,9 @@
 4. After a definite answer: own files that `k`, read then, does not name are deleted.
 5. Files of sealed tenures: LIST, then fences, then `k`; what a sealed (or absent) tenure wrote and
    `k` does not name is deleted. The order matters: PROTOCOL 7.
+6. Before files are deleted, and after they were listed, the store's lineage is compared: the files
+   of a recovery made for the same bucket are stored after it raised the lineage, so that a sweep
+   which saw the older lineage has none of them in its list.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ from streamlog.metadata.keys.space import cluster_of, tenure_in
 from streamlog.metadata.loader import State
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
@@ -87,6 +91,7 @@ class Checkpointer:
         offload: Offload,
         retry: Retry,
         metrics: MetadataMetrics,
+        lineage: LineageCheck,
     ) -> None:
         self._kv = kv
         self._store = store
@@ -99,6 +104,7 @@ class Checkpointer:
         self._offload = offload
         self._retry = retry
         self._metrics = metrics
+        self._lineage = lineage
         self._lock = asyncio.Lock()
         self._number = 0
         self._own_files: set[str] = set()
@@ -359,7 +365,7 @@ class Checkpointer:
         kv = await self._kv.get(checkpoint.key(self._prefix))
         named = _names(kv)
         gone = sorted(self._own_files - named)
-        if gone:
+        if gone and await self._lineage.check():
             await self._store.delete(gone)
             self._own_files.difference_update(gone)
 
@@ -372,7 +378,7 @@ class Checkpointer:
     async def sweep_files(self) -> list[str]:
         """Deletes the files of sealed tenures that `k` does not name; their keys.
 
-        Errors: StoreUnavailable, MetadataUnavailable.
+        Errors: StoreUnavailable, MetadataUnavailable, LineageFenced.
         """
         listed: list[str] = []
         token: str | None = None
@@ -393,8 +399,9 @@ class Checkpointer:
             tenure = checkpoint.tenure_of_name(name)
             if tenure is not None and tenure not in live and name not in named:
                 gone.append(name)
-        if gone:
-            await self._store.delete(gone)
+        if not gone or not await self._lineage.check():
+            return []
+        await self._store.delete(gone)
         return gone
 
 

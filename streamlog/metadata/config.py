@@ -86,4 +86,11 @@ class MetadataConfig:
     file_sweep_interval_ms: int = setting(
         3600 * 1000, "How often checkpoint files that nothing names are looked for.", minimum=1000
     )
+    lineage_check_interval_ms: int = setting(
+        10_000,
+        "How often a node looks whether a recover or restore has made newer metadata for its "
+        "bucket. So long it may go on acknowledging what the newer metadata never sees. Smaller: "
+        "it stops sooner, for one GET each time.",
+        minimum=100,
+    )
     rack: str = setting("", "Where the node stands; told to other nodes.")

@@ -16,6 +16,7 @@ from streamlog.format.rows import Tenure as Tenure
 from streamlog.format.staged_entries import Stage
 from streamlog.model.batch import StreamState
 from streamlog.model.batch_limits import checked_int
+from streamlog.objectstore.lineage import LineageCheck
 
 EPOCH_MAX = (1 << 31) - 1
 """The highest epoch that may be asked for: what a record batch holds, and a checkpoint with room
@@ -192,6 +193,11 @@ class Metadata(Protocol):
     @property
     def recovery(self) -> Recovery | None:
         """None: it was never rebuilt, and knows all that was ever committed."""
+        ...
+
+    @property
+    def lineage(self) -> LineageCheck:
+        """Whether a recovery has made newer metadata for the same bucket."""
         ...
 
     @property

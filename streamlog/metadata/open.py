@@ -18,7 +18,7 @@ from streamlog.metadata.follower import Follower
 from streamlog.metadata.garbage import Garbage
 from streamlog.metadata.id_allocator import BlockTaker, ObjectIdAllocator, StreamIds
 from streamlog.metadata.interface import Recovery
-from streamlog.metadata.keys import recovery
+from streamlog.metadata.keys import lineage, recovery
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.loader import Loader, State
@@ -30,7 +30,9 @@ from streamlog.metadata.record_sender import RecordSender
 from streamlog.metadata.registration import check_node_id, register
 from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.metadata.versions import check_versions
+from streamlog.objectstore.cluster_guard import Lineage
 from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
@@ -78,6 +80,7 @@ async def open_metadata(
     loader = Loader(kv, store, prefix, offload)
     state = await _load(loader, retry)
     rebuilt = await _recovery(kv, prefix, retry)
+    check = LineageCheck(store, cluster_id, await _lineage(kv, prefix, retry))
     follower = Follower(kv, prefix, loader, state, registered.tenure, retry, offload, metrics)
     reader = BlockReader(store, config.block_cache_bytes)
     ids = ObjectIds(registered.object_block, config.put_window)
@@ -125,6 +128,7 @@ async def open_metadata(
             offload=offload,
             retry=retry,
             metrics=metrics,
+            lineage=check,
         ),
         lookup=lookup,
         garbage=Garbage(
@@ -146,6 +150,7 @@ async def open_metadata(
         compactors=compactors,
         clock=clock,
         retry=retry,
+        lineage=check,
     )
     metadata.start()
     return metadata
@@ -174,6 +179,15 @@ async def _recovery(kv: KVStore, prefix: bytes, retry: Retry) -> Recovery | None
     while True:
         try:
             return await read_recovery(kv, prefix)
+        except StreamlogError as error:
+            await backoff.after(error)
+
+
+async def _lineage(kv: KVStore, prefix: bytes, retry: Retry) -> Lineage:
+    backoff = retry.bounded()
+    while True:
+        try:
+            return await lineage.read(kv, prefix)
         except StreamlogError as error:
             await backoff.after(error)
 

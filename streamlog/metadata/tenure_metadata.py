@@ -53,6 +53,7 @@ from streamlog.metadata.overlay import FoundRange
 from streamlog.metadata.own_seal import seal_own
 from streamlog.metadata.registration import compactor_of
 from streamlog.metadata.staging import Staging
+from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.progress import ProgressWatch
@@ -86,8 +87,10 @@ class TenureMetadata:
         stream_ids: StreamIds,
         clock: Clock,
         retry: Retry,
+        lineage: LineageCheck,
     ) -> None:
         self._cluster_id = cluster_id
+        self._lineage = lineage
         self._kv = kv
         self._prefix = prefix
         self._own_fence = own_fence
@@ -137,6 +140,10 @@ class TenureMetadata:
     @property
     def recovery(self) -> Recovery | None:
         return self._recovery
+
+    @property
+    def lineage(self) -> LineageCheck:
+        return self._lineage
 
     @property
     def tenure(self) -> Tenure:

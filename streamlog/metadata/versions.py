@@ -11,6 +11,7 @@ from streamlog.metadata.keys import (
     fence,
     head,
     id_block,
+    lineage,
     move,
     node,
     recovery,
@@ -20,6 +21,7 @@ PAGE_KEYS = 128
 VERSIONS = {
     b"c": ("a commit record", commit_record.VERSION),
     b"f": ("a fence", fence.VERSION),
+    b"g": ("the metadata's lineage", lineage.VERSION),
     b"h": ("a head", head.VERSION),
     b"i": ("an id counter", id_block.VERSION),
     b"k": ("the checkpoint key", checkpoint.VERSION),

@@ -1,8 +1,12 @@
 """`cluster.json`: which cluster a store belongs to, so that no other one writes into it.
 
-    {"cluster_id": "<text>", "format_version": <int>}
+    {"cluster_id": "<text>", "format_version": 1}
+    {"cluster_id": "<text>", "format_version": 2, "lineage": <int>, "lineage_id": "<32 hex>"}
 
-Written once, by whoever comes first. A newer format version is refused before anything is read.
+The first node of a cluster writes version 1. Each `recover` or `restore` replaces the file by
+version 2 with the next lineage (`lineage.py`); version 1 is lineage 0. A release that knows only
+version 1 refuses the file then, and so deletes nothing that the recovered metadata needs. A newer
+format version is refused before anything else is read.
 """
 
 from __future__ import annotations
@@ -23,16 +27,34 @@ from streamlog.errors import (
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import CLUSTER_KEY
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+LINEAGE_VERSION = 2
+"""From this version on there is a lineage."""
 SIZE_BYTES_MAX = 4096
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_LINEAGE_ID = re.compile(r"[0-9a-f]{32}\Z")
+_LINEAGE_MAX = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How many recoveries made metadata for the store; `id` is the last one's own, 32 hex digits.
+
+    0 with an empty id: none did.
+    """
+
+    number: int = 0
+    id: str = ""
+
+
+FIRST = Lineage()
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
     cluster_id: str
-    format_version: int = FORMAT_VERSION
+    lineage: Lineage = FIRST
 
 
 def check_cluster_id(cluster_id: str) -> str:
@@ -46,7 +68,10 @@ def check_cluster_id(cluster_id: str) -> str:
 
 
 def encode(cluster: ClusterFile) -> bytes:
-    content = {"cluster_id": cluster.cluster_id, "format_version": cluster.format_version}
+    content: dict[str, str | int] = {"cluster_id": cluster.cluster_id, "format_version": 1}
+    if cluster.lineage != FIRST:
+        content["format_version"] = LINEAGE_VERSION
+        content |= {"lineage": cluster.lineage.number, "lineage_id": cluster.lineage.id}
     return json.dumps(content).encode() + b"\n"
 
 
@@ -66,8 +91,15 @@ def decode(data: bytes) -> ClusterFile:
         )
     if not isinstance(version, int) or version < 1 or not isinstance(cluster_id, str):
         raise _corrupt(len(data))
+    lineage = FIRST
+    if version >= LINEAGE_VERSION:
+        number, lineage_id = content.get("lineage"), content.get("lineage_id")
+        is_number = type(number) is int and 0 < number <= _LINEAGE_MAX
+        if not is_number or not isinstance(lineage_id, str) or not _LINEAGE_ID.match(lineage_id):
+            raise _corrupt(len(data))
+        lineage = Lineage(number, lineage_id)
     try:
-        return ClusterFile(check_cluster_id(cluster_id), version)
+        return ClusterFile(check_cluster_id(cluster_id), lineage)
     except InvalidName as error:
         raise _corrupt(len(data)) from error
 
@@ -94,13 +126,15 @@ async def read_cluster(store: ObjectStore) -> ClusterFile | None:
     return decode(bytes(data))
 
 
-async def claim(store: ObjectStore, cluster_id: str) -> ClusterFile:
+async def claim(store: ObjectStore, cluster_id: str, lineage: Lineage = FIRST) -> ClusterFile:
     """Read-or-create: on return the store belongs to `cluster_id`, whoever wrote that first.
+
+    `lineage` is what a new file says; that of a file which is there is the caller's to compare.
 
     Errors: ForeignCluster (store_cluster, meta_cluster), UnsupportedVersion, Corrupt,
     StoreUnavailable.
     """
-    mine = ClusterFile(check_cluster_id(cluster_id))
+    mine = ClusterFile(check_cluster_id(cluster_id), lineage)
     found = await read_cluster(store)
     if found is None:
         try:

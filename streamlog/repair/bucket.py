@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from streamlog.errors import Conflict, InvalidName, ObjectNotFound
+from streamlog.errors import InvalidName, ObjectNotFound
 from streamlog.format.object_footer import (
     TRAILER_BYTES,
     ObjectFooter,
@@ -76,20 +76,6 @@ async def list_bucket(store: ObjectStore, progress: Progress = no_progress) -> B
     bucket.ids = array("Q", map(ids.__getitem__, order))
     bucket.sizes = array("Q", map(sizes.__getitem__, order))
     return bucket
-
-
-async def check_still(store: ObjectStore, bucket: Bucket, progress: Progress = no_progress) -> None:
-    """Nothing came since `bucket` was listed. Errors: Conflict (a node runs), StoreUnavailable."""
-    now = await list_bucket(store, progress)
-    files = {info.key for info in bucket.checkpoints}
-    new = [info.key for info in now.checkpoints if info.key not in files]
-    known = set(bucket.ids)
-    new += [data_key(object_id) for object_id in now.ids if object_id not in known]
-    if new:
-        raise Conflict(
-            f"{len(new)} objects came into {store.url} meanwhile, {new[0]} among them: a node runs "
-            "on it with other metadata. Nothing was written; stop all nodes, then begin again"
-        )
 
 
 async def read_footer(

@@ -11,7 +11,17 @@ from streamlog.engine.cluster import CLUSTER_KEY
 from streamlog.errors import Corrupt, StreamlogError
 from streamlog.kvstore.interface import KeyValue
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import counter, fence, head, id_block, late, node, pin, recovery
+from streamlog.metadata.keys import (
+    counter,
+    fence,
+    head,
+    id_block,
+    late,
+    lineage,
+    node,
+    pin,
+    recovery,
+)
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in, tenure_in
@@ -56,6 +66,9 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
             continue
         if kv.key == recovery.key(prefix):
             reader.read(kv, recovery.decode)
+            continue
+        if kv.key == lineage.key(prefix):
+            reader.read(kv, lineage.decode)
             continue
         if slash != b"/":
             report.add(_unknown(kv.key))

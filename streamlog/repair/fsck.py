@@ -14,9 +14,18 @@ from dataclasses import dataclass
 from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
 from streamlog.errors import Corrupt, ForeignCluster, Invalid, UnsupportedVersion
 from streamlog.kvstore.interface import KVStore
-from streamlog.objectstore.cluster_guard import check_same, claim, read_cluster
+from streamlog.metadata.keys import lineage
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.objectstore.cluster_guard import (
+    ClusterFile,
+    Lineage,
+    check_same,
+    claim,
+    read_cluster,
+)
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.lineage import LineageCheck, check_lineage, restate_lineage
 from streamlog.repair.bucket import Bucket, list_bucket
 from streamlog.repair.check_bucket import Leftovers, check_bucket
 from streamlog.repair.check_keys import check_keys
@@ -59,11 +68,18 @@ async def fsck(
     options: FsckOptions | None = None,
     progress: Progress = no_progress,
 ) -> Report:
-    """Errors: Invalid (the metadata store is empty), ForeignCluster, UnsupportedVersion,
+    """Errors: Invalid (the metadata store is empty), ForeignCluster, LineageFenced (a recovery made
+    newer metadata, and what that needs would look like waste), UnsupportedVersion,
     StoreUnavailable, MetadataUnavailable, Conflict (nodes are running).
     """
     options, report = options or FsckOptions(), Report()
     report.cluster_id = await cluster_of(kv, store)
+    mine = await lineage.read(kv, prefix_of(report.cluster_id))
+    claimed = await read_cluster(store)
+    if claimed is not None:
+        check_lineage(store.url, claimed.lineage, mine)
+        if claimed.lineage != mine:
+            await _old_copy(store, claimed, mine, report, options)
     bucket = await list_bucket(store, progress)
     try:
         view = await load_view(
@@ -79,7 +95,7 @@ async def fsck(
     await checks.run()
     leftovers = await check_bucket(view, bucket, store, checks.live, keys, report)
     if options.repair:
-        await _repair(store, bucket, leftovers, report, options, len(checks.live))
+        await _repair(store, bucket, leftovers, report, options, len(checks.live), mine)
     return report
 
 
@@ -101,6 +117,26 @@ async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
     return cluster_id
 
 
+async def _old_copy(
+    store: ObjectStore, found: ClusterFile, mine: Lineage, report: Report, options: FsckOptions
+) -> None:
+    if options.repair:
+        await restate_lineage(store, found, mine)
+        report.repaired.append("wrote the metadata's lineage into cluster.json, an older copy")
+        return
+    report.add(
+        Finding(
+            Kind.CLUSTER_FILE,
+            Severity.ERROR,
+            f"cluster.json names lineage {found.lineage.number}, the metadata is of lineage "
+            f"{mine.number}: somebody put an old copy back, and older metadata would be taken for "
+            "the right one",
+            "streamlog fsck --repair writes it again, and so does the next start of a node",
+            key="cluster.json",
+        )
+    )
+
+
 def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
     return Finding(
         Kind.METADATA_UNREADABLE,
@@ -118,11 +154,15 @@ async def _repair(
     report: Report,
     options: FsckOptions,
     live: int,
+    mine: Lineage,
 ) -> None:
     """Only where nothing is wrong with the metadata: what it does not know may be all there is."""
     if not bucket.has_cluster_file:
-        await claim(store, report.cluster_id)
+        await claim(store, report.cluster_id, mine)
         report.repaired.append("wrote cluster.json")
+    if not await LineageCheck(store, report.cluster_id, mine).check():
+        report.repaired.append("deleted nothing: cluster.json is not this metadata's")
+        return
     if any(
         report.by_kind[str(kind)]
         for kind in (

@@ -3,7 +3,8 @@
 1. The newest checkpoint in the store that is whole gives streams, trims, tags and tokens.
 2. Objects that it does not know are read at their ends, and their ranges go on from there.
 3. Meta streams tell of topics.
-4. All is written as one checkpoint, under epochs and ids that were never used.
+4. The bucket gets the next lineage, so that a node which still runs on the old metadata ends
+   (`handover`). All is written as one checkpoint, under epochs and ids that were never used.
 
 Back is every record that was acknowledged with wal=object. What the store does not hold is lost:
 user values, and trims, deletions, closings and tokens since the checkpoint. Nothing is deleted.
@@ -19,14 +20,14 @@ from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.cluster_guard import check_same, read_cluster
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.repair.bucket import Bucket, check_still, list_bucket
+from streamlog.repair.bucket import Bucket, list_bucket
 from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
+from streamlog.repair.handover import hand_over
 from streamlog.repair.recover_streams import StreamRecovery
 from streamlog.repair.recover_topics import TopicRecovery
 from streamlog.repair.recovered import Recovered
 from streamlog.repair.sources import find_candidates, view_of
 from streamlog.repair.view import MetadataView
-from streamlog.repair.write_metadata import write_metadata
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
@@ -36,12 +37,15 @@ from streamlog.runtime.rand import Random
 class RecoverOptions:
     """`overwrite`: metadata of the same cluster may be there, and is replaced.
 
-    `accept_data_loss`: go on without objects that cannot be read.
+    `accept_data_loss`: go on without objects that cannot be read. `grace_ms`: how long it waits for
+    nodes on the old metadata to notice that they were overtaken (`handover`); 0 only where none can
+    be running.
     """
 
     dry_run: bool = False
     overwrite: bool = False
     accept_data_loss: bool = False
+    grace_ms: int = 0
 
 
 async def recover(
@@ -54,10 +58,13 @@ async def recover(
     options: RecoverOptions | None = None,
     progress: Progress = no_progress,
 ) -> Report:
-    """No node may run. Cut short, it can be run again: until it is done no node opens the metadata.
+    """No node should run; one that does on the old metadata is ended, and none opens that again.
+
+    Cut short, it can be run again: until it is done no node opens the metadata.
 
     Errors: Invalid (nothing to recover), AlreadyExists (the metadata store is in use),
-    ForeignCluster, Corrupt (objects that cannot be read), Conflict (a node runs), Unavailable.
+    ForeignCluster, Corrupt (objects that cannot be read), Conflict (a node or another recovery
+    runs), Unavailable, OutcomeUnknown.
     """
     options, report = options or RecoverOptions(), Report()
     report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
@@ -66,8 +73,17 @@ async def recover(
     recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
     check_losses(report, options)
     if not options.dry_run:
-        await check_still(store, bucket, progress)
-        await write_metadata(kv, store, recovered, bucket.checkpoints, clock=clock, offload=offload)
+        await hand_over(
+            kv,
+            store,
+            recovered,
+            bucket,
+            clock=clock,
+            random=random,
+            offload=offload,
+            grace_ms=options.grace_ms,
+            progress=progress,
+        )
         report.revision = await kv.revision()
     return report
 

@@ -54,5 +54,9 @@ class Recovered:
         known = self.node_epochs.get(tenure.node_id, 0)
         self.node_epochs[tenure.node_id] = max(known, tenure.node_epoch)
 
+    def staged_objects(self) -> list[int]:
+        """Objects that are staged and in no stream yet."""
+        return [stage.row.object_id for stage in self.staging.stages]
+
     def rows(self) -> Mapping[int, ObjectRow]:
         return self.objects

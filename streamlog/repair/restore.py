@@ -28,9 +28,10 @@ from streamlog.metadata.keys import id_block, node
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.backup_file import Backup
-from streamlog.repair.bucket import check_still, list_bucket
+from streamlog.repair.bucket import list_bucket
 from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
 from streamlog.repair.frozen_kv import FrozenKV
+from streamlog.repair.handover import hand_over
 from streamlog.repair.recover import (
     RecoverOptions,
     check_losses,
@@ -40,7 +41,6 @@ from streamlog.repair.recover import (
 )
 from streamlog.repair.recovered import Recovered
 from streamlog.repair.view import MetadataView, load_view
-from streamlog.repair.write_metadata import write_metadata
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
@@ -93,8 +93,17 @@ async def restore(
     _take_backup(backup, recovered, report)
     check_losses(report, options)
     if not options.dry_run:
-        await check_still(store, bucket, progress)
-        await write_metadata(kv, store, recovered, bucket.checkpoints, clock=clock, offload=offload)
+        await hand_over(
+            kv,
+            store,
+            recovered,
+            bucket,
+            clock=clock,
+            random=random,
+            offload=offload,
+            grace_ms=options.grace_ms,
+            progress=progress,
+        )
         report.revision = await kv.revision()
     return report
 

@@ -1,16 +1,18 @@
 """Writes recovered metadata: a checkpoint in the store, keys, and the cluster's name last.
 
-1. What an earlier attempt left is deleted. Without the cluster's name no node opens the metadata.
+1. What an earlier attempt left is deleted, and the lineage is written. Without the cluster's name
+   no node opens the metadata. Every later transaction compares the lineage's key: of two recoveries
+   into one metadata store, one ends.
 2. The files go into the store under a name that was never used.
 3. Keys follow: values, nodes, fences, counters, what was before (`r`), `k`.
-4. The cluster's name makes it whole.
+4. After `before_naming` the cluster's name makes it whole.
 Everything that may have been in use and was not seen is passed over: epochs, ids, the revision.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id
 from streamlog.engine.kv_client import stored_value
@@ -24,9 +26,11 @@ from streamlog.metadata.fold import Fold, Info
 from streamlog.metadata.generation import SPAN_MAX, NewObjectEntry
 from streamlog.metadata.interface import EPOCH_MAX, RECOVERED_EPOCHS, Recovery, Tenure
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, node, recovery
+from streamlog.metadata.keys import lineage as lineage_key
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.staging import Staging
+from streamlog.objectstore.cluster_guard import Lineage
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.repair.recovered import Recovered
 from streamlog.runtime.clock import Clock
@@ -49,15 +53,18 @@ async def write_metadata(
     recovered: Recovered,
     files: Sequence[ObjectInfo],
     *,
+    lineage: Lineage,
     clock: Clock,
     offload: Offload,
+    before_naming: Callable[[], Awaitable[None]],
 ) -> None:
     """`files`: the checkpoint files in the store. Cut short at any place, it can be done again.
 
-    Errors: Conflict (another process writes there, too), StoreUnavailable, MetadataUnavailable.
+    Errors: Conflict (another process writes there, too), StoreUnavailable, MetadataUnavailable;
+    those of `before_naming`.
     """
     prefix = prefix_of(recovered.cluster_id)
-    await kv.txn([], [Delete(CLUSTER_KEY), Delete(prefix, prefix_end(prefix))])
+    mine = await _begin(kv, prefix, lineage)
     await kv.raise_revision(recovered.revision_max + REVISIONS_AHEAD)
     revision = await kv.revision()
     fold = _fold(recovered, revision)
@@ -85,15 +92,37 @@ async def write_metadata(
     await store.put(named.delta.name, [*built.delta.parts, appendix])
     puts = _puts(recovered, fold, prefix, clock.now_ms())
     puts.append(Put(checkpoint.key(prefix), checkpoint.encode(named)))
-    await _put_all(kv, puts)
-    result = await kv.txn(
-        [RevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, encode_cluster_id(recovered.cluster_id))]
-    )
+    await _put_all(kv, puts, mine)
+    await before_naming()
+    name = Put(CLUSTER_KEY, encode_cluster_id(recovered.cluster_id))
+    await _write(kv, [mine, RevisionIs(CLUSTER_KEY, 0)], [name])
+
+
+async def _begin(kv: KVStore, prefix: bytes, mine: Lineage) -> RevisionIs:
+    """Empties the metadata store and writes the lineage; what later transactions compare."""
+    key = lineage_key.key(prefix)
+    found = await kv.get(key)
+    if found is not None and lineage_key.decode(found.value).number > mine.number:
+        raise _overtaken()
+    as_read = RevisionIs(key, found.mod_revision if found is not None else 0)
+    await _write(kv, [as_read], [Delete(CLUSTER_KEY), Delete(prefix, prefix_end(prefix))])
+    absent = [RevisionIs(key, 0), RevisionIs(CLUSTER_KEY, 0)]
+    return RevisionIs(key, await _write(kv, absent, [Put(key, lineage_key.encode(mine))]))
+
+
+async def _write(kv: KVStore, compares: Sequence[RevisionIs], then: Sequence[Operation]) -> int:
+    """The revision of the writes. Errors: Conflict."""
+    result = await kv.txn(compares, then)
     if not result.succeeded:
-        raise Conflict(
-            "another process gave the metadata store a cluster id meanwhile; stop it, and recover "
-            "again with --overwrite"
-        )
+        raise _overtaken()
+    return result.revision
+
+
+def _overtaken() -> Conflict:
+    return Conflict(
+        "another process writes into the metadata store, too; stop it, and recover again with "
+        "--overwrite"
+    )
 
 
 def _last_attempt(files: Sequence[ObjectInfo]) -> int:
@@ -165,14 +194,14 @@ def _blocks_ahead(kind: id_block.IdKind, highest: int) -> int:
     return (highest >> kind.block_bits) + BLOCKS_AHEAD
 
 
-async def _put_all(kv: KVStore, puts: Sequence[Put]) -> None:
+async def _put_all(kv: KVStore, puts: Sequence[Put], mine: RevisionIs) -> None:
     part: list[Operation] = []
     size = 0
     for put in puts:
         bytes_more = len(put.key) + len(put.value)
         if part and (len(part) == PUTS_PER_TXN or size + bytes_more > BYTES_PER_TXN):
-            await kv.txn([], part)
+            await _write(kv, [mine], part)
             part, size = [], 0
         part.append(put)
         size += bytes_more
-    await kv.txn([], part)
+    await _write(kv, [mine], part)

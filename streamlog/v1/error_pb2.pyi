@@ -51,6 +51,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_VALUE_CONFLICT: _ClassVar[ErrorCode]
     ERROR_CODE_STREAM_FENCED: _ClassVar[ErrorCode]
     ERROR_CODE_TENURE_FENCED: _ClassVar[ErrorCode]
+    ERROR_CODE_LINEAGE_FENCED: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_NAME: _ClassVar[ErrorCode]
     ERROR_CODE_STREAM_NOT_FOUND: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_NOT_FOUND: _ClassVar[ErrorCode]
@@ -104,6 +105,7 @@ ERROR_CODE_ALREADY_EXISTS: ErrorCode
 ERROR_CODE_VALUE_CONFLICT: ErrorCode
 ERROR_CODE_STREAM_FENCED: ErrorCode
 ERROR_CODE_TENURE_FENCED: ErrorCode
+ERROR_CODE_LINEAGE_FENCED: ErrorCode
 ERROR_CODE_INVALID_NAME: ErrorCode
 ERROR_CODE_STREAM_NOT_FOUND: ErrorCode
 ERROR_CODE_KEY_NOT_FOUND: ErrorCode

@@ -191,11 +191,11 @@ def test_metadata_of_a_newer_version_is_refused_and_left_as_it_is(
 def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     data, _ = unpacked(VERSIONS[-1], "object", tmp_path)
     path = data / "objects" / "cluster.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 3}))
     before = digest(data)
     error = open_error(data, "object")
     assert isinstance(error, UnsupportedVersion), error
-    assert (error.fields["found"], error.fields["supported"]) == (2, 1)
+    assert (error.fields["found"], error.fields["supported"]) == (3, 2)
     assert digest(data) == before
 
 

@@ -11,6 +11,7 @@ from streamlog.metadata.keys import (
     head,
     id_block,
     late,
+    lineage,
     move,
     node,
     pin,
@@ -22,6 +23,7 @@ from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.node import Node
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
+from streamlog.objectstore.cluster_guard import Lineage
 from tests.fuzz.format_parsers import mend_seal
 from tests.fuzz.parser import Parser
 
@@ -65,6 +67,7 @@ PARSERS = (
     Parser("key_id_counter", id_block.decode_counter, (id_block.encode_counter(5),)),
     Parser("key_id_owner", id_block.decode_owner, (id_block.encode_owner(T),)),
     Parser("key_recovery", recovery.decode, (recovery.encode(Recovery(True, 1, 2, 3, 4)),)),
+    Parser("key_lineage", lineage.decode, (lineage.encode(Lineage(3, "ab" * 16)),)),
     Parser("key_late", late.decode, (late.encode((1 << 20, 7 << 20)),)),
     Parser("key_pin", pin.decode, (pin.encode(Pin(44, "spark job")),)),
     Parser(

@@ -51,6 +51,7 @@ from streamlog.metadata.keys import (
     id_block,
     late,
     lease,
+    lineage,
     move,
     node,
     pin,
@@ -63,6 +64,7 @@ from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.node import Node
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
+from streamlog.objectstore.cluster_guard import Lineage
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 T = Tenure(7, 9)
@@ -199,6 +201,7 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
         recovery.encode,
         recovery.decode,
     ),
+    "lineage": (Lineage(3, bytes(range(16)).hex()), lineage.encode, lineage.decode),
     "late": ((1 << 20, 7 << 20 | 5), late.encode, late.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
     "staged_record": (STAGED_RECORD, commit_record.encode, commit_record.decode),
@@ -272,7 +275,18 @@ def test_damage_is_corrupt(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["move_all", "checkpoint", "record", "compaction", "fence", "node", "pin", "late", "recovery"],
+    [
+        "move_all",
+        "checkpoint",
+        "record",
+        "compaction",
+        "fence",
+        "node",
+        "pin",
+        "late",
+        "recovery",
+        "lineage",
+    ],
 )
 def test_a_newer_version_is_refused(name: str) -> None:
     value, encode, decode = VALUES[name]
@@ -284,7 +298,9 @@ def test_a_newer_version_is_refused(name: str) -> None:
         decode(newer)
 
 
-@pytest.mark.parametrize("name", ["fence", "head", "node", "counter", "compactions", "owner"])
+@pytest.mark.parametrize(
+    "name", ["fence", "head", "node", "counter", "compactions", "owner", "lineage"]
+)
 def test_short_values_are_corrupt(name: str) -> None:
     value, encode, decode = VALUES[name]
     data = encode(value)

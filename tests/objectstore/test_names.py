@@ -19,7 +19,14 @@ from streamlog.errors import (
     StoreUnavailable,
     UnsupportedVersion,
 )
-from streamlog.objectstore.cluster_guard import ClusterFile, claim, decode, encode, read_cluster
+from streamlog.objectstore.cluster_guard import (
+    ClusterFile,
+    Lineage,
+    claim,
+    decode,
+    encode,
+    read_cluster,
+)
 from streamlog.objectstore.errors import already_exists
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import (
@@ -266,8 +273,8 @@ def test_the_first_claim_wins_and_names_both() -> None:
         store = MemoryObjectStore(ManualClock())
         assert await read_cluster(store) is None
         results = await asyncio.gather(*(claim(store, "one") for _ in range(5)))
-        assert set(results) == {ClusterFile("one", 1)}
-        assert await read_cluster(store) == ClusterFile("one", 1)
+        assert set(results) == {ClusterFile("one")}
+        assert await read_cluster(store) == ClusterFile("one")
         with pytest.raises(ForeignCluster) as raised:
             await claim(store, "two")
         assert (raised.value.store_cluster, raised.value.meta_cluster) == ("one", "two")
@@ -296,12 +303,24 @@ def test_a_loser_of_the_race_is_told() -> None:
 def test_a_newer_format_is_refused() -> None:
     async def main() -> None:
         store = MemoryObjectStore(ManualClock())
-        await store.put(CLUSTER_KEY, (encode(ClusterFile("one", 2)),))
+        await store.put(CLUSTER_KEY, (b'{"cluster_id": "one", "format_version": 3}',))
         with pytest.raises(UnsupportedVersion) as raised:
             await claim(store, "one")
-        assert (raised.value.found, raised.value.supported) == (2, 1)
+        assert (raised.value.found, raised.value.supported) == (3, 2)
 
     asyncio.run(main())
+
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+LINEAGE = Lineage(3, bytes(range(16)).hex())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_golden_cluster_files(version: int) -> None:
+    golden = (GOLDEN / f"cluster_v{version}.json").read_bytes()
+    cluster = ClusterFile("one") if version == 1 else ClusterFile("one", LINEAGE)
+    assert decode(golden) == cluster
+    assert encode(cluster) == golden
 
 
 @pytest.mark.parametrize(
@@ -316,6 +335,12 @@ def test_a_newer_format_is_refused() -> None:
         b'{"cluster_id": "a", "format_version": "1"}',
         b'{"cluster_id": "a/b", "format_version": 1}',
         b'{"cluster_id": "a", "format_version": 0}',
+        b'{"cluster_id": "a", "format_version": 2}',
+        b'{"cluster_id": "a", "format_version": 2, "lineage": 0, "lineage_id": "%s"}' % (b"0" * 32),
+        b'{"cluster_id": "a", "format_version": 2, "lineage": true, "lineage_id": "%s"}'
+        % (b"0" * 32),
+        b'{"cluster_id": "a", "format_version": 2, "lineage": 1, "lineage_id": "x"}',
+        b'{"cluster_id": "a", "format_version": 2, "lineage": 1}',
         b"\xff\xfe",
     ],
 )

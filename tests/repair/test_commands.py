@@ -64,7 +64,7 @@ def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
         dry = run(*command, "--data", data, "--dry-run", "--json")
         assert dry.returncode == 0, dry.stderr
         assert json.loads(dry.stdout)["counts"]["partitions"] == 2
-        done = run(*command, "--data", data)
+        done = run(*command, "--data", data, "--grace", 0)
         assert done.returncode == 0, done.stderr
         assert b"written; nodes may start" in done.stdout
         again = run(*command, "--data", data)

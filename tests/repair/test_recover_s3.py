@@ -88,7 +88,7 @@ def test_a_bucket_alone_is_enough(s3: S3Tests, tmp_path: Path) -> None:
         load.produce(node.server, 2)
     trimmed = {b"%06d" % n for n in range(0, 100, 2)}
     shutil.rmtree(meta)
-    facts = told("recover", *places)
+    facts = told("recover", *places, "--grace", 0)
     assert (facts["counts"]["topics"], facts["counts"]["partitions"]) == (2, 5)
     assert told("fsck", *places, "--deep")["clean"] is True
 
@@ -100,7 +100,7 @@ def test_a_bucket_alone_is_enough(s3: S3Tests, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         under_way.result()
     shutil.rmtree(meta)
-    assert told("restore", file, *places)["counts"]["values_from_backup"] == 1
+    assert told("restore", file, *places, "--grace", 0)["counts"]["values_from_backup"] == 1
     assert told("fsck", *places, "--deep")["clean"] is True
     with killed(node), KV(node.server) as kv:
         load.produce(node.server, 1)
