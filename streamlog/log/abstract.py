@@ -186,7 +186,8 @@ class AbstractLog(ABC):
         Sequenced when the first await returns, in the order of calls. Cancelling the second wait
         leaves the append under way. Errors of the first: InvalidRecord, CorruptMessage,
         MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequence, ProducerFenced,
-        Overloaded (nothing was stored). Of the second: Fenced, OutcomeUnknown, Unavailable.
+        QuotaExceeded (too many producers), Overloaded (nothing was stored). Of the second: Fenced,
+        OutcomeUnknown, Unavailable.
         """
 
     @abstractmethod

@@ -31,8 +31,24 @@ class LogConfig:
     producer_id_expiration_ms: int = setting(  # producer.id.expiration.ms
         DAY_MS,
         "A producer silent for this long is forgotten: its retries are no longer recognised. "
-        "Longer: more memory, about 1 KiB per producer and partition.",
+        "Longer: more memory, see producer_ids_max.",
         minimum=1,
+    )
+    producer_ids_max: int = setting(
+        100_000,
+        "Idempotent producers that a partition remembers. At the bound those silent for longest "
+        "are forgotten, as after producer.id.expiration.ms. More: more memory, about 300 bytes for "
+        "one with one batch and 1 KiB with 32, twice that until the next checkpoint where it "
+        "appended meanwhile; and larger checkpoints, 44 to 788 bytes for each, which are read when "
+        "the partition is opened.",
+        minimum=1,
+    )
+    producer_idle_ms_min: int = setting(
+        600_000,
+        "A producer that appended within this time is not forgotten to make room for another: its "
+        "retries would be stored twice. While there is no other, new producers are refused "
+        "(QuotaExceeded). Longer than the delivery timeout of clients.",
+        minimum=0,
     )
     producer_batches_remembered: int = setting(
         32,

@@ -72,6 +72,7 @@ class LogManager:
     ) -> None:
         self._clock = clock
         self._metrics = metrics
+        metrics.producer_ids_bound.set(config.producer_ids_max)
         self._config = config
         self._is_closed = False
         self._background = Background("log manager", self._background_failed)

@@ -19,6 +19,8 @@ from streamlog.log.meta_codec import (
     LogStart,
     MetaEntry,
     MetaRecord,
+    ProducerRecord,
+    Producers,
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
@@ -36,15 +38,38 @@ class MetaState:
         self.epochs = LeaderEpochs()
         self.checkpoint: Checkpoint | None = None
         self.log_start_offset = 0
+        self._group: list[MetaEntry] | None = None
+        """Entries whose last one has not come."""
 
     def apply_entry(self, entry: MetaEntry) -> None:
+        """The next entry of the stream. Errors: as for `apply`."""
+        if not entry.is_continuing:
+            self._group = []  # A group that a crash cut short ends here, without effect.
+        elif self._group is None:
+            raise Corrupt("an entry of the meta stream continues one that is not there")
+        self._group.append(entry)
+        if entry.is_continued:
+            return
+        group, self._group = self._group, None
         if entry.is_snapshot:
             self.__init__()  # type: ignore[misc]
-        for record in entry.records:
-            self.apply(record)
+        producers: list[ProducerRecord] = []
+        for record in (record for one in group for record in one.records):
+            if isinstance(record, Producers):
+                producers += record.producers
+            else:
+                self.apply(record)
+        if producers:
+            if self.checkpoint is None:
+                raise Corrupt("the meta stream has producers without a checkpoint")
+            known = (*self.checkpoint.producers, *producers)
+            self.checkpoint = replace(self.checkpoint, producers=known)
 
     def apply(self, record: MetaRecord) -> None:
-        """Errors: Corrupt for a record that cannot follow what came before."""
+        """Producers belong to a checkpoint, and so come by `apply_entry` only.
+
+        Errors: Corrupt for a record that cannot follow what came before.
+        """
         match record:
             case Description():
                 self.description = record
@@ -146,9 +171,9 @@ class MetaState:
             return
         producers = []
         for producer in self.checkpoint.producers:
-            kept = tuple(batch for batch in producer.batches if batch.last_offset < end_offset)
+            kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
             if kept:
-                producers.append(replace(producer, batches=kept))
+                producers.append(ProducerRecord.of(*producer[:3], kept))
         known = reopened or self.checkpoint
         self.checkpoint = Checkpoint(
             offset=end_offset,

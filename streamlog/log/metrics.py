@@ -75,6 +75,22 @@ class LogMetrics:
         self.open_logs = Gauge(
             "streamlog_log_open_partitions", "Partitions open here.", registry=registry
         )
+        self.producer_ids = Gauge(
+            "streamlog_log_producer_ids",
+            "Idempotent producers that the partitions open here remember.",
+            registry=registry,
+        )
+        self.producer_ids_bound = Gauge(
+            "streamlog_log_producer_ids_per_partition_bound",
+            "Bound on those of one partition.",
+            registry=registry,
+        )
+        self.producers_refused = Counter(
+            "streamlog_log_producers_refused",
+            "Appends of new producers that were refused because the partition remembers as many as "
+            "it may.",
+            registry=registry,
+        )
         self.failed_logs = Counter(
             "streamlog_log_failed_partitions",
             "Partitions given up after a failure.",

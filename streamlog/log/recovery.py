@@ -18,7 +18,7 @@ from streamlog.log.batch_facts import decode_facts
 from streamlog.log.config import LogConfig
 from streamlog.log.leader_epochs import LeaderEpochs
 from streamlog.log.meta_log import MetaLog
-from streamlog.log.producers import ProducerStates
+from streamlog.log.producers import ProducerLimits, ProducerStates
 from streamlog.log.tail import LogTail
 from streamlog.log.together import all_of
 from streamlog.log.topic_config import TopicConfig
@@ -53,7 +53,9 @@ async def open_streams(
     async def opened(stream_id: int) -> Stream:
         return await client.open_stream(stream_id, OpenStreamOptions(epoch=epochs.get(stream_id)))
 
-    meta = await MetaLog.replay(await opened(meta_stream_id), clock, config.meta_compaction_bytes)
+    meta = await MetaLog.replay(
+        await opened(meta_stream_id), clock, config.meta_compaction_bytes, config.message_bytes_max
+    )
     described = meta.description
     ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
     for segment in meta.state.sealed:
@@ -66,6 +68,15 @@ async def open_streams(
         by_id[described.time_stream_id],
         by_id[described.txn_stream_id],
         by_id,
+    )
+
+
+def _limits(config: LogConfig) -> ProducerLimits:
+    return ProducerLimits(
+        config.producer_id_expiration_ms,
+        config.producer_batches_remembered,
+        config.producer_ids_max,
+        config.producer_idle_ms_min,
     )
 
 
@@ -87,7 +98,7 @@ async def recover_tail(
         active = state.active
         assert active is not None
         shift = active.data.start_offset - active.base_offset
-    producers = ProducerStates(config.producer_id_expiration_ms, config.producer_batches_remembered)
+    producers = ProducerStates(_limits(config))
     tail = LogTail(producers, LeaderEpochs(), lambda: data.next_offset - shift)
     tail.restore(state, active, time.confirm_offset)
     checkpoint = state.checkpoint

@@ -97,6 +97,7 @@ class SharedLog(AbstractLog):
             fail=self._fail,
             log_start=lambda: self._log_start,
         )
+        tail.producers.count_by(environment.metrics.producer_ids.inc)
         self._high_watermark = tail.end_offset
         self._log_start = _first_offset(streams, tail)
         self._jobs.advance(self._high_watermark)
@@ -126,7 +127,11 @@ class SharedLog(AbstractLog):
         )
         tail = await recover_tail(streams, config, topic_config)
         log = cls(partition, streams, tail, topic_config, environment, on_failure)
-        await log._trim_streams()
+        try:
+            await log._trim_streams()
+        except BaseException:
+            await log.kill()
+            raise
         return log
 
     # Facts
@@ -476,6 +481,7 @@ class SharedLog(AbstractLog):
         await self._background.close()
         self._jobs.fail(self._closed())
         self._acks.give_up()
+        self._tail.producers.forget_all()
 
     async def kill(self) -> None:
         self._is_closed = True

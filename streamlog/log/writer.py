@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from streamlog.codec.batch import (
+    BatchHeader,
     ScannedBatch,
     placed,
     placed_at_append_time,
@@ -21,13 +22,14 @@ from streamlog.errors import (
     InvalidRecord,
     OutcomeUnknown,
     Overloaded,
+    QuotaExceeded,
     StreamlogError,
 )
 from streamlog.log.abstract import LogAppendInfo, ProduceContext, TopicPartition
 from streamlog.log.ack_queue import AckQueue, PendingAppend
 from streamlog.log.batch_facts import NO_LEADER_EPOCH, BatchFacts, decode_facts, encode_facts
 from streamlog.log.environment import LogEnvironment
-from streamlog.log.meta_codec import LeaderEpoch
+from streamlog.log.meta_codec import LeaderEpoch, ProducerBatch
 from streamlog.log.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.recovery import OpenStreams
 from streamlog.log.tail import LogTail
@@ -150,12 +152,16 @@ class LogWriter:
 
     def finish_attached(self, runs: int) -> None:
         """`runs`: calls of `account_attached` for one commit."""
-        count = self._tail.batches_since_checkpoint
-        if (
-            count >= self._environment.config.checkpoint_interval_batches
-            or runs >= ATTACHED_RUNS_MAX
-        ):
+        if self._is_checkpoint_due or runs >= ATTACHED_RUNS_MAX:
             self.checkpoint()
+
+    @property
+    def _is_checkpoint_due(self) -> bool:
+        """A checkpoint holds all producers, so that it is due after as many batches at least: what
+        it costs per batch does not grow with their number."""
+        tail = self._tail
+        interval = self._environment.config.checkpoint_interval_batches
+        return tail.batches_since_checkpoint >= max(interval, len(tail.producers))
 
     async def _take_turn(self, context: ProduceContext) -> None:
         """One call at a time may wait for room, or a later one could be sequenced before it."""
@@ -210,7 +216,7 @@ class LogWriter:
         now_ms = self._clock.now_ms()
         header, config, tail = batch.header, self.config, self._tail
         if header.producer_id >= 0:
-            original = tail.producers.check(header, now_ms)
+            original = self._original(header, now_ms)
             if original is not None:
                 return self._duplicate(original.base_offset, original.last_offset)
         is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
@@ -247,10 +253,18 @@ class LogWriter:
         self._acks.push(pending)
         if begins_epoch:
             self._jobs.add(MetaJob(base + span, (LeaderEpoch(epoch, base),)))
-        if tail.batches_since_checkpoint >= self._environment.config.checkpoint_interval_batches:
+        if self._is_checkpoint_due:
             self.checkpoint()
         self._metrics.appended(span, size)
         return future
+
+    def _original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
+        """As ProducerStates.check."""
+        try:
+            return self._tail.producers.check(header, now_ms)
+        except QuotaExceeded:
+            self._environment.metrics.producers_refused.inc()
+            raise
 
     async def _refused(self, durable: Awaitable[object]) -> None:
         """Raises why the stream did not sequence an append."""

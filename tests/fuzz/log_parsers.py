@@ -21,6 +21,7 @@ from streamlog.log.meta_codec import (
     decode_entry,
     encode_entry,
 )
+from streamlog.log.meta_pieces import encoded_entries
 from streamlog.log.meta_state import MetaState
 from streamlog.log.time_index import TimeEntry, decode_entries, encode_entries
 from streamlog.log.topic_record import (
@@ -56,7 +57,7 @@ _RECORDS = (
         140,
         139,
         33,
-        (ProducerRecord(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),),
+        (ProducerRecord.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),),
     ),
     LogStart(50),
     SegmentRemoved(0),
@@ -82,7 +83,11 @@ PARSERS = (
     Parser(
         "meta_entry",
         decode_entry,
-        (encode_entry(_RECORDS, is_snapshot=True), encode_entry(_RECORDS[1:2])),
+        (
+            encode_entry(_RECORDS, is_snapshot=True),
+            encode_entry(_RECORDS[1:2]),
+            *encoded_entries(_RECORDS, bytes_max=300),
+        ),
         mend=mend_entry,
         is_sealed=True,
     ),

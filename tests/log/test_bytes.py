@@ -27,6 +27,8 @@ from streamlog.log.meta_codec import (
     decode_entry,
     encode_entry,
 )
+from streamlog.log.meta_pieces import encoded_entries
+from streamlog.log.meta_state import MetaState
 from streamlog.log.time_index import TimeEntry, decode_entries, encode_entries
 from streamlog.log.topic_record import (
     TopicRecord,
@@ -75,8 +77,8 @@ RECORDS = (
         139,
         33,
         (
-            ProducerRecord(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),
-            ProducerRecord(2**40, 32000, 9, tuple(ProducerBatch(i, i, i, i) for i in range(32))),
+            ProducerRecord.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),
+            ProducerRecord.of(2**40, 32000, 9, tuple(ProducerBatch(i, i, i, i) for i in range(32))),
         ),
     ),
     LogStart(50),
@@ -90,6 +92,37 @@ def test_golden_meta_entry():
     data = encode_entry(RECORDS, is_snapshot=True)
     assert data == golden("log_meta_v1.bin", data)
     assert decode_entry(data) == MetaEntry(RECORDS, True)
+
+
+def test_golden_meta_entries_that_take_effect_together():
+    entries = list(encoded_entries(RECORDS, is_snapshot=True, bytes_max=500))
+    data = b"".join(entries)
+    assert data == golden("log_meta_v2.bin", data)
+    assert len(entries) > 2
+    found = [decode_entry(entry) for entry in entries]
+    assert [one.is_continued for one in found] == [True] * (len(found) - 1) + [False]
+    assert [one.is_continuing for one in found] == [False] + [True] * (len(found) - 1)
+    whole, dealt = MetaState(), MetaState()
+    whole.apply_entry(MetaEntry(RECORDS[:-1], is_snapshot=True))
+    for entry in encoded_entries(RECORDS[:-1], is_snapshot=True, bytes_max=500):
+        assert len(entry) <= 500 or b"\x00\x20" in entry, "a producer with 32 batches is larger"
+        dealt.apply_entry(decode_entry(entry))
+    assert dealt.records() == whole.records()
+
+
+def test_a_group_of_meta_entries_without_its_end_has_no_effect():
+    begun = [decode_entry(entry) for entry in encoded_entries(RECORDS, bytes_max=500)]
+    state = MetaState()
+    state.apply_entry(MetaEntry(RECORDS[:-1]))
+    before = state.records()
+    for count in range(1, len(begun)):
+        for entry in begun[:count]:
+            state.apply_entry(entry)
+        assert state.records() == before
+        state.apply_entry(MetaEntry(()))
+        assert state.records() == before
+        with pytest.raises(Corrupt):
+            state.apply_entry(begun[count])
 
 
 def test_golden_attributes():
@@ -148,7 +181,7 @@ def test_noise_gives_typed_errors_only(noise):
 def test_newer_versions_are_refused():
     meta, facts, topic = encode_entry(RECORDS), encode_facts(FACTS), encode_topic(TOPIC)
     with pytest.raises(UnsupportedVersion):
-        decode_entry(meta[:2] + b"\x02" + meta[3:])
+        decode_entry(meta[:2] + b"\x03" + meta[3:])
     with pytest.raises(UnsupportedVersion):
         decode_facts(b"\x02" + facts[1:])
     with pytest.raises(UnsupportedVersion):

@@ -99,7 +99,7 @@ def sealed(base: int, end: int) -> SegmentSealed:
 
 
 def producer(*offsets: int) -> ProducerRecord:
-    return ProducerRecord(4, 0, 9, tuple(ProducerBatch(o, o, o, o) for o in offsets))
+    return ProducerRecord.of(4, 0, 9, tuple(ProducerBatch(o, o, o, o) for o in offsets))
 
 
 CHECKPOINT = Checkpoint(205, 200, 77, 1, 900, 9, 20, 800, 203, 3, (producer(95, 150, 204),))
