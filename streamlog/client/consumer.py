@@ -18,7 +18,13 @@ import grpc
 from streamlog.client import forking
 from streamlog.client.channel import Call, Caller, typed_error
 from streamlog.client.closing import Closing
-from streamlog.client.fetch_state import RESETS, FetchPlan, FetchState
+from streamlog.client.fetch_state import (
+    RESETS,
+    FetchPlan,
+    FetchState,
+    checked,
+    checked_topics,
+)
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
 from streamlog.client.settings import ConsumerSettings, check
@@ -93,6 +99,8 @@ class Consumer(Closing):
         retry_backoff_ms: float = 50,
         retry_backoff_max_ms: float = 1000,
         check_crcs: bool = True,
+        decoded_batch_bytes_max: int = 128 << 20,
+        poll_bytes_max: int = 64 << 20,
         client_id: str = "",
     ) -> None:
         self._settings = settings_of(
@@ -110,6 +118,8 @@ class Consumer(Closing):
                 retry_backoff_ms=retry_backoff_ms,
                 retry_backoff_max_ms=retry_backoff_max_ms,
                 check_crcs=check_crcs,
+                decoded_batch_bytes_max=decoded_batch_bytes_max,
+                poll_bytes_max=poll_bytes_max,
                 client_id=client_id,
             ),
         )
@@ -117,7 +127,7 @@ class Consumer(Closing):
         self._state = FetchState(self._settings)
         self._changed = threading.Condition()
         self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()
-        self._pending = PendingRecords(self._state)
+        self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)
         self._topics: list[str] = []
         self._topics_seen: set[str] = set()
         self._refresh_at = 0.0
@@ -132,7 +142,7 @@ class Consumer(Closing):
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these (topic, partition); those assigned before go on where they are."""
-        wanted = [(topic, partition) for topic, partition in partitions]
+        wanted = checked(partitions)
         with self._changed:
             self._check_open()
             self._topics = []
@@ -144,13 +154,12 @@ class Consumer(Closing):
 
         A topic that does not exist is waited for.
         """
-        if isinstance(topics, str):
-            raise Invalid(f"subscribe takes a list of topics: [{topics!r}]")
+        wanted = checked_topics(topics)
         with self._changed:
             self._check_open()
-            self._topics = list(topics)
+            self._topics = wanted
             self._topics_seen = set()
-            self._state.assign(at for at in self._state.partitions if at[0] in set(topics))
+            self._state.assign(at for at in self._state.partitions if at[0] in wanted)
             self._refresh_at = 0.0
             self._interrupt_fetch()
 
@@ -228,8 +237,12 @@ class Consumer(Closing):
             return self._pending.take_batches()
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
-        """Up to max_records records that came next. Errors as for `poll_batches`, and those of
-        decoding."""
+        """Up to max_records records that came next.
+
+        Errors as for `poll_batches`, and those of decoding: CorruptMessage and InvalidRecord, with
+        the fields `topic`, `partition`, `offset` and `next_offset`. The records before such a batch
+        are returned first; then each call raises it, until a seek passes over it.
+        """
         with self._changed:
             self._check_open()
             if not self._pending:
@@ -254,7 +267,7 @@ class Consumer(Closing):
                 if place.generation != generation:
                     break
             else:
-                place.position = run.batch.next_offset
+                run.window_passed()
 
     def _wait_answer(self, timeout_s: float) -> None:
         """With the lock held: moves the next answer to `_pending`, if one comes in time."""

@@ -12,7 +12,8 @@ A partition is in one of these states:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streamlog.client.records import FetchedBatch
@@ -24,10 +25,12 @@ from streamlog.client.topic_calls import (
     OffsetAndTimestamp,
     TopicPartition,
 )
-from streamlog.codec.batch import ScannedBatch, scan
+from streamlog.codec.batch import ScannedBatch, batch_at, scan
 from streamlog.errors import (
     Corrupt,
+    CorruptMessage,
     Invalid,
+    InvalidRecord,
     OffsetOutOfRange,
     StreamlogError,
     UnknownTopicOrPartition,
@@ -36,6 +39,28 @@ from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import from_proto
 
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def checked(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Errors: Invalid for what is no (topic, partition)."""
+    found: list[TopicPartition] = []
+    for at in partitions:
+        if not isinstance(at, tuple | list) or len(at) != 2:
+            raise Invalid(f"give (topic, partition), not {at!r}")
+        topic, partition = at
+        if not isinstance(topic, str) or not isinstance(partition, int):
+            raise Invalid(f"give (topic, partition), a text and a number, not {at!r}")
+        if not 0 <= partition < 2**31:
+            raise Invalid(f"a partition is a number from 0 to 2^31 - 1, not {partition}")
+        found.append((topic, partition))
+    return found
+
+
+def checked_topics(topics: Sequence[str]) -> list[str]:
+    """Errors: Invalid for what is no list of texts."""
+    if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+        raise Invalid(f"subscribe takes a list of topics, not {topics!r}")
+    return list(dict.fromkeys(topics))
 
 
 class PartitionFetch:
@@ -106,10 +131,10 @@ class FetchState:
         return PartitionFetch(self._new_generation(), reset)
 
     def seek(self, at: TopicPartition, offset: int) -> None:
-        """Errors: Invalid where it is not assigned, or the offset is negative."""
-        if offset < 0:
-            raise Invalid(f"offset {offset} is negative")
+        """Errors: Invalid where it is not assigned, or the offset is none."""
         found = self.of(at)
+        if not isinstance(offset, int) or not 0 <= offset < 2**63:
+            raise Invalid(f"an offset is a number from 0 to 2^63 - 1, not {offset!r}")
         found.generation = self._new_generation()
         found.fetch_offset = found.position = offset
         found.backoff_until = 0.0
@@ -230,24 +255,29 @@ class FetchState:
                 one.failures = one.unknown_attempts = 0
                 one.high_watermark = result.high_watermark
                 try:
-                    batches += self._batches(at, asked[1], result)
+                    found, next_offset = self._batches(at, asked[1], result)
                 except StreamlogError as error:
                     self._failed(one, error, now)
                     continue
-                one.fetch_offset = max(result.next_offset, asked[1])
+                batches += found
+                one.fetch_offset = max(next_offset, asked[1])
         return batches
 
-    def _batches(self, at: TopicPartition, offset: int, result: Any) -> list[FetchedBatch]:
+    def _batches(
+        self, at: TopicPartition, offset: int, result: Any
+    ) -> tuple[list[FetchedBatch], int]:
+        """What the answer holds of a partition, and where the next fetch goes on."""
         data = result.record_batches
         if not data:
-            return []
-        scanned = scan(data, verify_crc=False)
+            return [], result.next_offset
+        scanned, is_whole = self._scanned(at, offset, data)
+        next_offset = result.next_offset if is_whole else scanned[-1].header.next_offset
         if result.aborted_transactions:
             scanned = without_aborted(
                 scanned,
                 [(one.first_offset, one.producer_id) for one in result.aborted_transactions],
             )
-        return [
+        found = [
             FetchedBatch(
                 *at,
                 one.header,
@@ -255,10 +285,36 @@ class FetchState:
                 from_offset=offset,
                 high_watermark=result.high_watermark,
                 check_crc=self._settings.check_crcs,
+                decoded_bytes_max=self._settings.decoded_batch_bytes_max,
             )
             for one in scanned
             if not one.header.is_control and one.header.next_offset > offset
         ]
+        return found, next_offset
+
+    def _scanned(
+        self, at: TopicPartition, offset: int, data: bytes
+    ) -> tuple[list[ScannedBatch], bool]:
+        """The batches and True; or False and those before what is none, where there are some.
+
+        Errors: of scanning.
+        """
+        try:
+            return scan(data, verify_crc=False), True
+        except (CorruptMessage, InvalidRecord) as error:
+            view, position, whole = memoryview(data), 0, list[ScannedBatch]()
+            # What is wrong lies behind the whole batches: the next fetch begins with it.
+            with contextlib.suppress(CorruptMessage, InvalidRecord):
+                while True:
+                    whole.append(batch_at(view, position))
+                    position += len(whole[-1].view)
+            if whole and whole[-1].header.next_offset > offset:
+                return whole, False
+            raise type(error)(
+                f"{at[0]}-{at[1]}: what the server sent from offset {offset} on is no record "
+                f"batch: {error.message}; seek past it to go on",
+                **{**error.fields, "topic": at[0], "partition": at[1], "offset": offset},
+            ) from error
 
     def fetch_failed(self, plan: FetchPlan, error: StreamlogError, now: float) -> None:
         """The whole request came to nothing."""
@@ -289,7 +345,7 @@ class FetchState:
         one.backoff_until = now + backoff_s(
             one.failures, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms
         )
-        is_final = not error.is_retryable or isinstance(error, Corrupt)
+        is_final = not error.is_retryable or isinstance(error, Corrupt | CorruptMessage)
         if isinstance(error, UnknownTopicOrPartition):
             one.unknown_attempts += 1
             is_final = one.unknown_attempts % UNKNOWN_TOPIC_ATTEMPTS_MAX == 0

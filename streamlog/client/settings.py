@@ -97,6 +97,18 @@ class ConsumerSettings:
     retry_backoff_ms: float = setting(50.0, "Wait before the first retry; doubles.", minimum=0)
     retry_backoff_max_ms: float = setting(1000.0, "Longest wait before a retry.", minimum=0)
     check_crcs: bool = setting(True, "Batches are checked before they are decoded.")
+    decoded_batch_bytes_max: int = setting(
+        128 << 20,
+        "What one compressed batch may expand to; InvalidRecord for a larger one, which a seek "
+        "passes over. Memory of a poll: this and poll_bytes_max.",
+        minimum=1,
+    )
+    poll_bytes_max: int = setting(
+        64 << 20,
+        "poll() takes no further batch once it has decoded so many bytes; records take several "
+        "times that as objects.",
+        minimum=1,
+    )
     client_id: str = setting("", "Who calls; for metrics, logs and quotas.")
 
 

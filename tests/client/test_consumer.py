@@ -94,7 +94,7 @@ def test_a_seek_drops_what_was_fetched(node: FakeNode) -> None:
         assert [record.offset for record in read_all(consumer, 10)] == list(range(290, 300))
         with pytest.raises(Invalid, match="not assigned"):
             consumer.seek("t", 1, 0)
-        with pytest.raises(Invalid, match="negative"):
+        with pytest.raises(Invalid, match="not -1"):
             consumer.seek("t", 0, -1)
 
 

@@ -17,7 +17,13 @@ from streamlog.client.aio.channel import Caller
 from streamlog.client.channel import typed_error
 from streamlog.client.closing import AsyncClosing
 from streamlog.client.consumer import MISSING_TOPIC_RETRY_S, fetch_call, settings_of
-from streamlog.client.fetch_state import RESETS, FetchPlan, FetchState
+from streamlog.client.fetch_state import (
+    RESETS,
+    FetchPlan,
+    FetchState,
+    checked,
+    checked_topics,
+)
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
 from streamlog.client.topic_calls import (
@@ -60,7 +66,7 @@ class Consumer(AsyncClosing):
         self._changed = asyncio.Event()
         self._arrived = asyncio.Event()
         self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()
-        self._pending = PendingRecords(self._state)
+        self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)
         self._topics: list[str] = []
         self._topics_seen: set[str] = set()
         self._refresh_at = 0.0
@@ -75,7 +81,7 @@ class Consumer(AsyncClosing):
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these (topic, partition); those assigned before go on where they are."""
-        wanted = [(topic, partition) for topic, partition in partitions]
+        wanted = checked(partitions)
         self._check_open()
         self._topics = []
         self._state.assign(wanted)
@@ -86,12 +92,11 @@ class Consumer(AsyncClosing):
 
         A topic that does not exist is waited for.
         """
-        if isinstance(topics, str):
-            raise Invalid(f"subscribe takes a list of topics: [{topics!r}]")
+        wanted = checked_topics(topics)
         self._check_open()
-        self._topics = list(topics)
+        self._topics = wanted
         self._topics_seen = set()
-        self._state.assign([at for at in self._state.partitions if at[0] in set(topics)])
+        self._state.assign([at for at in self._state.partitions if at[0] in wanted])
         self._refresh_at = 0.0
         self._interrupt_fetch()
 
@@ -159,12 +164,21 @@ class Consumer(AsyncClosing):
         return self._pending.take_batches()
 
     async def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
-        """Up to max_records records that came next. Errors as for `poll_batches`, and those of
-        decoding. Cancelling it loses nothing."""
+        """Up to max_records records that came next; what takes long is decoded in a thread.
+
+        Errors as of `streamlog.client.Consumer.poll`. Cancelling it loses nothing.
+        """
         self._check_open()
         if not self._pending:
             await self._wait_answer(timeout_s)
+        await self._decode(max_records)
         return self._pending.take_records(max_records)
+
+    async def _decode(self, count: int) -> None:
+        """Compressed and large batches are decoded beside the loop, before they are taken."""
+        entries = self._pending.long_work(count)
+        if entries:
+            await asyncio.to_thread(self._pending.decode, entries)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records without end. Errors as for `poll`."""
@@ -172,6 +186,7 @@ class Consumer(AsyncClosing):
             self._check_open()
             if not self._pending:
                 await self._wait_answer(None)
+            await self._decode(1)
             run = self._pending.current_run()
             if run is None:
                 continue
@@ -183,7 +198,7 @@ class Consumer(AsyncClosing):
                 if place.generation != generation:
                     break
             else:
-                place.position = run.batch.next_offset
+                run.window_passed()
 
     async def _wait_answer(self, timeout_s: float | None) -> None:
         """Moves the next answer to `_pending`, if one comes in time."""
