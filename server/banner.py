@@ -5,11 +5,34 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-WAL_TEXTS = {
-    "disk": "acknowledged after a sync to this disk; losing the disk loses what was acknowledged "
-    "and not yet uploaded (seconds)",
-    "object": "acknowledged after the upload and commit; losing this machine loses nothing",
+LOST_METADATA = (
+    "losing this machine loses the metadata on it; `streamlog recover` rebuilds it from the store, "
+    "all records and topics included, user values and changed topic settings not "
+    "(docs/operations.md)"
+)
+ACKNOWLEDGED = {
+    "disk": "acknowledged after a sync to this disk",
+    "object": "acknowledged after the upload and commit",
 }
+
+
+def durability(wal: str, store: str, meta: str) -> str:
+    """When an append is acknowledged, and what a lost machine loses then. Arguments: as in status.
+
+    The WAL mode alone does not decide it: objects and metadata may be on the same machine.
+    """
+    acknowledged = ACKNOWLEDGED.get(wal, "")
+    if store.startswith("memory:") or meta.startswith("memory:"):
+        return f"{acknowledged}; what is in memory ends with this process"
+    if store.startswith("local:"):
+        return f"{acknowledged}; objects are on this machine, too: losing its disk loses all"
+    lost = [
+        "losing its disk loses what was acknowledged and not uploaded yet (seconds)"
+        if wal == "disk"
+        else "",
+        LOST_METADATA if meta.startswith("rocksdb:") else "",
+    ]
+    return "; ".join([acknowledged, *filter(None, lost)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +51,13 @@ class Banner:
     wal_dir: str
     insecure: bool
     pid: int
+    note: str = ""
+
+    def _durability(self) -> str:
+        return durability(self.wal, self.store, self.meta)
 
     def as_json(self) -> str:
-        return json.dumps({**asdict(self), "lost_disk": WAL_TEXTS.get(self.wal, "")})
+        return json.dumps({**asdict(self), "lost_disk": self._durability()})
 
     def as_text(self, command: str = "streamlog") -> str:
         """`command` is how our name is typed here."""
@@ -43,8 +70,10 @@ class Banner:
             f"  HTTP   http://{self.http}/metrics, /livez, /readyz",
             f"  store  {self.store}",
             f"  meta   {self.meta}",
-            f"  wal    {self.wal}{where}: {WAL_TEXTS.get(self.wal, '')}",
+            f"  wal    {self.wal}{where}: {self._durability()}",
         ]
+        if self.note:
+            lines.append(f"  NOTE   {self.note}")
         if self.insecure:
             lines.append(
                 "  WARNING: listens beyond this machine without TLS; anybody who reaches the port "

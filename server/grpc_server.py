@@ -37,25 +37,30 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _probe(host: str, port: int, address: str) -> None:
-    """gRPC prints why it cannot listen and raises without the reason; a socket says it."""
+def probe(address: str, option: str = "--listen") -> None:
+    """Listens on the address for a moment. Errors: Invalid, Unavailable, which name the reason.
+
+    gRPC prints why it cannot listen and raises without the reason; a socket says it.
+    """
+    host, port = split_address(address)
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+        with socket.socket(family, kind, proto) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
             # Where another one listens with the same option, only this fails.
-            probe.listen(1)
+            listener.listen(1)
     except OSError as error:
-        raise _cannot_listen(address, error.strerror or str(error)) from error
+        raise _cannot_listen(address, error.strerror or str(error), option) from error
 
 
-def _cannot_listen(address: str, reason: str) -> Unavailable:
+def _cannot_listen(address: str, reason: str, option: str) -> Unavailable:
+    purpose = "HTTP" if option == "--http-listen" else "gRPC"
     return Unavailable(
-        f"cannot listen on {address} for gRPC ({reason}): the port is in use, or the address is "
-        "not this machine's; choose another with --listen",
+        f"cannot listen on {address} for {purpose} ({reason}): the port is in use, or the address "
+        f"is not this machine's; choose another with {option}",
         address=address,
     )
 
@@ -101,11 +106,11 @@ class GrpcServer:
     async def start(self, address: str) -> str:
         """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable."""
         host, port = split_address(address)
-        _probe(host, port, address)
+        probe(address)
         try:
             chosen = self._server.add_insecure_port(joined(host, port))
         except RuntimeError as error:
-            raise _cannot_listen(address, str(error)) from error
+            raise _cannot_listen(address, str(error), "--listen") from error
         await self._server.start()
         await self.set_serving(True)
         return joined(host, chosen)

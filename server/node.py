@@ -29,11 +29,13 @@ from streamlog.objectstore.url import LocalUrl, RocksUrl
 from streamlog.repair.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
+from streamlog.runtime.lockfile import publish
 from streamlog.server.banner import Banner
+from streamlog.server.listeners import with_usable_listeners
 from streamlog.server.service import Backend, Service
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
-from streamlog.wiring import Components
+from streamlog.wiring import Components, lock_paths
 
 if TYPE_CHECKING:
     from streamlog.wiring import OpenEngine, WalMode
@@ -94,6 +96,7 @@ class Node:
 
         Errors: DataInUse, ForeignCluster, UnsupportedVersion, StoreUntrusted, Invalid, Unavailable.
         """
+        self.settings, listeners_note = with_usable_listeners(self.settings, self.mode)
         node = self.settings.node
         assert node.store is not None
         async with AsyncExitStack() as stack:
@@ -114,9 +117,11 @@ class Node:
             service = self._service = Service(_backend(engine), self.settings)
             await service.start()
             self._exit = stack.pop_all()
-        return await self._banner(engine, service)
+        banner = await self._banner(engine, service, listeners_note)
+        _publish_address(banner)
+        return banner
 
-    async def _banner(self, engine: OpenEngine, service: Service) -> Banner:
+    async def _banner(self, engine: OpenEngine, service: Service, note: str) -> Banner:
         status = await engine.status()
         node = self.settings.node
         return Banner(
@@ -132,6 +137,7 @@ class Node:
             wal_dir=node.wal_dir or "" if status.wal == "disk" else "",
             insecure=service.is_insecure,
             pid=os.getpid(),
+            note=note,
         )
 
     async def stop(self) -> None:
@@ -174,6 +180,15 @@ class Node:
             failure = failed.result() if failed.done() else None
             failed.cancel()
         return failure
+
+
+def _publish_address(banner: Banner) -> None:
+    """Writes where the node listens into its locks, for the message of a second node."""
+    for path in lock_paths(banner.meta, banner.wal_dir):
+        try:
+            publish(path, banner.grpc)
+        except OSError as error:
+            log.warning("address not published", extra={"path": path, "error": str(error)})
 
 
 def _backend(engine: OpenEngine) -> Backend:
@@ -219,7 +234,11 @@ def run(
     logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)
 
     def announce(banner: Banner) -> None:
-        print(banner.as_json() if json else banner.as_text(command), flush=True)
+        try:
+            print(banner.as_json() if json else banner.as_text(command), flush=True)
+        except OSError as error:
+            # Such as a closed stdout: the node is of use without its banner.
+            log.warning("banner not printed", extra={"grpc": banner.grpc, "error": str(error)})
 
     try:
         asyncio.run(Node(settings, mode=mode).serve(announce))

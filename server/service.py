@@ -14,7 +14,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from streamlog.compaction.compactor import Compactor
-from streamlog.errors import Invalid
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.interface import ObjectStore
@@ -33,13 +32,14 @@ from streamlog.server.grpc_kv import SERVICE as KV
 from streamlog.server.grpc_kv import GrpcKV
 from streamlog.server.grpc_log import SERVICE as LOG
 from streamlog.server.grpc_log import GrpcLog
-from streamlog.server.grpc_server import GrpcServer, is_loopback, split_address
+from streamlog.server.grpc_server import GrpcServer
 from streamlog.server.grpc_staging import SERVICE as STAGING
 from streamlog.server.grpc_staging import GrpcStaging
 from streamlog.server.grpc_stream import SERVICE as STREAM
 from streamlog.server.grpc_stream import GrpcStream
 from streamlog.server.http import HttpServer
 from streamlog.server.in_flight import Budgets
+from streamlog.server.listeners import check_listeners
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
 from streamlog.server.pipeline import Drain
 from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
@@ -227,16 +227,7 @@ class Service:
     async def start(self) -> None:
         """Listens. Errors: Invalid (address not allowed), Unavailable (port in use)."""
         node = self._settings.node
-        host, _ = split_address(node.listen)
-        http_host, _ = split_address(node.http_listen)
-        places = ((node.listen, host), (node.http_listen, http_host))
-        open_places = [address for address, name in places if not is_loopback(name)]
-        if open_places and not node.insecure:
-            raise Invalid(
-                f"listening on {' and '.join(open_places)} reaches beyond this machine, and the "
-                "node has no TLS; listen on 127.0.0.1, or say --insecure if the network is trusted"
-            )
-        self.is_insecure = bool(open_places)
+        self.is_insecure = check_listeners(node)
         self.metrics.is_insecure.set(int(self.is_insecure))
         self.http_address = await self._http.start(node.http_listen)
         try:

@@ -33,6 +33,7 @@ from streamlog.errors import Invalid, StoreUnavailable, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.kvstore.observed import ObservedKVStore
+from streamlog.kvstore.rocks import LOCK_NAME as META_LOCK_NAME
 from streamlog.kvstore.rocks import RocksKVStore
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
@@ -548,6 +549,13 @@ def _locked_folder(folder: Path) -> tuple[SystemDisk, Lock]:
     """The metadata store's lock keeps no process out that has other metadata. Blocking."""
     disk = SystemDisk(folder)
     return disk, hold(str(folder / WAL_LOCK_NAME))
+
+
+def lock_paths(meta: str, wal_dir: str) -> list[str]:
+    """The lock files of an open engine's local folders; `wal_dir` is empty without one."""
+    url = parse_meta_url(meta)
+    found = [str(Path(url.path) / META_LOCK_NAME)] if isinstance(url, RocksUrl) else []
+    return [*found, str(Path(wal_dir) / WAL_LOCK_NAME)] if wal_dir else found
 
 
 async def _open_wal(

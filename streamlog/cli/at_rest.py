@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import click
 from prometheus_client import CollectorRegistry
 
 from streamlog.cli.output import emit, facts, note, table
+from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
@@ -85,7 +85,7 @@ async def opened(where: Places) -> AsyncIterator[Opened]:
 
 def progress_of(state: State) -> Progress:
     """On stderr, every other second."""
-    if state.json and not sys.stderr.isatty():
+    if state.json and not stderr_is_terminal():
         return no_progress
     told_at = time.monotonic()
 

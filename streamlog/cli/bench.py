@@ -10,8 +10,12 @@ from typing import Any
 import click
 
 from streamlog.cli.chain import RECORD_BYTES_MIN, ChainReader, ChainWriter
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, facts, note
+from streamlog.cli.record_copy import batches_until
 from streamlog.cli.remote import admin
+from streamlog.cli.remote import consumer as open_consumer
+from streamlog.cli.remote import producer as open_producer
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import StreamlogError, TopicAlreadyExists
 
@@ -44,7 +48,7 @@ _compression = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Put load on a node, and check what it keeps."""
 
@@ -83,8 +87,6 @@ def produce(
     """
     from random import Random
 
-    from streamlog.client import Producer
-
     count = _prepared(state, topic, partitions)
     per_list = max(1, BATCH_RECORDS_BYTES // record_bytes)
     values = [Random(seed).randbytes(record_bytes)] * per_list
@@ -99,7 +101,7 @@ def produce(
         latencies_s.append(time.monotonic() - at)
 
     begun = time.monotonic()
-    with Producer(state.server, compression=compression) as producer:
+    with open_producer(state, compression) as producer:
         while records * record_bytes < goal:
             partition = (records // per_list) % count
             now = time.monotonic()
@@ -118,25 +120,19 @@ def produce(
 @pass_state
 def consume(state: State, topic: str) -> None:
     """Fetch a topic from its start to its end as fast as it comes; batches are not decoded."""
-    from streamlog.client import Consumer
-
     records = size_bytes = 0
     with admin(state) as client:
         chosen = [(topic, one.partition) for one in client.describe_topic(topic).partitions]
-    with Consumer(state.server) as consumer:
+    with open_consumer(state) as consumer:
         consumer.assign(chosen)
         starts = consumer.beginning_offsets(chosen)
         left = {at: end for at, end in consumer.end_offsets(chosen).items() if end > starts[at]}
         for at in chosen:
             consumer.seek(*at, starts[at])
         begun = time.monotonic()
-        while left:
-            for batch in consumer.poll_batches(state.timeout_s):
-                records += batch.record_count
-                size_bytes += len(batch.data)
-                at = (batch.topic, batch.partition)
-                if batch.next_offset >= left.get(at, 0):
-                    left.pop(at, None)
+        for batch in batches_until(consumer, left, state.timeout_s):
+            records += batch.record_count
+            size_bytes += len(batch.data)
         elapsed_s = time.monotonic() - begun
     _report(state, records, size_bytes, elapsed_s, [])
 
@@ -180,8 +176,6 @@ def verify(
 def _write_chains(
     state: State, topic: str, partitions: int, mib: float, record_bytes: int, compression: str
 ) -> int:
-    from streamlog.client import Producer
-
     with admin(state) as client:
         client.create_topic(topic, partitions=partitions)
     chains = [
@@ -190,7 +184,7 @@ def _write_chains(
     per_list = max(1, (BATCH_RECORDS_BYTES >> 2) // record_bytes)
     goal = int(mib * (1 << 20)) // record_bytes
     pending: deque[Any] = deque()
-    with Producer(state.server, compression=compression) as producer:
+    with open_producer(state, compression) as producer:
         while sum(chain.count for chain in chains) < goal:
             for partition, chain in enumerate(chains):
                 values = chain.values(per_list)
@@ -203,23 +197,17 @@ def _write_chains(
 
 
 def _check_chains(state: State, topic: str, *, expected: int | None) -> None:
-    from streamlog.client import Consumer
-
     with admin(state) as client:
         chosen = [(topic, one.partition) for one in client.describe_topic(topic).partitions]
     chains = {at: ChainReader(*at) for at in chosen}
-    with Consumer(state.server) as consumer:
+    with open_consumer(state) as consumer:
         consumer.assign(chosen)
         starts = consumer.beginning_offsets(chosen)
         left = {at: end for at, end in consumer.end_offsets(chosen).items() if end > starts[at]}
         for at in chosen:
             consumer.seek(*at, starts[at])
-        while left:
-            for batch in consumer.poll_batches(state.timeout_s):
-                at = (batch.topic, batch.partition)
-                chains[at].check(batch.values())
-                if batch.next_offset >= left.get(at, 0):
-                    left.pop(at, None)
+        for batch in batches_until(consumer, left, state.timeout_s):
+            chains[batch.topic, batch.partition].check(batch.values())
     count = sum(chain.count for chain in chains.values())
     faults = [
         f"partition {at[1]}, record {chain.broken.position}: {chain.broken.what}"

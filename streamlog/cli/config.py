@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, table
 from streamlog.cli.remote import admin
 from streamlog.cli.state import Function, State, pass_state, remote_options
@@ -51,7 +52,7 @@ def _resource_options(function: Function) -> Function:
     return decorated
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show and explain settings.
 

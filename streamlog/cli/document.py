@@ -21,22 +21,29 @@ HEAD = """\
 # Command line
 Made from the commands' own help by `python -m streamlog.cli.document`; do not edit.
 
-Every command takes `--help`, every one that talks to a node takes `--server HOST:PORT` (environment
-`STREAMLOG_SERVER`), and all take `--json`: one JSON value on stdout, or one a line where there are
-many. These may stand before the command as well.
+Every command takes `-h` or `--help`, every one that talks to a node takes `--server HOST:PORT`
+(environment `STREAMLOG_SERVER`; a missing port is 9644, `http://` before it is dropped), and all
+take `--json`: one JSON value on stdout, or one a line where there are many. These may stand before
+the command as well. An address or an option that is wrong is refused before anything is opened.
+
+A command that waits says on stderr what it waits for. A node that does not answer within
+`--timeout` ends it with exit code 1, and the message names the address.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
 | 1 | failed; one line on stderr says what and what to do, with `--json` as a JSON object |
 | 2 | wrong usage |
-| 130 | interrupted by Ctrl-C |
+| 129, 143 | `produce` ended by SIGHUP or SIGTERM; it says how many of the first lines are stored |
+| 130 | interrupted by Ctrl-C; `produce` says how many of the first lines are stored |
 | 141 | the reader of the output went away, as in `streamlog consume t \\| head` |
 
 ```
 streamlog produce t < access.log                                        # one record a line
 streamlog consume t --from earliest --until-end | cmp access.log -      # the same bytes
-streamlog consume t --from timestamp:1767225600000 --format json | jq .value
+streamlog consume t --from -10m --format json | jq .value               # the last 10 minutes
+streamlog consume t --from -100 --format '%p %o %T %k %s\\n'  # the last 100 of each partition
+streamlog consume t --from 2026-01-31T12:00:00Z --until-end > copy.log
 streamlog topic create t --partitions 4 --config retention.ms=3600000
 streamlog log dump t --partition 0                                      # as Kafka's dump tool
 ```
@@ -44,7 +51,9 @@ streamlog log dump t --partition 0                                      # as Kaf
 
 
 def document() -> str:
-    return HEAD + "".join(_sections(cli, click.Context(cli, info_name="streamlog")))
+    return HEAD + "".join(
+        _sections(cli, click.Context(cli, info_name="streamlog", **cli.context_settings))
+    )
 
 
 def _sections(command: click.Command, ctx: click.Context) -> Iterator[str]:

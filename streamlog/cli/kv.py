@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import BytesOut, emit, note, text_or_base64
 from streamlog.cli.remote import key_values
+from streamlog.cli.standard_streams import read_all, stdin_descriptor, stdout_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import KeyNotFound
 
@@ -30,7 +32,7 @@ def _entry(name: bytes, value: Any) -> dict[str, Any]:
     }
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def kv() -> None:
     """Small values under names."""
 
@@ -52,7 +54,7 @@ def get(state: State, key: str, namespace: str) -> None:
         emit(_entry(_bytes(key), value))
         return
     out = BytesOut()
-    out.write(value.data + (b"\n" if sys.stdout.isatty() else b""))
+    out.write(value.data + (b"\n" if stdout_is_terminal() else b""))
     out.flush()
 
 
@@ -82,7 +84,7 @@ def put(
     if if_absent and expected_revision is not None:
         raise click.UsageError("--if-absent and --expected-revision exclude each other")
     name = _bytes(key)
-    data = sys.stdin.buffer.read() if value is None else _bytes(value)
+    data = read_all(stdin_descriptor()) if value is None else _bytes(value)
     with key_values(state) as client:
         if if_absent:
             stored = client.put_if_absent(name, data, namespace=namespace)

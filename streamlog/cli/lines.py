@@ -5,9 +5,9 @@ Cost is per chunk, not per line; memory is one chunk and one line, whatever the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
+from streamlog.cli.standard_streams import read_some
 from streamlog.errors import MessageTooLarge
 
 CHUNK_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class LineReader:
     def __iter__(self) -> Iterator[list[bytes]]:
         begun: list[bytes] = []
         begun_bytes = 0
-        while chunk := os.read(self._fd, self._chunk_bytes):
+        while chunk := read_some(self._fd, self._chunk_bytes):
             self.bytes_read += len(chunk)
             lines = chunk.split(b"\n")
             if len(lines) > 1:

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, text_or_base64
-from streamlog.cli.remote import await_listener
+from streamlog.cli.record_copy import batches_until
+from streamlog.cli.remote import admin, consumer
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.codec.batch import (
     CRC_START,
@@ -20,9 +22,10 @@ from streamlog.codec.batch import (
 )
 from streamlog.codec.crc import crc32c
 from streamlog.codec.records import iterate
+from streamlog.errors import CorruptMessage, InvalidRecord
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def log() -> None:
     """Look inside a partition's log."""
 
@@ -40,36 +43,74 @@ def dump(state: State, topic: str, partition: int, start: int | None, records: b
     """Show the batches of one partition of TOPIC, up to its end at the start.
 
     `position` counts the bytes of the batches shown so far. `isvalid` compares the CRC-32C of the
-    bytes as they came with the one in the header.
+    bytes as they came with the one in the header. With --records, a batch whose records cannot be
+    decoded is shown with the reason, the dump goes on behind it, and the exit code is 1.
     """
-    from streamlog.client import Consumer
-
     at = (topic, partition)
-    position = 0
-    await_listener(state)
-    with Consumer(state.server) as consumer:
-        consumer.assign([at])
-        first = consumer.beginning_offsets([at])[at] if start is None else start
-        end = consumer.end_offsets([at])[at]
-        consumer.seek(topic, partition, first)
+    with admin(state) as client:
+        there = len(client.describe_topic(topic).partitions)
+    if partition >= there:
+        raise click.UsageError(f"{topic} has partitions 0 to {there - 1}, not {partition}")
+    shown = _Dump(records=records, as_json=state.json)
+    with consumer(state) as client:
+        client.assign([at])
+        first = client.beginning_offsets([at])[at] if start is None else start
+        end = client.end_offsets([at])[at]
+        client.seek(topic, partition, first)
         if not state.json:
             click.echo(f"Dumping {topic}-{partition}\nLog starting offset: {first}")
-        while first < end:
-            for fetched in consumer.poll_batches(state.timeout_s):
-                for batch in scan(fetched.data, verify_crc=False):
-                    _show(batch, position, records=records, as_json=state.json)
-                    position += batch.header.size_bytes
-                first = fetched.next_offset
+        for fetched in batches_until(client, {at: end}, state.timeout_s):
+            for batch in scan(fetched.data, verify_crc=False):
+                shown.show(batch)
+    if shown.unreadable:
+        offsets = ", ".join(map(str, shown.unreadable[:OFFSETS_TOLD]))
+        more = " and others" if len(shown.unreadable) > OFFSETS_TOLD else ""
+        raise InvalidRecord(
+            f"{len(shown.unreadable)} of {shown.batches} batches of {topic}-{partition} cannot be "
+            f"decoded: those at offsets {offsets}{more}; consumers have to seek behind them"
+        )
 
 
-def _show(batch: ScannedBatch, position: int, *, records: bool, as_json: bool) -> None:
-    values = batch_facts(batch, position)
-    if as_json:
-        emit(values | ({"records": list(_records(batch))} if records else {}))
-        return
-    click.echo(" ".join(f"{name}: {_java(value)}" for name, value in values.items()))
-    for record in _records(batch) if records else ():
-        click.echo("| " + " ".join(f"{name}: {_java(value)}" for name, value in record.items()))
+OFFSETS_TOLD = 10
+
+
+class _Dump:
+    """Batches on stdout, one after another; `unreadable` are the base offsets of bad ones."""
+
+    def __init__(self, *, records: bool, as_json: bool) -> None:
+        self._records = records
+        self._as_json = as_json
+        self._position = 0
+        self.batches = 0
+        self.unreadable: list[int] = []
+
+    def show(self, batch: ScannedBatch) -> None:
+        values = batch_facts(batch, self._position)
+        self._position += batch.header.size_bytes
+        self.batches += 1
+        records, error = _decoded(batch) if self._records else ([], "")
+        if error:
+            self.unreadable.append(batch.header.base_offset)
+        if self._as_json:
+            more = {"records": records} if self._records else {}
+            emit(values | more | ({"records_error": error} if error else {}))
+            return
+        click.echo(" ".join(f"{name}: {_java(value)}" for name, value in values.items()))
+        for record in records:
+            click.echo("| " + " ".join(f"{name}: {_java(value)}" for name, value in record.items()))
+        if error:
+            click.echo(f"| records cannot be decoded: {error}")
+
+
+def _decoded(batch: ScannedBatch) -> tuple[list[dict[str, Any]], str]:
+    """The records, and why they end early; empty where they do not."""
+    records = []
+    try:
+        for record in _records(batch):
+            records.append(record)
+    except (CorruptMessage, InvalidRecord) as error:
+        return records, error.message
+    return records, ""
 
 
 def batch_facts(batch: ScannedBatch, position: int) -> dict[str, Any]:

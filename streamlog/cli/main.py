@@ -1,7 +1,7 @@
 """The `streamlog` command. Exit codes: 0 done, 1 failed (one line on stderr), 2 wrong usage.
 
-Interrupted by Ctrl-C: 130. The reader of our output went away: 141, and no message, as for any
-Unix filter.
+Interrupted by Ctrl-C: 130; ended by SIGTERM or SIGHUP: 143 or 129. The reader of our output went
+away: 141, and no message, as for any Unix filter.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import ClassVar
 
 import click
 
+from streamlog.cli import standard_streams
+from streamlog.cli.interruption import Interrupted
 from streamlog.cli.lazy import LazyGroup
 from streamlog.cli.state import State, remote_options
 from streamlog.errors import StreamlogError
@@ -72,7 +74,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         ctx.exit()
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -101,6 +103,8 @@ def run(argv: Sequence[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         error.show()
+        return error.exit_code
+    except Interrupted as error:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -135,6 +139,7 @@ def main() -> None:
     gRPC's threads are stopped wherever they are by that, at times with a lock of their library in
     hand, for which the teardown then waits for ever.
     """
+    standard_streams.prepare()
     code = run(sys.argv[1:])
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

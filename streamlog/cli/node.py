@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.addresses import listen_option
 from streamlog.cli.invocation import command_name
 from streamlog.cli.state import Function, State, json_option, pass_state
 
@@ -89,18 +90,20 @@ def settings_options(function: Function) -> Function:
         click.option(
             "--listen",
             metavar="HOST:PORT",
+            callback=listen_option,
             help="gRPC address; port 0 takes a free one. [default: 127.0.0.1:9644]",
         ),
         click.option(
             "--http-listen",
             metavar="HOST:PORT",
+            callback=listen_option,
             help="Address of /metrics, /livez and /readyz. [default: 127.0.0.1:9645]",
         ),
         click.option(
             "--wal",
             type=click.Choice(("disk", "object")),
             help="disk: acknowledged after a sync to the local disk, in milliseconds. "
-            "object: after the upload and commit; nothing is lost with this machine. "
+            "object: after the upload and commit; what was acknowledged is in the store. "
             "[default: disk on local stores, object on remote ones]",
         ),
         click.option(
@@ -126,6 +129,9 @@ def dev(state: State, file: str | None, more: dict[str, str], **flags: Any) -> N
     next start; or objects lie where --store says, such as in a bucket, and metadata where --meta
     says. Topics are made when they are first used. Ctrl-C stops it cleanly; a second one
     stops it at once.
+
+    Where the default addresses are in use, such as by a second `dev` with a --data of its own, it
+    takes free ports and says so; an address that you give must be free.
     """
     from streamlog import settings
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, facts, table
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
@@ -31,7 +32,7 @@ def _when(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-@click.group("object")
+@click.group("object", cls=CommandGroup)
 def objects() -> None:
     """Look at the objects in the store."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 import click
@@ -11,38 +14,75 @@ import click
 
 def pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Option values `k=v` as a dict; the value may hold `=` and be empty."""
-    found = {}
+    found: dict[str, str] = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=param)
+        if found.get(name, value) != value:
+            raise click.BadParameter(f"{name} is given twice", ctx=ctx, param=param)
         found[name] = value
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading begins; `number` is the offset, or the timestamp in milliseconds."""
+    """Where reading begins.
 
-    kind: Literal["earliest", "latest", "offset", "timestamp"]
+    `number`: the offset, the timestamp in milliseconds, or how many of the last records.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "timestamp", "last"]
     number: int = 0
 
 
+START_METAVAR = "earliest|latest|OFFSET|-N|-TIME|ISO-TIME|timestamp:MS"
+START_FORMS = (
+    "earliest, latest, an offset such as 17, -100 (the last 100 of each partition), -10m (the last "
+    "10 minutes; s, m, h, d, w), a time such as 2026-01-31T12:00:00Z, or timestamp:MS"
+)
+INT64_END = 1 << 63
+UNIT_MS = {
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_BACK = re.compile(r"-(\d{1,18})([smhdw]?)", re.ASCII)
+
+
 def start_position(ctx: click.Context, param: click.Parameter, value: str) -> Start:
-    """earliest, latest, an offset, or timestamp:MS."""
+    """One of START_FORMS."""
+    found = parse_start(value, int(time.time() * 1000))
+    if found is None:
+        raise click.BadParameter(f"{value!r} is none of: {START_FORMS}", ctx=ctx, param=param)
+    return found
+
+
+def parse_start(value: str, now_ms: int) -> Start | None:
+    """None where the text is none of START_FORMS. A time without a zone is this machine's."""
     if value == "earliest":
         return Start("earliest")
     if value == "latest":
         return Start("latest")
-    kind, colon, number = value.rpartition(":")
-    if number.isascii() and number.isdigit() and int(number) < 1 << 63:
-        if not colon:
-            return Start("offset", int(number))
-        if kind == "timestamp":
-            return Start("timestamp", int(number))
-    raise click.BadParameter(
-        f"{value!r} is not earliest, latest, an offset or timestamp:MS", ctx=ctx, param=param
-    )
+    if value.isascii() and value.isdigit():
+        return Start("offset", int(value)) if int(value) < INT64_END else None
+    back = _BACK.fullmatch(value)
+    if back is not None:
+        number, unit = int(back[1]), back[2]
+        if not unit:
+            return Start("last", number)
+        return Start("timestamp", max(0, now_ms - number * UNIT_MS[unit]))
+    kind, _, number_text = value.partition(":")
+    if kind == "timestamp":
+        is_number = number_text.isascii() and number_text.isdigit()
+        return Start("timestamp", int(number_text)) if is_number and len(number_text) < 19 else None
+    try:
+        moment = datetime.fromisoformat(value).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return Start("timestamp", int(moment * 1000)) if moment >= 0 else None
 
 
 def one_byte_string(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections import deque
-from typing import Any
+from collections.abc import Iterable
 
 import click
 
+from streamlog.cli.interruption import Interrupted, interruptible
+from streamlog.cli.line_sender import Headers, LineSender, SilenceWatch
 from streamlog.cli.lines import LineReader, LineTooLong
-from streamlog.cli.output import emit, size
+from streamlog.cli.output import emit, note
 from streamlog.cli.parsing import one_byte_string
-from streamlog.cli.remote import admin
+from streamlog.cli.progress import RecordProgress
+from streamlog.cli.remote import admin, producer
+from streamlog.cli.standard_streams import (
+    stderr_is_terminal,
+    stdin_descriptor,
+    stdin_is_terminal,
+)
 from streamlog.cli.state import State, pass_state, remote_options
-from streamlog.client import Producer
 from streamlog.codec.records import record_bytes_max
-from streamlog.errors import InvalidRecord, MessageTooLarge
+from streamlog.errors import MessageTooLarge, OutcomeUnknown, StreamlogError, Unavailable
 
-PROGRESS_EVERY_S = 0.5
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+LAST_ANSWERS_S = 5.0
+"""How long an interrupted command waits for answers; a second signal ends it at once."""
+
+
+def _headers(
+    ctx: click.Context, param: click.Parameter, values: Iterable[str]
+) -> list[tuple[str, bytes | None]]:
+    """NAME=VALUE in the order given; names may repeat. NAME alone: a null value."""
+    found: list[tuple[str, bytes | None]] = []
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=param)
+        found.append((name, value.encode(errors="surrogateescape") if equals else None))
+    return found
 
 
 @click.command()
@@ -30,6 +48,14 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
     callback=one_byte_string,
     help=r"Split each line at the first TEXT (such as \t) into key and value.",
 )
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_headers,
+    help="A header of every record; may be repeated. NAME alone: a null value.",
+)
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
 @click.option(
     "--partition",
@@ -39,7 +65,12 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 @remote_options
 @pass_state
 def produce(
-    state: State, topic: str, key_separator: bytes | None, compression: str, partition: int | None
+    state: State,
+    topic: str,
+    key_separator: bytes | None,
+    headers: Headers,
+    compression: str,
+    partition: int | None,
 ) -> None:
     """Write the lines of stdin to TOPIC.
 
@@ -47,103 +78,85 @@ def produce(
     durable. A line over the topic's max.message.bytes ends it with exit code 1; what came before
     that line is stored. An empty input makes an empty topic, where the node makes topics by itself
     (auto.create.topics.enable).
+
+    However it ends, by an error, by Ctrl-C, SIGTERM or SIGHUP, it says how many of the first lines
+    are stored: `tail -n +N` goes on behind them. A node that does not answer for --timeout ends it
+    with exit code 1.
     """
-    max_message_bytes = _max_message_bytes(state, topic)
-    reader = LineReader(
-        sys.stdin.fileno(), line_bytes_max=max_message_bytes - record_bytes_max(b"", b"", [])
-    )
-    progress = _Progress(reader)
-    with Producer(state.server, compression=compression) as producer:
-        sender = _Sender(producer, topic, partition, key_separator)
+    descriptor = stdin_descriptor()
+    partitions, max_message_bytes = _limits(state, topic)
+    if partition is not None and partition >= partitions:
+        raise click.UsageError(f"{topic} has partitions 0 to {partitions - 1}, not {partition}")
+    line_bytes_max = max_message_bytes - record_bytes_max(b"", b"", list(headers))
+    reader = LineReader(descriptor, line_bytes_max=line_bytes_max)
+    progress = RecordProgress(is_shown=stderr_is_terminal() and not stdin_is_terminal())
+    if stdin_is_terminal():
+        note("reading lines from the terminal; Ctrl-D at the start of a line ends the input")
+    with interruptible() as interruption, producer(state, compression) as client:
+        sender = LineSender(
+            client, topic, partition=partition, key_separator=key_separator, headers=headers
+        )
         try:
-            for lines in reader:
-                sender.send(lines)
-                progress.show(sender.records)
+            with SilenceWatch(client, state.server, state.timeout_s):
+                for lines in interruption.breaking(iter(reader)):
+                    sender.send(lines)
+                    progress.show(sender.sent, reader.bytes_read)
+                with interruption.may_break():
+                    sender.flush()
+                sender.finish()
+        except Interrupted as error:
+            progress.done(sender.sent, reader.bytes_read)
+            _end_interrupted(state, topic, sender, error)
         except LineTooLong as error:
-            sender.finish()
+            sender.stop(state.timeout_s)
             raise MessageTooLarge(
                 f"line {error.number} is over the topic's max.message.bytes = {max_message_bytes}; "
-                f"the {sender.records} lines before it are stored. Raise it with: streamlog topic "
-                f"alter {topic} --config max.message.bytes=N",
+                f"{sender.outcome()}. Raise it with: streamlog topic alter {topic} --config "
+                "max.message.bytes=N",
                 line=error.number,
                 max_bytes=max_message_bytes,
+                stored_lines=sender.stored,
             ) from None
-        sender.finish()
-    progress.done(sender.records)
+        except StreamlogError as error:
+            is_gone = isinstance(error, Unavailable | OutcomeUnknown)
+            sender.stop(0 if is_gone else state.timeout_s)
+            raise _with_outcome(error, sender) from error
+        except OSError as error:
+            sender.stop(state.timeout_s)
+            raise StreamlogError(
+                f"reading stdin failed ({error}); {sender.outcome()}", stored_lines=sender.stored
+            ) from error
+    progress.done(sender.sent, reader.bytes_read)
     if state.json:
-        emit({"topic": topic, "records": sender.records, "bytes": reader.bytes_read})
+        emit({"topic": topic, "records": sender.sent, "bytes": reader.bytes_read})
+    elif stdin_is_terminal():
+        note(f"{sender.sent} records are stored in {topic}")
 
 
-def _max_message_bytes(state: State, topic: str) -> int:
-    """The topic's limit; makes the topic where the node makes topics by itself."""
+def _limits(state: State, topic: str) -> tuple[int, int]:
+    """How many partitions the topic has, and its max.message.bytes.
+
+    Makes the topic where the node makes topics by itself.
+    """
     with admin(state) as client:
-        client.describe_topic(topic, allow_auto_create=True)
+        partitions = len(client.describe_topic(topic, allow_auto_create=True).partitions)
         for entry in client.describe_configs(topic=topic):
             if entry.name == "max.message.bytes":
-                return int(entry.value)
+                return partitions, int(entry.value)
     raise AssertionError("a topic has max.message.bytes")
 
 
-class _Sender:
-    """Hands lines to the producer and takes its answers; an answer's error ends the run."""
-
-    def __init__(
-        self, producer: Producer, topic: str, partition: int | None, key_separator: bytes | None
-    ) -> None:
-        self._producer = producer
-        self._topic = topic
-        self._partition = partition
-        self._key_separator = key_separator
-        self._pending: deque[Any] = deque()
-        self.records = 0
-
-    def send(self, lines: list[bytes]) -> None:
-        if self._key_separator is None:
-            self._send(lines, None)
-        else:
-            self._send_with_keys(lines, self._key_separator)
-
-    def _send_with_keys(self, lines: list[bytes], separator: bytes) -> None:
-        parts = [line.partition(separator) for line in lines]
-        good = next((index for index, part in enumerate(parts) if not part[1]), len(parts))
-        self._send([part[2] for part in parts[:good]], [part[0] for part in parts[:good]])
-        if good < len(parts):
-            self.finish()
-            raise InvalidRecord(
-                f"line {self.records + 1} has no separator {separator!r}; the {self.records} lines "
-                "before it are stored",
-                line=self.records + 1,
-            )
-
-    def _send(self, values: list[bytes], keys: list[bytes] | None) -> None:
-        if not values:
-            return
-        sent = self._producer.send_many(self._topic, values, keys, partition=self._partition)
-        self._pending.append(sent)
-        self.records += len(values)
-        while self._pending and self._pending[0].done():
-            self._pending.popleft().result()
-
-    def finish(self) -> None:
-        """Returns when everything sent is durable."""
-        self._producer.flush()
-        while self._pending:
-            self._pending.popleft().result()
+def _end_interrupted(state: State, topic: str, sender: LineSender, error: Interrupted) -> None:
+    """Says what is stored, then ends the command with the signal's exit code."""
+    sender.stop(min(LAST_ANSWERS_S, state.timeout_s))
+    note(f"streamlog: interrupted by {error}: {sender.outcome()}")
+    if state.json:
+        emit({"topic": topic, "records": sender.stored, "interrupted": True})
+    raise click.exceptions.Exit(error.exit_code)
 
 
-class _Progress:
-    """How much has been read, on stderr, if a person is looking."""
-
-    def __init__(self, reader: LineReader) -> None:
-        self._reader = reader
-        self._is_shown = sys.stderr.isatty() and not sys.stdin.isatty()
-        self._next = time.monotonic() + PROGRESS_EVERY_S
-
-    def show(self, records: int, end: str = "") -> None:
-        if self._is_shown and (end or time.monotonic() >= self._next):
-            self._next = time.monotonic() + PROGRESS_EVERY_S
-            text = f"\r{records:,} records, {size(self._reader.bytes_read)}\x1b[K{end}"
-            click.echo(text, err=True, nl=False)
-
-    def done(self, records: int) -> None:
-        self.show(records, "\n")
+def _with_outcome(error: StreamlogError, sender: LineSender) -> StreamlogError:
+    told = type(error)(f"{error.message}; {sender.outcome()}", **error.fields)
+    told.fields["stored_lines"] = sender.stored
+    told.has_no_side_effects = error.has_no_side_effects
+    return told

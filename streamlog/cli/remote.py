@@ -1,37 +1,50 @@
 """Clients as the common options ask for them, closed when the command ends.
 
 Each waits a moment for a node to listen, so that a command right behind `streamlog dev &` works,
-and no longer, so that a node that is not there is told at once.
+and no longer, so that a node that is not there is reported soon. Errors of a connection name the
+address that was asked.
 """
 
 from __future__ import annotations
 
+import difflib
+import logging
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streamlog.cli.output import note
+from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
-from streamlog.client import KV, Admin, Streams
-from streamlog.client.channel import target_of
-from streamlog.errors import Unavailable
+from streamlog.client import KV, Admin, Consumer, Producer, Streams
+from streamlog.errors import (
+    Invalid,
+    OutcomeUnknown,
+    StreamlogError,
+    Unavailable,
+    UnknownTopicOrPartition,
+)
 
 LISTEN_WAIT_S = 3.0
 LISTEN_PAUSE_S = 0.1
+# Commands say themselves what a person must know; Python would print warnings of the clients bare.
+logging.getLogger("streamlog.client").addHandler(logging.NullHandler())
+
+PRODUCER_BUFFER_BYTES = 16 << 20
+"""Small, so that a slow line still empties it within --timeout."""
 
 
 def await_listener(state: State) -> None:
-    """Returns when somebody listens at the server's address.
+    """Returns when a process listens at the server's address.
 
     Errors: Unavailable after LISTEN_WAIT_S, or after the command's own time limit if that is
-    shorter; Invalid where the address is none.
+    shorter.
     """
-    host, _, port = target_of(state.server).rpartition(":")
+    host, _, port = state.server.rpartition(":")
     wait_s = min(LISTEN_WAIT_S, state.timeout_s)
     ends_at = time.monotonic() + wait_s
-    is_told = not sys.stderr.isatty()
+    is_told = not stderr_is_terminal()
     while True:
         left_s = ends_at - time.monotonic()
         try:
@@ -44,19 +57,65 @@ def await_listener(state: State) -> None:
                     "`streamlog dev`, or name another with --server HOST:PORT",
                 ) from None
         if not is_told:
-            note(f"nobody listens at {state.server} yet; waiting up to {wait_s:g} s")
+            note(f"nothing listens at {state.server} yet; waiting up to {wait_s:g} s")
             is_told = True
         time.sleep(LISTEN_PAUSE_S)
 
 
 @contextmanager
+def named_server(state: State) -> Iterator[None]:
+    """Errors of the connection that leave the block name the address and the time limit."""
+    try:
+        yield
+    except StreamlogError as error:
+        raise with_server(error, state) from error
+
+
+def with_server(error: StreamlogError, state: State) -> StreamlogError:
+    """The error with the node's address in it, where the connection is what failed."""
+    # The subclasses come from the node itself: then the connection is well.
+    is_connection = type(error) in (Unavailable, OutcomeUnknown)
+    is_foreign = isinstance(error, Invalid) and "HTTP/1" in error.message
+    if state.server in error.message or not (is_connection or is_foreign):
+        return error
+    named = type(error)(f"{state.server}: {error.message}", **error.fields)
+    named.has_no_side_effects = error.has_no_side_effects
+    return named
+
+
+@contextmanager
 def admin(state: State) -> Iterator[Admin]:
+    """An UnknownTopicOrPartition that leaves the block names the topic nearest to the one asked."""
     await_listener(state)
     client = Admin(state.server, timeout_ms=int(state.timeout_s * 1000))
     try:
-        yield client
+        with named_server(state):
+            try:
+                yield client
+            except UnknownTopicOrPartition as error:
+                raise with_near_topic(client, error) from error
     finally:
         client.close()
+
+
+def with_near_topic(client: Admin, error: UnknownTopicOrPartition) -> StreamlogError:
+    """The error with a hint: the nearest topic name, or that there is none at all."""
+    asked = str(error.fields.get("topic", ""))
+    try:
+        topics = [one.name for one in client.list_topics()]
+    except StreamlogError:
+        # The hint alone is lost; the error that the user asked about is reported.
+        return error
+    if not asked or asked in topics:
+        return error
+    near = difflib.get_close_matches(asked, topics, n=1)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    elif topics:
+        hint = "`streamlog topic list` shows those that exist"
+    else:
+        hint = "the node has no topic yet"
+    return UnknownTopicOrPartition(f"{error.message}; {hint}", **error.fields)
 
 
 @contextmanager
@@ -64,7 +123,8 @@ def streams(state: State) -> Iterator[Streams]:
     await_listener(state)
     client = Streams(state.server, timeout_ms=int(state.timeout_s * 1000))
     try:
-        yield client
+        with named_server(state):
+            yield client
     finally:
         client.close()
 
@@ -74,6 +134,40 @@ def key_values(state: State) -> Iterator[KV]:
     await_listener(state)
     client = KV(state.server, timeout_ms=int(state.timeout_s * 1000))
     try:
-        yield client
+        with named_server(state):
+            yield client
     finally:
         client.close()
+
+
+@contextmanager
+def consumer(state: State) -> Iterator[Consumer]:
+    """Look-ups and single fetches end after --timeout."""
+    timeout_ms = max(1, int(state.timeout_s * 1000))
+    client = Consumer(
+        state.server,
+        request_timeout_ms=timeout_ms,
+        default_api_timeout_ms=timeout_ms,
+        fetch_max_wait_ms=min(500, timeout_ms),
+    )
+    try:
+        with named_server(state):
+            yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def producer(state: State, compression: str) -> Iterator[Producer]:
+    """A record is given up --timeout after it was handed over; the end of the block flushes."""
+    timeout_ms = max(1, int(state.timeout_s * 1000))
+    client = Producer(
+        state.server,
+        compression=compression,
+        buffer_memory_bytes=PRODUCER_BUFFER_BYTES,
+        max_block_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+    )
+    with named_server(state), client:
+        yield client

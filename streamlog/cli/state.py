@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from streamlog.cli.addresses import server_option
+
 SERVER_DEFAULT = "127.0.0.1:9644"
 TIMEOUT_S_DEFAULT = 30.0
 
@@ -25,6 +27,10 @@ class State:
 
 def state_of(ctx: click.Context) -> State:
     return ctx.ensure_object(State)
+
+
+def _keep_server(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    return str(_keep(ctx, param, server_option(ctx, param, value)))
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -51,9 +57,9 @@ _server_option = click.option(
     show_default=True,
     show_envvar=True,
     expose_value=False,
-    callback=_keep,
+    callback=_keep_server,
     is_eager=True,
-    help="The node to talk to.",
+    help="The node to talk to; without a port 9644.",
 )
 
 _timeout_option = click.option(

@@ -35,7 +35,11 @@ FIELDS = (
 @remote_options
 @pass_state
 def status(state: State) -> None:
-    """Show what a node is and holds."""
+    """Show what a node is and holds.
+
+    Alarms stand first: what is wrong with the node now, such as a full disk or a store that does
+    not answer. The exit code is 0 with alarms, too; for scripts, `--json` has them as a list.
+    """
     with admin(state) as client:
         found = client.status()
     values = {name: getattr(found, name) for name in FIELDS} | {"alarms": list(found.alarms)}
@@ -46,5 +50,9 @@ def status(state: State) -> None:
     readable = {
         name: size(value) if name.endswith("_bytes") else value for name, value in values.items()
     } | {"started": started.isoformat(timespec="seconds")}
-    readable["alarms"] = "; ".join(found.alarms) or "none"
+    for alarm in found.alarms:
+        click.echo(f"ALARM  {alarm}")
+    if found.alarms:
+        click.echo()
+    readable["alarms"] = len(found.alarms) or "none"
     facts({"server": state.server} | readable)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.lines import LineReader
 from streamlog.cli.output import BytesOut, emit, facts, note, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import streams
+from streamlog.cli.standard_streams import read_all, stdin_descriptor
 from streamlog.cli.state import State, pass_state, remote_options
 
 INFO_FIELDS = (
@@ -35,7 +36,7 @@ def _info(found: Any) -> dict[str, Any]:
 _stream_id = click.argument("stream_id", type=click.IntRange(min=0), metavar="ID")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def stream() -> None:
     """Work with streams, below topics."""
 
@@ -106,7 +107,7 @@ def append(
     if lines and (records != 1 or expected_next_offset is not None):
         raise click.UsageError("--lines stands alone: a line is one record, wherever the tail is")
     with streams(state) as client:
-        for payload in _lines() if lines else [sys.stdin.buffer.read()]:
+        for payload in _lines() if lines else [read_all(stdin_descriptor())]:
             done = client.append(
                 stream_id,
                 payload,
@@ -121,7 +122,7 @@ def append(
 
 
 def _lines() -> Iterator[bytes]:
-    for lines in LineReader(sys.stdin.fileno(), line_bytes_max=PAYLOAD_BYTES_MAX):
+    for lines in LineReader(stdin_descriptor(), line_bytes_max=PAYLOAD_BYTES_MAX):
         yield from lines
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, facts, note, size, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import admin
@@ -21,7 +22,7 @@ _configs = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Create, list, describe, alter, delete topics."""
 
@@ -154,6 +155,9 @@ def alter(
     """Change the settings or the partition count of the topic NAME."""
     if partitions is None and not configs and not unset:
         raise click.UsageError("nothing to change: give --partitions, --config or --unset")
+    both = sorted(configs.keys() & set(unset))
+    if both:
+        raise click.UsageError(f"{', '.join(both)}: give --config or --unset, not both")
     with admin(state) as client:
         if configs or unset:
             client.alter_configs(topic=name, configs={**configs, **dict.fromkeys(unset)})

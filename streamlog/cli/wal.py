@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.node import config_option, more_option, store_options
 from streamlog.cli.output import emit, facts, note, size, table
 from streamlog.cli.state import State, json_option, pass_state
@@ -30,7 +31,7 @@ _folder = click.argument(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def wal() -> None:
     """Look at a write-ahead log, or empty it into the store.
 

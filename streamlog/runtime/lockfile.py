@@ -69,6 +69,20 @@ def hold(path: str, unavailable: type[Unavailable] = StoreUnavailable) -> Lock:
     return Lock(path, descriptor)
 
 
+def publish(path: str, address: str) -> None:
+    """Adds where this process can be reached to the lock that it holds at `path`.
+
+    Errors: OSError. A lock that another process holds is left alone.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        holder = _read(descriptor)
+        if holder.get("pid") == os.getpid():
+            os.pwrite(descriptor, json.dumps(holder | {"address": address}).encode() + b"\n", 0)
+    finally:
+        os.close(descriptor)
+
+
 def check_free(path: str) -> None:
     """Nobody holds the lock at `path` at this moment; a file that is not there is free.
 
@@ -114,9 +128,12 @@ def _in_use(path: str, holder: dict[str, Any]) -> DataInUse:
             pid=0,
             host="",
         )
+    address = holder.get("address")
+    serves = f", a node that serves at {address}" if isinstance(address, str) else ""
+    hint = f"use it with --server {address}, stop it" if serves else "stop it"
     return DataInUse(
         f"{path} is held by process {pid} on {host} (started {holder.get('started')}: "
-        f"{holder.get('command')}); stop it or use another folder",
+        f"{holder.get('command')}){serves}; {hint} or use another folder",
         path=path,
         pid=pid,
         host=host,

@@ -133,6 +133,7 @@ def load(
         table.name: build(table.cls, table.name, values, kafka=table.kafka) for table in TABLES
     }
     settings = Settings(**built, topic_overrides=topics, sources=sources)
+    _check_topic_defaults(topics, sources)
     log = replace(
         settings.log,
         num_partitions=settings.broker.num_partitions,
@@ -142,6 +143,18 @@ def load(
         message_bytes_max=settings.limits.message_bytes_max - MESSAGE_OVERHEAD_BYTES_MAX,
     )
     return replace(settings, log=log)
+
+
+def _check_topic_defaults(topics: Mapping[str, str], sources: Mapping[str, str]) -> None:
+    """Errors: InvalidConfig, which names the place: the same names exist at topics, too."""
+    for name, value in topics.items():
+        try:
+            topic_config.parse({name: value})
+        except InvalidConfig as error:
+            path = f"{TOPIC_DEFAULTS}.{name}"
+            raise InvalidConfig(
+                f"[{TOPIC_DEFAULTS}] ({sources[path]}): {error.message}", **error.fields
+            ) from error
 
 
 Given = tuple[str, Any, str]

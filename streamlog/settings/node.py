@@ -30,7 +30,8 @@ class NodeConfig:
     wal: str | None = setting(
         None,
         "disk acknowledges after a sync to the local disk (milliseconds; a lost disk costs what is "
-        "not uploaded yet); object after the upload and commit (nothing is lost with the node). "
+        "not uploaded yet); object after the upload and commit (a lost machine costs no record; "
+        "`streamlog recover` rebuilds its local metadata from the store). "
         "Default: disk on local stores, object on remote ones.",
         choices=("disk", "object"),
     )

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
+from streamlog.cli import main
+from streamlog.codec.batch import CRC_START, Compression
+from streamlog.codec.crc import crc32c
+from streamlog.codec.records import encode_values
 from streamlog.demo.node import NodeProcess
+from streamlog.v1 import log_pb2
+from streamlog.v1.log_pb2_grpc import LogServiceStub
 
 Command = Callable[..., "subprocess.CompletedProcess[bytes]"]
+NOW_MS = 1_767_225_600_000
 COMMAND = [sys.executable, "-m", "streamlog.cli"]
 
 
@@ -60,3 +70,48 @@ def done(run: Command) -> Callable[..., bytes]:
         return ended.stdout
 
     return run_well
+
+
+@pytest.fixture(scope="session")
+def bad_batch(node: NodeProcess) -> Callable[[str], None]:
+    """Stores a batch in partition 0 of a topic whose compressed records cannot be decoded.
+
+    The node checks the CRC and does not decompress.
+    """
+
+    def store(topic: str) -> None:
+        batch = bytearray(encode_values([b"two"], timestamp_ms=NOW_MS).data)
+        struct.pack_into(">h", batch, CRC_START, Compression.ZSTD)
+        struct.pack_into(">I", batch, CRC_START - 4, crc32c(batch[CRC_START:]))
+        request = log_pb2.ProduceRequest(acks=log_pb2.ACKS_ALL)
+        request.topics.add(topic=topic).partitions.add(partition=0, record_batches=bytes(batch))
+        with grpc.insecure_channel(node.server) as channel:
+            answer = LogServiceStub(channel).Produce(request, timeout=30)
+        assert not answer.topics[0].partitions[0].HasField("error")
+
+    return store
+
+
+@pytest.fixture
+def quick(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """As `run`, in the test's own process, which saves the start of an interpreter."""
+    monkeypatch.setenv("STREAMLOG_SERVER", node.server)
+
+    def run_command(
+        *arguments: str | int, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        source = tmp_path / "stdin"
+        source.write_bytes(stdin)
+        out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+        with source.open() as given, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdin", given)
+            patched.setattr(sys, "stdout", out)
+            patched.setattr(sys, "stderr", err)
+            code = main.run([str(one) for one in arguments])
+        return subprocess.CompletedProcess(
+            arguments, code, out.buffer.getvalue(), err.buffer.getvalue()
+        )
+
+    return run_command

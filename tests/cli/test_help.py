@@ -31,7 +31,7 @@ def _all(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, clic
             yield from _all(child, click.Context(child, info_name=name, parent=ctx))
 
 
-ALL = dict(_all(cli, click.Context(cli, info_name="streamlog")))
+ALL = dict(_all(cli, click.Context(cli, info_name="streamlog", **cli.context_settings)))
 LEAVES = {path: one for path, one in ALL.items() if not isinstance(one, click.Group)}
 
 

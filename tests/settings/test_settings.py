@@ -46,6 +46,26 @@ def test_kafka_names_may_be_quoted(tmp_path: Path, line: str) -> None:
     assert found.topic_defaults()["retention.ms"] == str(2 * 3_600_000)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('"retention.ms" = "soon"', "retention.ms is 'soon'"),
+        ('"retention.sm" = 1', "did you mean retention.ms"),
+    ],
+)
+def test_a_wrong_topic_default_names_its_file_and_table(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f"[topic-defaults]\n{line}\n")
+    with pytest.raises(InvalidConfig) as raised:
+        settings.load(file, {})
+    assert f"[topic-defaults] (file {file}): " in raised.value.message
+    assert words in raised.value.message
+    with pytest.raises(InvalidConfig, match="environment STREAMLOG_TOPIC_DEFAULTS__RETENTION_MS"):
+        settings.load(None, {"STREAMLOG_TOPIC_DEFAULTS__RETENTION_MS": "soon"})
+
+
 def test_topic_defaults_win_over_the_broker(tmp_path: Path) -> None:
     file = write(
         tmp_path / "s.toml",

@@ -1,0 +1,193 @@
+"""Lines handed to a producer, and how many of them are stored, however the command ends."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from streamlog.cli.output import note
+from streamlog.client import Delivery, ManyDeliveries, Producer
+from streamlog.errors import InvalidRecord, StreamlogError
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+SILENCE_TOLD_AFTER_S = 3.0
+CLOSE_S = 0.0
+
+
+class SeparatorMissing(InvalidRecord):
+    """Line `line` has no separator between key and value; the lines before it were sent."""
+
+
+class LineSender:
+    """Hands lines to the producer and takes its answers; an answer's error ends the run.
+
+    `sent` counts the lines handed over. `stored` counts those at the input's beginning, one after
+    another, that are durable: a later run can go on behind them.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        *,
+        partition: int | None,
+        key_separator: bytes | None,
+        headers: Headers,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._key_separator = key_separator
+        self._headers = headers
+        self._pending: deque[ManyDeliveries | list[Delivery]] = deque()
+        self._has_failed = False
+        self.sent = 0
+        self.stored = 0
+
+    def send(self, lines: list[bytes]) -> None:
+        """Errors: SeparatorMissing; those of the producer."""
+        if self._key_separator is None:
+            self._send(lines, None)
+        else:
+            self._send_with_keys(lines, self._key_separator)
+        while self._pending and _is_done(self._pending[0]):
+            self._take_answers()
+
+    def _send_with_keys(self, lines: list[bytes], separator: bytes) -> None:
+        parts = [line.partition(separator) for line in lines]
+        good = next((index for index, part in enumerate(parts) if not part[1]), len(parts))
+        self._send([part[2] for part in parts[:good]], [part[0] for part in parts[:good]])
+        if good < len(parts):
+            raise SeparatorMissing(
+                f"line {self.sent + 1} has no separator {separator!r}", line=self.sent + 1
+            )
+
+    def _send(self, values: list[bytes], keys: list[bytes] | None) -> None:
+        if not values:
+            return
+        if self._headers:
+            self._send_with_headers(values, keys)
+            return
+        many = self._producer.send_many(self._topic, values, keys, partition=self._partition)
+        self._pending.append(many)
+        self.sent += len(values)
+
+    def _send_with_headers(self, values: list[bytes], keys: list[bytes] | None) -> None:
+        for index, value in enumerate(values):
+            one = self._producer.send(
+                self._topic,
+                value,
+                key=None if keys is None else keys[index],
+                headers=self._headers,
+                partition=self._partition,
+            )
+            self.sent += 1
+            if not index:
+                self._pending.append([])
+            last = self._pending[-1]
+            assert isinstance(last, list)
+            last.append(one)
+
+    def _take_answers(self) -> None:
+        """Of the oldest lines; returns when they are durable. Errors: the producer's."""
+        for count in _stored_counts(self._pending.popleft()):
+            self.stored += count
+
+    def flush(self) -> None:
+        """Returns when all lines are answered; it may be interrupted."""
+        self._producer.flush()
+
+    def finish(self) -> None:
+        """Returns when all lines are durable. Errors: the producer's."""
+        self.flush()
+        while self._pending:
+            self._take_answers()
+
+    def stop(self, wait_s: float) -> None:
+        """Waits so long for answers, gives up the rest, and brings `stored` up to date."""
+        self._producer.close(wait_s)
+        while self._pending and not self._has_failed:
+            try:
+                self._take_answers()
+            except StreamlogError:
+                # The command ends with the error that led here; later lines do not count as
+                # stored in sequence.
+                self._has_failed = True
+
+    def outcome(self) -> str:
+        """What is stored, for the person who decides where to go on; after `stop`."""
+        unsure = self.sent - self.stored
+        if not self.sent:
+            return "no line was sent"
+        first = (
+            f"the first {self.stored} lines are stored"
+            if self.stored
+            else "no line is surely stored"
+        )
+        if not unsure:
+            return first
+        return f"{first}; {unsure} more were sent, and each of these may be stored or not"
+
+
+def _is_done(sent: ManyDeliveries | list[Delivery]) -> bool:
+    return sent.done() if isinstance(sent, ManyDeliveries) else sent[-1].done()
+
+
+def _stored_counts(sent: ManyDeliveries | list[Delivery]) -> Iterable[int]:
+    """Counts of durable lines in order, up to an error, which is raised."""
+    if isinstance(sent, ManyDeliveries):
+        if sent.exception() is None:
+            yield len(sent)
+            return
+        for _ in sent:
+            yield 1
+        return
+    for one in sent:
+        one.result()
+        yield 1
+
+
+class SilenceWatch:
+    """Says on stderr when lines wait and the node answers nothing.
+
+    The producer retries without a word until the time limit ends it; a thread looks at its counters
+    meanwhile, because the command itself may stand in a call that waits for room.
+    """
+
+    def __init__(self, producer: Producer, server: str, timeout_s: float) -> None:
+        self._producer = producer
+        self._server = server
+        self._timeout_s = timeout_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="silence-watch", daemon=True)
+
+    def __enter__(self) -> None:
+        if self._timeout_s > SILENCE_TOLD_AFTER_S:
+            self._thread.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        last = (0.0, 0.0)
+        silent_s = 0.0
+        is_told = False
+        step_s = SILENCE_TOLD_AFTER_S / 3
+        while not self._ended.wait(step_s):
+            counts = self._producer.metrics()
+            now = (counts["records_acked"], counts["records_failed"])
+            silent_s = silent_s + step_s if counts["buffered_bytes"] and now == last else 0.0
+            last = now
+            if not silent_s:
+                is_told = False
+            elif silent_s >= SILENCE_TOLD_AFTER_S and not is_told:
+                is_told = True
+                note(
+                    f"{self._server} has not answered for {silent_s:.0f} s; the lines sent are "
+                    f"given up after {self._timeout_s:g} s (--timeout)"
+                )

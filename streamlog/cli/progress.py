@@ -1,0 +1,28 @@
+"""How far a command that moves records is: a line on stderr that is written anew."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from streamlog.cli.output import size
+
+PROGRESS_EVERY_S = 0.5
+
+
+class RecordProgress:
+    """Shown only where `is_shown`: a person looks at stderr, and no records go to that terminal."""
+
+    def __init__(self, *, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._next = time.monotonic() + PROGRESS_EVERY_S
+
+    def show(self, records: int, size_bytes: int, end: str = "") -> None:
+        if self._is_shown and (end or time.monotonic() >= self._next):
+            self._next = time.monotonic() + PROGRESS_EVERY_S
+            text = f"\r{records:,} records, {size(size_bytes)}\x1b[K{end}"
+            click.echo(text, err=True, nl=False)
+
+    def done(self, records: int, size_bytes: int) -> None:
+        self.show(records, size_bytes, "\n")

@@ -1,0 +1,208 @@
+"""However a command ends, it says how far it came: signals, a node that is away, deletions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from streamlog.client import Admin, Consumer
+from streamlog.demo.node import NodeProcess
+from tests.cli.conftest import COMMAND, Command
+
+Done = Callable[..., bytes]
+WAIT_S = 30
+
+
+def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        bufsize=0,
+    )
+
+
+@contextmanager
+def silent(node: NodeProcess) -> Iterator[None]:
+    """The node's port is open and nothing answers there."""
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def write_and_await(process: subprocess.Popen[bytes], done: Done, topic: str) -> None:
+    """One line goes in and is stored, while the input stays open."""
+    assert process.stdin is not None
+    process.stdin.write(b"line\n")
+    process.stdin.flush()
+    assert done("consume", topic, "--follow", "--count", 1) == b"line\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_says_how_many_lines_are_stored(
+    done: Done, environment: dict[str, str], number: signal.Signals, code: int
+) -> None:
+    topic = f"ended-{number.name}"
+    process = start(environment, "produce", topic)
+    write_and_await(process, done, topic)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == code
+    assert said.decode() == (
+        f"streamlog: interrupted by {number.name}: the first 1 lines are stored\n"
+    )
+
+
+def test_an_error_in_the_middle_says_how_many_lines_are_stored(quick: Command) -> None:
+    ended = quick("produce", "half-keyed", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
+    assert ended.returncode == 1
+    said = ended.stderr.decode()
+    assert "line 3 has no separator b':'; the first 2 lines are stored" in said
+
+
+def test_a_node_that_falls_silent_is_named_within_the_time_limit(
+    done: Done, environment: dict[str, str], node: NodeProcess
+) -> None:
+    producing = start(environment, "produce", "silent", "--timeout", "1")
+    write_and_await(producing, done, "silent")
+    reading = start(environment, "consume", "silent", "--follow", "--timeout", "1")
+    assert reading.stdout is not None
+    assert reading.stdout.readline() == b"line\n"
+    with silent(node):
+        _, said_by_producer = producing.communicate(b"lost\n", timeout=WAIT_S)
+        _, said_by_reader = reading.communicate(timeout=WAIT_S)
+    assert (producing.returncode, reading.returncode) == (1, 1)
+    assert node.server.encode() in said_by_producer
+    assert b"the first 1 lines are stored; 1 more were sent, and each" in said_by_producer
+    assert f"{node.server} has not answered for".encode() in said_by_reader
+
+
+@pytest.mark.parametrize("command", ["status", "topic list", "consume t", "kv list"])
+def test_a_silent_node_is_named_by_every_command(
+    quick: Command, node: NodeProcess, command: str
+) -> None:
+    with silent(node):
+        ended = quick(*command.split(), "--timeout", "0.5")
+    assert ended.returncode == 1
+    assert node.server.encode() in ended.stderr
+    assert ended.stderr.count(b"\n") == 1
+
+
+def test_until_end_ends_when_the_rest_is_deleted(
+    done: Done, environment: dict[str, str], node: NodeProcess
+) -> None:
+    """The reader stands in a full pipe while the records behind it are deleted."""
+    line = b"x" * 999 + b"\n"
+    done("produce", "shrinks", stdin=line * 40_000)
+    process = start(environment, "consume", "shrinks", "--until-end")
+    assert process.stdout is not None
+    assert process.stdout.read(1000) == line
+    with Admin(node.server) as admin:
+        admin.delete_records("shrinks", 0, None)
+    out, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+    assert out == line * (len(out) // 1000)
+    assert len(out) // 1000 < 39_999
+    assert b"records below offset 40000 were deleted while they were read" in said
+
+
+def test_follow_waits_for_a_topic_and_for_its_first_record(
+    done: Done, environment: dict[str, str]
+) -> None:
+    process = start(environment, "consume", "not-yet", "--follow", "--from", "latest")
+    assert process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr.readline() == (
+        b"there is no topic not-yet yet; waiting for it (Ctrl-C ends)\n"
+    )
+    done("topic", "create", "not-yet")
+    assert b"no more records in not-yet for now; waiting" in process.stderr.readline()
+    done("produce", "not-yet", stdin=b"first\n")
+    assert process.stdout.readline() == b"first\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130
+
+
+def test_follow_reads_partitions_that_are_added(done: Done, environment: dict[str, str]) -> None:
+    done("produce", "grows", stdin=b"old\n")
+    process = start(environment, "consume", "grows", "--follow")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"old\n"
+    done("topic", "alter", "grows", "--partitions", 2)
+    done("produce", "grows", "--partition", 1, stdin=b"new\n")
+    assert process.stdout.readline() == b"new\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=WAIT_S)
+
+
+def test_follow_says_that_its_topic_was_deleted(done: Done, environment: dict[str, str]) -> None:
+    done("produce", "goes", stdin=b"one\n")
+    process = start(environment, "consume", "goes", "--follow")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"one\n"
+    done("topic", "delete", "goes")
+    _, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert b"UnknownTopicOrPartition" in said
+
+
+def test_a_bad_batch_ends_consume_behind_what_came_before_it(
+    quick: Command, node: NodeProcess, bad_batch: Callable[[str], None]
+) -> None:
+    quick("produce", "damaged", stdin=b"one\ntwo\n")
+    bad_batch("damaged")
+    quick("produce", "damaged", stdin=b"three\n")
+    ended = quick("consume", "damaged", "--until-end")
+    assert (ended.returncode, ended.stdout) == (1, b"one\ntwo\n")
+    said = ended.stderr.decode()
+    assert "damaged-0: the batch at offset 2 cannot be read" in said
+    assert "streamlog consume damaged --partition 0 --from 3" in said
+    assert quick("consume", "damaged", "--from", 3, "--until-end").stdout == b"three\n"
+
+
+def test_log_dump_goes_on_behind_a_bad_batch(
+    quick: Command, bad_batch: Callable[[str], None]
+) -> None:
+    quick("produce", "dumped-bad", stdin=b"one\n")
+    bad_batch("dumped-bad")
+    quick("produce", "dumped-bad", stdin=b"three\n")
+    ended = quick("log", "dump", "dumped-bad", "--partition", 0, "--records")
+    lines = ended.stdout.decode().splitlines()
+    assert ended.returncode == 1
+    assert any(line.startswith("| records cannot be decoded: ") for line in lines)
+    assert lines[-1].endswith("payload: three")
+    assert b"1 of 3 batches of dumped-bad-0 cannot be decoded: those at offsets 1" in ended.stderr
+    assert quick("log", "dump", "dumped-bad", "--partition", 0).returncode == 0
+
+
+def test_headers_go_in_and_come_out(quick: Command, node: NodeProcess) -> None:
+    given = ("--header", "trace=7", "--header", "trace=8", "--header", "null")
+    quick("produce", "headed", "--key-separator", ":", *given, stdin=b"k:v\nk:w\n")
+    shown = quick("consume", "headed", "--until-end", "--format", r"%p %o %k %s %h\n").stdout
+    assert shown == b"0 0 k v trace=7,trace=8,null\n0 1 k w trace=7,trace=8,null\n"
+    with Consumer(node.server) as consumer:
+        consumer.subscribe(["headed"])
+        first = consumer.poll(WAIT_S)[0]
+    assert first.headers == [("trace", b"7"), ("trace", b"8"), ("null", None)]
+
+
+def test_from_the_last_records_and_from_a_moment(quick: Command) -> None:
+    quick("produce", "moments", stdin=b"1\n2\n3\n")
+    read = ("consume", "moments", "--until-end", "--from")
+    assert quick(*read, "-2").stdout == b"2\n3\n"
+    assert quick(*read, "-99").stdout == b"1\n2\n3\n"
+    assert quick(*read, "-10m").stdout == b"1\n2\n3\n"
+    assert quick(*read, "2020-01-01").stdout == b"1\n2\n3\n"
+    assert quick(*read, "2120-01-01T00:00:00Z").stdout == b""

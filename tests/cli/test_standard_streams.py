@@ -1,0 +1,119 @@
+"""Streams that are closed, or in non-blocking mode, as a shell or a parent may leave them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Command
+
+Done = Callable[..., bytes]
+WAIT_S = 30
+
+
+def closed(environment: dict[str, str], descriptor: int, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a command without that stream."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        preexec_fn=lambda: os.close(descriptor),
+    )
+    _, said = process.communicate(timeout=WAIT_S)
+    return process.returncode, said.decode()
+
+
+@pytest.mark.parametrize("command", ["produce shut", "kv put shut", "stream append 1"])
+def test_a_closed_stdin_is_an_error_with_words(environment: dict[str, str], command: str) -> None:
+    code, said = closed(environment, 0, *command.split())
+    assert (code, said.count("\n")) == (1, 1)
+    assert "stdin is closed" in said
+
+
+@pytest.mark.parametrize("command", ["status", "topic list --json", "consume shut --until-end"])
+def test_a_closed_stdout_is_an_error_with_words(
+    done: Done, environment: dict[str, str], command: str
+) -> None:
+    done("produce", "shut", stdin=b"line\n")
+    code, said = closed(environment, 1, *command.split())
+    assert (code, said.count("\n")) == (1, 1)
+    assert "stdout is closed" in said
+
+
+def test_a_command_without_output_needs_no_stdout(environment: dict[str, str]) -> None:
+    assert closed(environment, 1, "topic", "create", "no-stdout")[0] == 0
+
+
+def test_a_closed_stderr_loses_the_words_alone(environment: dict[str, str]) -> None:
+    for arguments, code in ((("status",), 0), (("topic", "describe", "none"), 1)):
+        ended = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            env=environment,
+            check=False,
+            preexec_fn=lambda: os.close(2),
+        )
+        assert ended.returncode == code
+        assert bool(ended.stdout) == (code == 0)
+
+
+def test_pipes_in_non_blocking_mode_carry_everything(
+    done: Done, environment: dict[str, str]
+) -> None:
+    data = b"".join(b"%07d\n" % number for number in range(100_000))
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    process = subprocess.Popen([*COMMAND, "produce", "eagain"], stdin=reading, env=environment)
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(data)
+    assert process.wait(WAIT_S) == 0
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    process = subprocess.Popen(
+        [*COMMAND, "consume", "eagain", "--until-end"], stdout=writing, env=environment
+    )
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == data
+    assert process.wait(WAIT_S) == 0
+
+
+def test_consume_into_a_file_shows_its_progress_to_a_person(
+    done: Done, environment: dict[str, str]
+) -> None:
+    done("produce", "watched", stdin=b"a\nb\n")
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "consume", "watched", "--until-end"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env=environment,
+    )
+    out, _ = process.communicate(timeout=WAIT_S)
+    os.close(terminal)
+    shown = os.read(screen, 1000)
+    os.close(screen)
+    assert out == b"a\nb\n"
+    assert b"2 records, 4 B" in shown
+
+
+def test_produce_from_a_terminal_says_how_to_end(run: Command, environment: dict[str, str]) -> None:
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "produce", "typed"], stdin=terminal, stderr=subprocess.PIPE, env=environment
+    )
+    os.close(terminal)
+    assert process.stderr is not None
+    assert b"Ctrl-D" in process.stderr.readline()
+    os.write(keyboard, b"one\n\x04")
+    assert process.stderr.readline() == b"1 records are stored in typed\n"
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+    os.close(keyboard)
+    assert run("consume", "typed", "--until-end").stdout == b"one\n"

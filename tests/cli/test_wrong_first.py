@@ -1,0 +1,81 @@
+"""The command line as a newcomer uses it: wrong first. Each refusal says what was meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.cli import main
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ("comsume t", "Did you mean 'streamlog consume'?"),
+        ("create t", "Did you mean 'streamlog topic create'?"),
+        ("topic creat t", "Did you mean 'streamlog topic create'?"),
+        ("kv git k", "Did you mean 'streamlog kv get'?"),
+        ("spark exprt", "Did you mean 'streamlog spark export'?"),
+        ("xyzzy", "No such command 'xyzzy'."),
+    ],
+)
+def test_a_wrong_command_names_the_one_that_was_meant(
+    capsys: pytest.CaptureFixture[str], arguments: str, meant: str
+) -> None:
+    assert main.run(arguments.split()) == 2
+    assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", ["-h", "topic -h", "topic create -h", "dev -h"])
+def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert main.run(arguments.split()) == 0
+    assert capsys.readouterr().out.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--server https://x status", "TLS is not there yet"),
+        ("status --server x:y", "'y' is not a port"),
+        ("dev --listen 9644", "'9644' is not HOST:PORT"),
+        ("dev --http-listen a:b", "'b' is not a port"),
+        ("serve --listen http://x:1 --data d", "--listen"),
+        ("consume t --from yesterday", "-10m (the last 10 minutes"),
+        ("consume t --format vlaue", "is none of value, key-value, json"),
+        ("consume t --format %q", "'%q' is none of"),
+        ("produce t --header =v", "is not NAME=VALUE"),
+        ("topic alter t --config retention.ms=1 --unset retention.ms", "give --config or --unset"),
+        ("topic create t --config a=1 --config a=2", "a is given twice"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert main.run(arguments.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words in " ".join(said.err.split())
+
+
+@pytest.mark.parametrize(
+    "command", ["consume {} --until-end", "topic describe {}", "log dump {} --partition 0"]
+)
+def test_a_wrong_topic_names_the_nearest(quick: Command, command: str) -> None:
+    assert quick("produce", "orders").returncode == 0
+    ended = quick(*command.format("order").split())
+    assert ended.returncode == 1
+    assert b"did you mean orders?" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["produce", "consume", "log dump"])
+def test_a_wrong_partition_is_refused_without_any_input(quick: Command, command: str) -> None:
+    assert quick("produce", "narrow").returncode == 0
+    ended = quick(*command.split(), "narrow", "--partition", 9)
+    assert ended.returncode == 2
+    assert b"narrow has partitions 0 to 0, not 9" in ended.stderr
+
+
+def test_a_server_may_be_given_as_a_url_or_without_its_port(quick: Command) -> None:
+    plain = quick("status", "--json").stdout
+    server = main.json.loads(plain)["server"]
+    assert quick("--server", f"http://{server}/", "status").returncode == 0

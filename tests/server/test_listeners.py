@@ -1,0 +1,111 @@
+"""Addresses are checked before data is opened; a second `dev` node finds ports of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.errors import DataInUse, Invalid, StreamlogError, Unavailable
+from streamlog.server.banner import durability
+from streamlog.server.node import Node
+from streamlog.settings import Settings, load
+
+
+@contextmanager
+def taken_port() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def settings(data: Path, **flags: Any) -> Settings:
+    return load(None, {}, {"data": str(data), "http_listen": "127.0.0.1:0", **flags})
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "words"),
+    [
+        ({"listen": "9644"}, Invalid, "node.listen: '9644' is no address"),
+        ({"http_listen": "a:b"}, Invalid, "node.http_listen: 'a:b' is no address"),
+        ({"listen": "127.0.0.1:7777", "http_listen": "127.0.0.1:7777"}, Invalid, "both listen on"),
+        ({"listen": "0.0.0.0:0"}, Invalid, "--insecure"),
+        ({"listen": "192.0.2.1:0", "insecure": True}, Unavailable, "choose another with --listen"),
+    ],
+)
+def test_a_wrong_address_is_refused_before_anything_is_made(
+    tmp_path: Path, flags: dict[str, Any], error: type[StreamlogError], words: str
+) -> None:
+    with pytest.raises(error) as raised:
+        asyncio.run(Node(settings(tmp_path / "data", **flags), mode="dev").start())
+    assert words in raised.value.message
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_given_port_in_use_is_refused_and_a_default_one_is_left_to_its_owner(
+    tmp_path: Path,
+) -> None:
+    asyncio.run(_ports_in_use(tmp_path))
+
+
+async def _ports_in_use(tmp_path: Path) -> None:
+    with taken_port() as address:
+        for mode in ("dev", "serve"):
+            with pytest.raises(Unavailable, match="is in use"):
+                await Node(settings(tmp_path / mode, listen=address), mode=mode).start()
+        default = settings(tmp_path / "data")
+        # As if this were the default: no source names it.
+        default = replace(default, node=replace(default.node, listen=address))
+        node = Node(default, mode="dev")
+        banner = await node.start()
+        try:
+            assert banner.grpc != address
+            assert banner.note.startswith(f"{address} in use")
+            assert banner.note in banner.as_text()
+        finally:
+            await node.stop()
+        with pytest.raises(Unavailable, match="is in use"):
+            await Node(default, mode="serve").start()
+
+
+def test_a_second_node_on_the_same_data_is_told_where_the_first_serves(tmp_path: Path) -> None:
+    asyncio.run(_two_on_one_folder(tmp_path))
+
+
+async def _two_on_one_folder(tmp_path: Path) -> None:
+    first = Node(settings(tmp_path / "data", listen="127.0.0.1:0"), mode="dev")
+    banner = await first.start()
+    try:
+        second = Node(settings(tmp_path / "data", listen="127.0.0.1:0"), mode="dev")
+        with pytest.raises(DataInUse) as raised:
+            await second.start()
+    finally:
+        await first.stop()
+    assert f"use it with --server {banner.grpc}" in raised.value.message
+    assert str(banner.pid) in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("wal", "store", "meta", "promise", "loss"),
+    [
+        ("object", "s3://b/p", "rocksdb:///d/meta", "after the upload", "recover` rebuilds it"),
+        ("disk", "s3://b/p", "rocksdb:///d/meta", "after a sync", "not uploaded yet"),
+        ("disk", "local:///d/objects", "rocksdb:///d/meta", "after a sync", "loses all"),
+        ("object", "local:///d/objects", "rocksdb:///d/meta", "after the upload", "loses all"),
+        ("object", "memory://", "memory://", "after the upload", "ends with this process"),
+    ],
+)
+def test_the_banner_promises_what_store_and_metadata_allow(
+    wal: str, store: str, meta: str, promise: str, loss: str
+) -> None:
+    said = durability(wal, store, meta)
+    assert promise in said
+    assert loss in said
+    assert "loses nothing" not in said
