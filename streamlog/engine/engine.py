@@ -30,7 +30,7 @@ from streamlog.engine.group import Group, confirm
 from streamlog.engine.group_commit import GroupCommit
 from streamlog.engine.lagging_turns import LaggingTurns
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.engine.object_put import ObjectPut
+from streamlog.engine.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.object_writer import ObjectWriter
 from streamlog.engine.recovery import Found, place, read_wal, recovered_group
 from streamlog.engine.sequencer import Sequencer
@@ -174,6 +174,11 @@ class Engine:
     def pending_upload_bytes(self) -> int:
         """Bytes of appends that are not in the store yet."""
         return self.tails.held_bytes
+
+    @property
+    def uploads_waiting(self) -> list[PutUnderWay]:
+        """PUTs of objects whose last try failed, oldest first: each with since when, and why."""
+        return [one for one in self.put.under_way.values() if one.error is not None]
 
     async def start(self) -> None:
         """Recovers, then takes appends. Errors: WalPending, Corrupt, Conflict, TenureFenced,

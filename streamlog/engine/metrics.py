@@ -68,6 +68,11 @@ class EngineMetrics:
             ["place"],
             registry=registry,
         )
+        self.puts_retried = Gauge(
+            "streamlog_engine_puts_retried",
+            "PUTs of objects under way whose last try failed.",
+            registry=registry,
+        )
         self.hedged = Counter(
             "streamlog_engine_hedged_puts",
             "PUTs sent a second time for being slow.",

@@ -1,15 +1,28 @@
-"""Puts one object into the store, whatever it takes: same key, same bytes, until it is there."""
+"""Puts one object into the store, whatever it takes: same key, same bytes, until it is there.
+
+What a PUT does on an error is decided here, for data, first batches and staged objects alike:
+
+1. All that a store may answer, also what is on no list (a proxy's refusal, a key service that
+   throttles, access that is denied for a while): the PUT is tried again with back-off. What was
+   sequenced waits; `under_way` and a log line a minute say for what.
+2. With `tries_max` (creates, staging) the last try's error ends it, as one that may be retried:
+   nothing was committed.
+3. A bug here, or a process that must stop (`may_succeed_later` is False): raised at once, and the
+   engine ends with that reason.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig, FlushConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.errors import OutcomeUnknown, Unavailable
+from streamlog.errors import StoreUnavailable, StreamlogError, Unavailable
+from streamlog.objectstore.errors import may_succeed_later
 from streamlog.objectstore.hedging import Hedging
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.latency import Latencies, LatenciesBySize
@@ -19,6 +32,22 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
+
+TOLD_AGAIN_AFTER_S = 60.0
+"""A PUT that still fails is logged so often."""
+
+
+@dataclass(slots=True)
+class PutUnderWay:
+    """A PUT that has begun and not ended. `error`: the last failed try's; None: none has failed."""
+
+    key: str
+    size_bytes: int
+    since: float
+    """On the clock's monotonic scale, seconds."""
+    failures: int = 0
+    error: StreamlogError | None = None
+    told_at: float = 0.0
 
 
 class ObjectPut:
@@ -45,34 +74,72 @@ class ObjectPut:
         self._metrics = metrics
         self._is_hedging = is_hedging
         self._latencies = LatenciesBySize()
+        self.under_way: dict[str, PutUnderWay] = {}
+        """By key, in the order of their beginning."""
+        metrics.puts_retried.set_function(
+            lambda: sum(one.error is not None for one in self.under_way.values())
+        )
 
     async def put(self, key: str, parts: Sequence[Buffer], *, tries_max: int | None = None) -> None:
         """The object is in the store on return; without tries_max it tries for ever.
 
-        Errors: with tries_max, the last try's; others than Unavailable and OutcomeUnknown always.
+        Errors: with tries_max Unavailable, after the last try; a bug's, or this process's end.
         """
-        backoff: Backoff | None = None
-        usual = self._latencies.of(parts_size(parts))
+        began = self._clock.monotonic()
+        put = self.under_way[key] = PutUnderWay(key, parts_size(parts), began)
+        try:
+            await self._until_there(put, parts, tries_max)
+        finally:
+            del self.under_way[key]
+        if put.error is not None:
+            seconds = round(self._clock.monotonic() - began, 1)
+            log.info(
+                "a PUT succeeded after failures",
+                extra={"key": key, "failures": put.failures, "seconds": seconds},
+            )
+
+    async def _until_there(
+        self, put: PutUnderWay, parts: Sequence[Buffer], tries_max: int | None
+    ) -> None:
+        backoff = Backoff(self._append, self._random)
+        usual = self._latencies.of(put.size_bytes)
         while True:
             started = self._clock.monotonic()
             try:
                 if self._is_hedging:
-                    seconds = await self._hedged(key, parts, usual)
+                    seconds = await self._hedged(put.key, parts, usual)
                 else:
-                    await self._store.put(key, parts)
+                    await self._store.put(put.key, parts)
                     seconds = self._clock.monotonic() - started
-            except (Unavailable, OutcomeUnknown) as error:
-                self._metrics.failures.labels("put").inc()
-                if backoff is None:
-                    backoff = Backoff(self._append, self._random)
-                    log.warning("a PUT failed", extra={"key": key, "reason": str(error)})
-                if tries_max is not None and backoff.tries + 1 >= tries_max:
+            except StreamlogError as error:
+                if not may_succeed_later(error):
                     raise
+                self._failed(put, error)
+                if tries_max is not None and put.failures >= tries_max:
+                    raise _given_up(error, put.failures) from error
                 await backoff.sleep()
             else:
                 self._metrics.put_seconds.observe(self._clock.monotonic() - started)
                 usual.add(seconds)
                 return
+
+    def _failed(self, put: PutUnderWay, error: StreamlogError) -> None:
+        self._metrics.failures.labels("put").inc()
+        put.failures += 1
+        put.error = error
+        now = self._clock.monotonic()
+        if put.failures == 1 or now - put.told_at >= TOLD_AGAIN_AFTER_S:
+            put.told_at = now
+            log.warning(
+                "a PUT failed and is tried again",
+                extra={
+                    "key": put.key,
+                    "size_bytes": put.size_bytes,
+                    "reason": str(error),
+                    "failures": put.failures,
+                    "seconds": round(now - put.since, 1),
+                },
+            )
 
     async def _hedged(self, key: str, parts: Sequence[Buffer], usual: Latencies) -> float:
         """The first of up to two PUTs that succeeds: its seconds; the other one is given up."""
@@ -86,3 +153,14 @@ class ObjectPut:
     def _count(self) -> bool:
         self._metrics.hedged.inc()
         return True
+
+
+def _given_up(error: StreamlogError, tries: int) -> Unavailable:
+    """As one that may be retried: without its commit an object counts for nothing."""
+    if isinstance(error, Unavailable):
+        return error
+    return StoreUnavailable(
+        f"the object was refused {tries} times: {error.message}. Nothing was committed: retry with "
+        "back-off, or mend what the store complains about",
+        operation="put",
+    )

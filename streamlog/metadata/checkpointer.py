@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from streamlog.errors import (
     MetadataUnavailable,
     ObjectNotFound,
+    StoreUnavailable,
     StreamlogError,
     TenureFenced,
 )
@@ -41,7 +44,7 @@ from streamlog.kvstore.interface import (
     RevisionIs,
     prefix_end,
 )
-from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.backoff import TRANSIENT, Retry, is_transient
 from streamlog.metadata.checkpoint_appendix import encode_appendix
 from streamlog.metadata.checkpoint_build import Built, BuiltFile, Snapshot, build, take_snapshot
 from streamlog.metadata.checkpoint_files import BlockReader, LevelFile, Levels
@@ -54,6 +57,7 @@ from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import cluster_of, tenure_in
 from streamlog.metadata.loader import State
 from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.objectstore.errors import may_succeed_later
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.clock import Clock
@@ -62,6 +66,8 @@ from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ATTEMPTS_MAX = 5
 
@@ -239,7 +245,7 @@ class Checkpointer:
 
     async def _put(self, file: BuiltFile) -> FileRef:
         ref = self._name_of(file)
-        await self._store.put(ref.name, file.parts)
+        await self._ask(self._store.put(ref.name, file.parts))
         self._metrics.checkpoint_bytes.inc(file.size_bytes)
         return ref
 
@@ -247,8 +253,22 @@ class Checkpointer:
         """With what names it, for a recovery without the metadata store."""
         assert named.delta is not None
         appendix = encode_appendix(named, cluster_of(self._prefix))
-        await self._store.put(named.delta.name, [*file.parts, appendix])
+        await self._ask(self._store.put(named.delta.name, [*file.parts, appendix]))
         self._metrics.checkpoint_bytes.inc(file.size_bytes + len(appendix))
+
+    async def _ask(self, work: Awaitable[T]) -> T:
+        """What the object store answers. Errors: StoreUnavailable for every refusal, also one that
+        is on no list: `run` tries again for ever, and says why; a bug's.
+        """
+        try:
+            return await work
+        except StreamlogError as error:
+            if isinstance(error, TRANSIENT) or not may_succeed_later(error):
+                raise
+            # An absent object (of an upload, by a proxy) says nothing of the files that `k` names.
+            raise StoreUnavailable(
+                f"the store refused a request for checkpoint files: {error.message}"
+            ) from error
 
     def _name_of(self, file: BuiltFile) -> FileRef:
         """A new name for a new file."""
@@ -366,7 +386,7 @@ class Checkpointer:
         named = _names(kv)
         gone = sorted(self._own_files - named)
         if gone and await self._lineage.check():
-            await self._store.delete(gone)
+            await self._ask(self._store.delete(gone))
             self._own_files.difference_update(gone)
 
     async def _sweep_when_due(self) -> None:
@@ -383,7 +403,7 @@ class Checkpointer:
         listed: list[str] = []
         token: str | None = None
         while True:
-            page = await self._store.list(checkpoint.FOLDER, token=token)
+            page = await self._ask(self._store.list(checkpoint.FOLDER, token=token))
             listed += [info.key for info in page.objects]
             token = page.next_token
             if token is None:
@@ -401,7 +421,7 @@ class Checkpointer:
                 gone.append(name)
         if not gone or not await self._lineage.check():
             return []
-        await self._store.delete(gone)
+        await self._ask(self._store.delete(gone))
         return gone
 
 

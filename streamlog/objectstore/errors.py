@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from streamlog.errors import AlreadyExists, Invalid, ObjectNotFound, ValueConflict
+from streamlog.errors import (
+    AlreadyExists,
+    Corrupt,
+    DataInUse,
+    Fenced,
+    ForeignCluster,
+    Internal,
+    Invalid,
+    ObjectNotFound,
+    StreamlogError,
+    UnsupportedVersion,
+    ValueConflict,
+)
 
 
 class Misplaced(Invalid):
     """There is no such bucket, or not in that region: a wrong URL, or a bucket that was deleted."""
+
+
+class StoreRefused(Invalid):
+    """The store refused a request with an error that is on no list: a proxy's, a key service's, a
+    look-alike store's. Another time, or after somebody has mended the store, it may take it.
+    """
+
+
+NEVER = (Internal, Fenced, ForeignCluster, DataInUse, Corrupt, UnsupportedVersion)
+"""A request that met one of these meets it again: a bug here, or this process must stop."""
+
+
+def may_succeed_later(error: StreamlogError) -> bool:
+    """Whether a write that has to reach the store is to be tried again after this error.
+
+    All that a store may answer is on this side, whether it is known or not: what was sequenced
+    must wait for a store that is misconfigured, and must not end the node.
+    """
+    return not isinstance(error, NEVER)
 
 
 def not_found(key: str) -> ObjectNotFound:

@@ -20,7 +20,7 @@ from streamlog.errors import (
     Unauthorized,
     ValueConflict,
 )
-from streamlog.objectstore.errors import Misplaced, not_found
+from streamlog.objectstore.errors import Misplaced, StoreRefused, not_found
 from streamlog.objectstore.s3_requests import RangeNotSatisfiable
 from streamlog.objectstore.s3_retry import WRITES
 from streamlog.objectstore.url import S3Url
@@ -73,6 +73,10 @@ NOTHING_DONE = frozenset(
         "ConditionalRequestConflict",
         "RequestTimeout",
         "BadDigest",
+        "IncompleteBody",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+        "KMS.ThrottlingException",
         "XMinioAdminBucketQuotaExceeded",
         "503",
         "429",
@@ -82,6 +86,23 @@ NOTHING_DONE = frozenset(
 """The store refused and may take the same request later."""
 PERMANENT = frozenset({405, 411, 413, 414, 501})
 """Statuses that the same request always gets."""
+PERMANENT_CODES = frozenset(
+    {
+        "EntityTooLarge",
+        "EntityTooSmall",
+        "KeyTooLongError",
+        "InvalidURI",
+        "MaxMessageLengthExceeded",
+        "MetadataTooLarge",
+        "MethodNotAllowed",
+        "MissingContentLength",
+        "NotImplemented",
+    }
+)
+"""As PERMANENT. Of all that is on no list another time may be better: that list grows with every
+kind of store."""
+CLIENT_CLOSED = 499
+"""A proxy saw the connection end before the answer."""
 
 
 def typed(error: Exception, operation: str, key: str, url: S3Url) -> StreamlogError:
@@ -178,7 +199,7 @@ def refused(
             operation=operation,
             resource=key,
         )
-    if status >= 500 and status != 501:
+    if (status >= 500 and status != 501) or status == CLIENT_CLOSED:
         return lost(operation, url, text)
     if (not code or code.isdigit()) and status not in PERMANENT:
         # A proxy without its server says this, too; of an object it says nothing.
@@ -187,7 +208,8 @@ def refused(
             f"and is endpoint= right? It says: {text}",
             operation=operation,
         )
-    return Invalid(f"{where(url)} refused a {operation}: {text}", operation=operation)
+    kind = Invalid if status in PERMANENT or code in PERMANENT_CODES else StoreRefused
+    return kind(f"{where(url)} refused a {operation}: {text}", operation=operation)
 
 
 def where(url: S3Url) -> str:

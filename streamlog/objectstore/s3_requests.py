@@ -2,8 +2,8 @@
 
 Errors of each: ObjectNotFound, ValueConflict (a condition does not hold), StoreUnavailable (nothing
 happened, or nothing was asked for), OutcomeUnknown (writes that may have happened), Unauthorized,
-Misplaced, Invalid (a request that the store refuses), Internal. An implementation repeats
-nothing.
+Misplaced, StoreRefused (for a reason that is on no list), Invalid (a request that the store can
+never take: too large, not implemented), Internal. An implementation repeats nothing.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from streamlog.errors import OutcomeUnknown, StoreUnavailable, Unauthorized
-from streamlog.objectstore.errors import Misplaced
+from streamlog.objectstore.errors import Misplaced, StoreRefused
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.runtime.clock import Clock
@@ -31,7 +31,8 @@ class Tries:
         *,
         is_trusted: bool = True,
     ) -> None:
-        """`is_trusted`: bucket and credentials were there once; what is gone may come back."""
+        """`is_trusted`: bucket and credentials were there once; what is gone may come back, and a
+        refusal that nobody knows may pass."""
         self._operation = operation
         self._clock = clock
         self._random = random
@@ -60,7 +61,7 @@ class Tries:
                 failure: StoreUnavailable | OutcomeUnknown = error
             except StoreUnavailable as error:
                 failure = error
-            except (Unauthorized, Misplaced) as error:
+            except (Unauthorized, Misplaced, StoreRefused) as error:
                 if not self._is_trusted:
                     raise
                 failure = StoreUnavailable(error.message, **error.fields)

@@ -23,6 +23,7 @@ from streamlog.errors import (
 )
 from streamlog.objectstore.errors import (
     Misplaced,
+    StoreRefused,
     already_exists,
     changed,
     check_limit,
@@ -62,7 +63,7 @@ class S3ObjectStore:
 
     Modification times are the store's own, in whole seconds. Credentials that were accepted at the
     start and are refused later (rotated, a policy that changes) make the store unavailable, and so
-    does a bucket that goes away: both may come back.
+    do a bucket that goes away and a refusal that is on no list: all of them may pass.
     Cancelling a call ends the wait: a request under way may still take effect.
     """
 
@@ -94,7 +95,7 @@ class S3ObjectStore:
         tries = Tries("list", config, self._clock, self._random, self._metrics, is_trusted=False)
         try:
             await tries.run(lambda: self._requests.list(self._root, None, 1))
-        except Misplaced as error:
+        except (Misplaced, StoreRefused) as error:
             raise Invalid(error.message, **error.fields) from error
 
     @property
@@ -107,7 +108,15 @@ class S3ObjectStore:
         self._check_open()
         check_key(key)
         if not if_absent:
-            return self._named(key, await self._put(key, parts, ALWAYS, self._tries("put")))
+            try:
+                return self._named(key, await self._put(key, parts, ALWAYS, self._tries("put")))
+            except (ObjectNotFound, ValueConflict) as error:
+                # NoSuchUpload, or a proxy's condition: an object that is not there is no reason
+                # against a PUT without one.
+                raise StoreUnavailable(
+                    f"{self._url} refused a put of {key} as if it had a condition: {error.message}",
+                    operation="put",
+                ) from error
         condition = Condition(is_absent=True, put_id=self._random.uuid().hex)
         return await self._put_if(key, parts, condition)
 

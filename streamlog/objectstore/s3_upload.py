@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from streamlog.errors import OutcomeUnknown
+from streamlog.errors import (
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    ValueConflict,
+)
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.s3_body import sliced
 from streamlog.objectstore.s3_requests import Condition, PartsUpload
@@ -78,12 +84,17 @@ class S3Upload:
             # Before the request: one that is cut off may have taken effect.
             self._has_begun = True
             await self._parts.begin(self._put_id)
-        self._done += await self._parts.send(parts, len(self._done) + 1)
+        try:
+            self._done += await self._parts.send(parts, len(self._done) + 1)
+        except ObjectNotFound as error:
+            raise _gone(error) from error
 
     async def _complete(self) -> ObjectInfo:
         condition = Condition(put_id=self._put_id)
         try:
             return await self._parts.complete(self._done, self._size_bytes, condition)
+        except (ObjectNotFound, ValueConflict) as error:
+            raise _gone(error) from error
         except OutcomeUnknown:
             # An abort could meet what was completed.
             self._has_ended = True
@@ -97,3 +108,11 @@ class S3Upload:
         if size_bytes:
             self._rest.append(bytes(join(parts)))
             self._rest_bytes += size_bytes
+
+
+def _gone(error: StreamlogError) -> StoreUnavailable:
+    """Somebody ended the upload, a lifecycle rule for example. It says nothing of the object."""
+    return StoreUnavailable(
+        f"the store ended a multipart upload before it was complete: {error.message}",
+        operation="put",
+    )

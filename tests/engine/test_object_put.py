@@ -11,7 +11,15 @@ from prometheus_client import CollectorRegistry
 from streamlog.engine.config import AppendConfig, FlushConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
-from streamlog.errors import Invalid, OutcomeUnknown, StoreUnavailable, StreamlogError
+from streamlog.errors import (
+    Internal,
+    Invalid,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    Unauthorized,
+    ValueConflict,
+)
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.background import Background
@@ -149,9 +157,48 @@ def test_tries_that_are_counted_end_with_the_last_error() -> None:
         store.errors = {0: StoreUnavailable("first"), 1: StoreUnavailable("second")}
         with pytest.raises(StoreUnavailable, match="second"):
             await put.put("data/a", (b"x",), tries_max=2)
-        store.errors = {2: Invalid("no such bucket")}
-        with pytest.raises(Invalid):
-            await put.put("data/a", (b"x",))
+        store.errors = {2: Invalid("odd"), 3: OutcomeUnknown("lost")}
+        with pytest.raises(StoreUnavailable, match="refused 2 times: lost"):
+            await put.put("data/b", (b"x",), tries_max=2)
+        assert put.under_way == {}
+
+    run(body, delay_ms=100_000)
+
+
+@pytest.mark.parametrize("is_hedging", [False, True])
+def test_a_refusal_that_is_on_no_list_is_waited_out_and_shown(is_hedging: bool) -> None:
+    async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
+        store.errors = {0: Invalid("first"), 1: Unauthorized("second"), 2: ValueConflict("third")}
+        shown: list[tuple[str, int, str]] = []
+
+        class Errors(dict[int, StreamlogError]):
+            def __contains__(self, number: object) -> bool:
+                (one,) = put.under_way.values()
+                shown.append((one.key, one.failures, str(one.error)))
+                return super().__contains__(number)
+
+        store.errors = Errors(store.errors)
+        await put.put("data/a", (b"x",))
+        assert shown == [
+            ("data/a", 0, "None"),
+            ("data/a", 1, "first"),
+            ("data/a", 2, "second"),
+            ("data/a", 3, "third"),
+        ]
+        assert put.under_way == {}
+        assert metrics.failures.labels("put")._value.get() == 3
+
+    run(body, is_hedging=is_hedging, delay_ms=100_000)
+
+
+@pytest.mark.parametrize("tries_max", [None, 5])
+def test_a_bug_is_told_at_once(tries_max: int | None) -> None:
+    async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
+        store.errors = {0: Internal("not a valid request")}
+        with pytest.raises(Internal):
+            await put.put("data/a", (b"x",), tries_max=tries_max)
+        assert len(store.puts) == 1
+        assert put.under_way == {}
 
     run(body, delay_ms=100_000)
 

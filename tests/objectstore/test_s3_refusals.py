@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,17 @@ from streamlog.errors import (
     Unauthorized,
     ValueConflict,
 )
-from streamlog.objectstore.errors import Misplaced
+from streamlog.objectstore.errors import Misplaced, StoreRefused
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.s3_boto3 import Boto3Requests
 from streamlog.objectstore.s3_errors import typed
+from streamlog.objectstore.s3_store import S3ObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import S3Url, parse_store_url
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.rand import SeededRandom
 from tests.support.command import environment
 from tests.support.s3 import BUCKET, S3Tests
 
@@ -88,6 +92,19 @@ def test_what_a_failed_request_may_have_done(
         ("ExpiredToken", 400, Unauthorized),
         ("EntityTooLarge", 400, Invalid),
         ("NotImplemented", 501, Invalid),
+        ("", 413, Invalid),
+        ("IncompleteBody", 400, StoreUnavailable),
+        ("XAmzContentSHA256Mismatch", 400, StoreUnavailable),
+        ("XAmzContentChecksumMismatch", 400, StoreUnavailable),
+        ("KMS.ThrottlingException", 400, StoreUnavailable),
+        ("ClientDisconnected", 499, OutcomeUnknown),
+        ("XMinioStorageFull", 507, OutcomeUnknown),
+        ("QuotaExceeded", 403, Unauthorized),
+        ("KMS.DisabledException", 400, StoreRefused),
+        ("InvalidRequest", 400, StoreRefused),
+        ("InvalidBucketState", 409, StoreRefused),
+        ("InvalidPart", 400, StoreRefused),
+        ("SomethingNew", 418, StoreRefused),
     ],
 )
 def test_what_a_refusal_means(code: str, status: int, write: type[StreamlogError]) -> None:
@@ -97,6 +114,76 @@ def test_what_a_refusal_means(code: str, status: int, write: type[StreamlogError
     }
     error = typed(boto.ClientError(answer, "PutObject"), "put", "a", S3Url("bucket"))
     assert type(error) is write
+
+
+class Refusing:
+    """A client of boto3's shape whose first requests meet refusals, and then succeed."""
+
+    def __init__(self, *codes: tuple[str, int]) -> None:
+        self.codes = list(codes)
+        self.calls = 0
+
+    def put_object(self, **_: object) -> dict[str, object]:
+        return self._answer({"ETag": "x"})
+
+    def get_object(self, **_: object) -> dict[str, object]:
+        return self._answer({"ETag": "x", "Body": io.BytesIO(b"abc")})
+
+    def list_objects_v2(self, **_: object) -> dict[str, object]:
+        return self._answer({"IsTruncated": False})
+
+    def close(self) -> None:
+        pass
+
+    def _answer(self, answer: dict[str, object]) -> dict[str, object]:
+        self.calls += 1
+        if self.codes:
+            code, status = self.codes.pop(0)
+            refusal: Any = {
+                "Error": {"Code": code, "Message": "said"},
+                "ResponseMetadata": {"HTTPStatusCode": status},
+            }
+            raise boto.ClientError(refusal, "Operation")
+        return {**answer, "ResponseMetadata": {"HTTPHeaders": {}}}
+
+
+ODD = [("InvalidRequest", 400), ("KMS.DisabledException", 400), ("AccessDenied", 403)]
+
+
+def asked(client: Refusing, ask: Callable[[S3ObjectStore], Awaitable[object]]) -> object:
+    async def main() -> object:
+        offload = ThreadOffload()
+        metrics = StoreMetrics(CollectorRegistry(), SystemClock())
+        config = StoreConfig(request_deadline_ms=300, retry_backoff_ms=1, retry_backoff_ms_max=2)
+        url = S3Url("bucket")
+        requests = Boto3Requests(url, client, offload, config, metrics)
+        store = S3ObjectStore(url, requests, config, SystemClock(), SeededRandom(1), metrics)
+        try:
+            return await ask(store)
+        finally:
+            await store.close()
+            await offload.close()
+
+    return asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_refusals_that_are_on_no_list_are_waited_out_within_the_deadline() -> None:
+    client = Refusing(*ODD)
+    asked(client, lambda store: store.put("data/a", (b"x",)))
+    assert client.calls == 4
+    assert asked(Refusing(*ODD), lambda store: store.get("data/a")) == b"abc"
+    with pytest.raises(StoreUnavailable, match="InvalidRequest"):
+        asked(Refusing(*ODD[:1] * 10_000), lambda store: store.put("data/a", (b"x",)))
+    for code in ("NoSuchKey", "NoSuchUpload"):
+        with pytest.raises(StoreUnavailable, match="as if it had a condition"):
+            asked(Refusing((code, 404)), lambda store: store.put("data/a", (b"x",)))
+
+
+def test_an_odd_refusal_at_the_opening_is_told_at_once() -> None:
+    client = Refusing(*ODD)
+    with pytest.raises(Invalid, match="InvalidRequest"):
+        asked(client, lambda store: store.check())
+    assert client.calls == 1
 
 
 def test_tls_that_breaks_within_a_body_is_a_failed_read() -> None:
