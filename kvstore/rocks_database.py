@@ -36,6 +36,7 @@ from streamlog.kvstore.settings import KVSettings
 
 Item = tuple[bytes, bytes]
 
+OPENING = "opening the metadata"
 _NO_ROOM = ("no space left", "disk quota exceeded", "file too large")
 
 
@@ -71,8 +72,13 @@ def translate(error: Exception, path: str, doing: str) -> StreamlogError:
             f"{doing} failed, for {path} has no room: {text}; free some space", path=path
         )
     if "corruption" in lowered:
+        torn = (
+            f"`streamlog meta repair --meta rocksdb://{path}` says whether a power cut tore the "
+            "last, never acknowledged write, and cuts that; else "
+        )
         return Corrupt(
-            f"{doing} found damaged metadata in {path}: {text}; restore the folder from a "
+            f"{doing} found damaged metadata in {path}: {text}; "
+            f"{torn if doing == OPENING else ''}restore the folder from a "
             "backup or rebuild the metadata from the object store",
             object_key=path,
         )
@@ -131,7 +137,7 @@ class RocksDatabase:
             db = Rdict(self._path, _options(self._settings))
             value = db.get(layout.STATE_KEY)
         except Exception as error:
-            raise translate(error, self._path, "opening the metadata") from error
+            raise translate(error, self._path, OPENING) from error
         self._db = db
         try:
             return layout.State(1, 1, 0) if value is None else layout.decode_state(value)

@@ -41,6 +41,7 @@ class Commands(LazyGroup):
         "object": ("streamlog.cli.objects:objects", "Look at the objects in the store."),
         "log": ("streamlog.cli.log:log", "Look inside a partition's log."),
         "wal": ("streamlog.cli.wal:wal", "Look at a write-ahead log, or empty it into the store."),
+        "meta": ("streamlog.cli.meta:meta", "Mend a node's own metadata store."),
         "config": ("streamlog.cli.config:config", "Show and explain settings."),
         "doctor": (
             "streamlog.cli.doctor:doctor",

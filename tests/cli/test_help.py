@@ -17,7 +17,7 @@ from tests.cli.conftest import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOCAL = {"dev", "serve", "demo", "wal", "doctor", "fsck", "recover", "restore"}
+LOCAL = {"dev", "serve", "demo", "wal", "meta", "doctor", "fsck", "recover", "restore"}
 LOCAL |= {"spark demo"}
 """Commands that talk to no node that is given to them."""
 
@@ -45,7 +45,7 @@ def test_the_commands_are_these() -> None:
             for v in ("append", "create", "delete", "describe", "fetch", "list", "trim")
         ),
         *(f"kv {verb}" for verb in ("delete", "get", "list", "put", "watch")),
-        *("object list", "object show", "log dump", "wal show", "wal upload"),
+        *("object list", "object show", "log dump", "wal show", "wal upload", "meta repair"),
         *("config describe", "config show", "doctor"),
         *("fsck", "recover", "backup", "restore"),
         *("bench consume", "bench produce", "bench verify"),
