@@ -29,6 +29,7 @@ def partitions_for_keys(
 def scan(
     view: memoryview, verify_crc: bool, header: type[_Header], batch: type[_Batch], /
 ) -> list[_Batch]: ...
+def check_records(batch: Buffer, /) -> None: ...
 
 class RecordWriter:
     @property

@@ -78,6 +78,21 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
     )
 
 
+_MAGICS = {
+    Compression.GZIP: b"\x1f\x8b",
+    Compression.LZ4: b"\x04\x22\x4d\x18",
+    Compression.ZSTD: b"\x28\xb5\x2f\xfd",
+}
+
+
+def begins_as(codec: int, data: Buffer) -> bool:
+    """Whether compressed records begin as those of the codec do; what follows is not looked at."""
+    if codec == Compression.NONE:
+        return True
+    magic = _MAGICS.get(Compression(codec), b"")
+    return len(data) > 0 and bytes(memoryview(data)[: len(magic)]) == magic
+
+
 def _too_large(limit_bytes: int) -> InvalidRecord:
     return InvalidRecord(
         f"the records of the batch expand to more than {limit_bytes} bytes; use smaller batches",

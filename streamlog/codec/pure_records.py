@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from streamlog.codec.batch import BatchHeader
+from streamlog.codec.batch import HEADER_BYTES, BatchHeader, parse_header
 from streamlog.errors import InvalidRecord
 from streamlog.runtime.buffers import Buffer
 
@@ -105,6 +105,15 @@ def _parsed(
             f"{len(data) - position} bytes follow the last of the batch's {header.record_count} "
             "records"
         )
+
+
+def check_records(batch: Buffer) -> None:
+    """Whether the records of a whole, uncompressed batch can be read, whatever its base offset.
+
+    Errors: those of `parse`.
+    """
+    for _ in parse(parse_header(batch), memoryview(batch)[HEADER_BYTES:], 0):
+        pass
 
 
 class RecordReader:

@@ -27,10 +27,11 @@ from streamlog.errors import CorruptMessage
 from streamlog.runtime.buffers import Buffer
 
 if TYPE_CHECKING or not native:
-    from streamlog.codec.pure_records import RecordReader
+    from streamlog.codec.pure_records import RecordReader, check_records
     from streamlog.codec.pure_writer import RecordWriter
 else:
     RecordReader, RecordWriter = native.RecordReader, native.RecordWriter
+    check_records = native.check_records
 
 __all__ = [
     "RECORD_BYTES_MIN",
@@ -40,6 +41,7 @@ __all__ = [
     "Headers",
     "Record",
     "RecordReader",
+    "check_records",
     "decode",
     "encode_values",
     "first_at_or_after",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamlog.codec import choice as codec
 from streamlog.log.topic_config import DAY_MS, DEFAULTS, INT32_MAX, TopicConfig
 from streamlog.runtime.config import setting
 
@@ -60,6 +61,14 @@ class LogConfig:
     producer_id_block: int = setting(
         1000, "Producer ids taken from the metadata at a time.", minimum=1
     )
+    record_check: str = setting(
+        "native",
+        "Whether the structure of uncompressed records is checked before they are stored, so that "
+        "no batch is acknowledged that nobody can read: with the compiled codec (0.4 µs a batch "
+        "and 7 ns a record: of the engine's CPU for 1 MiB in one batch 3 % with records of 1 KiB, "
+        "16 % with 100 B), with the plain one too (some µs a record, on the event loop), or never.",
+        choices=("native", "always", "never"),
+    )
     checkpoint_interval_batches: int = setting(
         10_000,
         "Batches between checkpoints of producer state in the meta stream. More: opening a "
@@ -83,6 +92,13 @@ class LogConfig:
     topic_defaults: TopicConfig = setting(  # noqa: RUF009
         DEFAULTS, "What a topic's settings are where the topic does not say."
     )
+
+    @property
+    def checks_records(self) -> bool:
+        """Whether `record_check` holds in this process."""
+        return self.record_check == "always" or (
+            self.record_check == "native" and codec.IN_USE == "native"
+        )
 
 
 KAFKA_NAMES = {

@@ -75,10 +75,11 @@ class LogWriter:
         self.turn = asyncio.Lock()
         """Held by whoever appends."""
         self._jitter = environment.random.random()
+        self._checks_records = environment.config.checks_records
 
     async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
         """As AbstractLog.append."""
-        checked = check_batches(batches, self.config, self._clock.now_ms())
+        checked = self._checked(batches, self._clock.now_ms())
         await self._take_turn(context)
         try:
             if len(checked) == 1:
@@ -116,7 +117,10 @@ class LogWriter:
         Errors: those of an append; InvalidRecord for a batch with a producer id.
         """
         now_ms, config = self._clock.now_ms(), self.config
-        return [_staged(one, config, now_ms) for one in check_batches(batches, config, now_ms)]
+        return [_staged(one, config, now_ms) for one in self._checked(batches, now_ms)]
+
+    def _checked(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
+        return check_batches(batches, self.config, now_ms, with_records=self._checks_records)
 
     def begin_epoch(self) -> None:
         """The leader epoch begins at the log's end, if it has not begun: of attached batches the

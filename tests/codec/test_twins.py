@@ -39,6 +39,7 @@ except ImportError:
     _native = None  # type: ignore[assignment]
 
 PURE = SimpleNamespace(
+    check_records=pure_records.check_records,
     RecordWriter=pure_writer.RecordWriter,
     RecordReader=pure_records.RecordReader,
     scan=lambda view, verify, header, batch: plain_scan(view, verify),
@@ -255,6 +256,18 @@ def test_readers_give_the_same(how):
 def test_readers_refuse_the_same(bad, how):
     if len(bad) >= HEADER_BYTES:
         same(lambda twin: _read(twin, bad, how))
+
+
+@settings(max_examples=200, deadline=None)
+@given(damaged(SAMPLES), st.booleans())
+def test_records_pass_the_check_where_they_can_be_read(bad, is_whole):
+    if len(bad) < HEADER_BYTES:
+        return
+    batch = bytes(8) + (SAMPLES[0][8:] if is_whole else bad[8:])
+    found = same(lambda twin: twin.check_records(batch))
+    read = same(lambda twin: _read(twin, batch, "all"))
+    assert (found is None) == isinstance(read, list)
+    assert found is None or found == read
 
 
 @settings(max_examples=30, deadline=None)
