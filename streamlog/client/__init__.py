@@ -1,7 +1,7 @@
 """Clients of a streamlog node for threads; `streamlog.client.aio` has the same for asyncio."""
 
 from streamlog.client.admin import Admin
-from streamlog.client.batches import BatchMetadata, RecordMetadata
+from streamlog.client.batches import BatchMetadata, RecordMetadata, RunOutcome
 from streamlog.client.consumer import Consumer
 from streamlog.client.delivery import Delivery, ManyDeliveries
 from streamlog.client.kv import KV
@@ -24,6 +24,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "Producer",
     "RecordMetadata",
+    "RunOutcome",
     "StagedCommit",
     "StagedObject",
     "StagedWriter",

@@ -17,6 +17,7 @@ from streamlog.client.settings import (
     RECORD_BYTES_MAX_DEFAULT,
     ProducerSettings,
 )
+from streamlog.client.splitting import split
 from streamlog.codec.batch import Compression
 from streamlog.codec.records import Headers, record_bytes_max
 from streamlog.errors import MessageTooLarge
@@ -48,6 +49,13 @@ class PartitionQueue:
         self.ready: deque[PendingBatch] = deque()
         self.sequencer = sequencer
         self.size_limit_bytes = size
+
+    @property
+    def next_bytes(self) -> int:
+        """About what the batch has that is sent next."""
+        resent = self.sequencer.to_resend()
+        batch = resent or (self.ready[0] if self.ready else self.open)
+        return 0 if batch is None else batch.charged_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -133,8 +141,8 @@ class Accumulator:
             limit = min(limit, topic.batch_bytes_max)
         if size > limit:
             raise MessageTooLarge(
-                f"a record of {size} bytes does not fit into {topic.name}'s max.message.bytes = "
-                f"{topic.batch_bytes_max} (buffer_memory_bytes = "
+                f"a record of {size} bytes does not fit into {topic.name}'s max.message.bytes or "
+                f"segment.bytes = {topic.batch_bytes_max} (buffer_memory_bytes = "
                 f"{self._settings.buffer_memory_bytes}); raise the limit or send less",
                 size_bytes=size,
                 max_bytes=limit,
@@ -220,8 +228,29 @@ class Accumulator:
         self.done.clear()
         for batch in ended:
             self.charged_bytes -= batch.charged_bytes
+        if any(batch.parent is not None for batch in ended):
+            ended += _whole(ended)
         return ended
+
+    def split(self, batch: PendingBatch, bytes_max: int | None) -> list[PendingBatch]:
+        """Parts to be sent in the batch's place; their bytes are charged instead of its own."""
+        charged = batch.charged_bytes
+        parts = split(batch, bytes_max, self._compression)
+        batch.split(parts)
+        self.charged_bytes += sum(part.charged_bytes for part in parts) - charged
+        return parts
 
     def linger_ends_at(self, queue: PartitionQueue) -> float:
         batch = queue.open
         return float("inf") if batch is None else batch.opened_at + self._linger_s
+
+
+def _whole(parts: list[PendingBatch]) -> list[PendingBatch]:
+    """The batches that were split and are done with these parts, each once."""
+    found: dict[PendingBatch, None] = {}
+    for part in parts:
+        batch = part.parent
+        while batch is not None and batch.done:
+            found[batch] = None
+            batch = batch.parent
+    return list(found)

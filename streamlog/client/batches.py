@@ -8,7 +8,7 @@ somebody first waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from streamlog.codec.batch import NO_PRODUCER, Compression, Producer, with_producer
@@ -37,6 +37,17 @@ class BatchMetadata(NamedTuple):
     timestamp_ms: int
 
 
+class RunOutcome(NamedTuple):
+    """What became of records of one send_many that were stored together, or not at all.
+
+    `places`: which of the records they are, counted from 0. Either `metadata` or `error` is there.
+    """
+
+    places: Sequence[int]
+    metadata: BatchMetadata | None
+    error: StreamlogError | None
+
+
 class Waiter(Protocol):
     """What is told once that a batch is done."""
 
@@ -44,7 +55,11 @@ class Waiter(Protocol):
 
 
 class PendingBatch:
-    """Records of one partition that are stored together or not at all."""
+    """Records of one partition that are stored together or not at all.
+
+    One that the server refuses for its size is split: it is done when its parts are, and what
+    became of a record is asked of the part that has it.
+    """
 
     __slots__ = (
         "append",
@@ -62,7 +77,9 @@ class PendingBatch:
         "log_append_time_ms",
         "may_be_stored",
         "opened_at",
+        "parent",
         "partition",
+        "parts",
         "producer",
         "record_count",
         "topic",
@@ -102,6 +119,8 @@ class PendingBatch:
         self.error: StreamlogError | None = None
         self.waiter: Waiter | None = None
         self.callbacks: list[Callable[[], None]] | None = None
+        self.parent: PendingBatch | None = None
+        self.parts: list[PendingBatch] | None = None
 
     def encode(self, producer: Producer) -> None:
         """Gives the batch its bytes, with the producer's id, epoch and sequence in them."""
@@ -128,9 +147,50 @@ class PendingBatch:
         self.data = None
         self.in_flight = False
         self.done = True
+        if self.parent is not None:
+            self.parent.part_done()
+
+    def split(self, parts: list[PendingBatch]) -> None:
+        """The parts are sent in the place of this batch."""
+        self.parts = parts
+        self.data = None
+        self.in_flight = False
+        self.charged_bytes = 0
+        for part in parts:
+            part.parent = self
+
+    def part_done(self) -> None:
+        """Done with the last part; `error` is the first part's that has one."""
+        parts = self.parts or ()
+        if all(part.done for part in parts):
+            self.error = next((part.error for part in parts if part.error), None)
+            self.done = True
+            if self.parent is not None:
+                self.parent.part_done()
+
+    def pieces(self, first: int, count: int) -> list[tuple[PendingBatch, int, int]]:
+        """(batch that was stored as a whole, first record, records) of so many of the records."""
+        if self.parts is None:
+            return [(self, first, count)]
+        found: list[tuple[PendingBatch, int, int]] = []
+        begin = 0
+        for part in self.parts:
+            low, high = max(first, begin), min(first + count, begin + part.record_count)
+            if low < high:
+                found += part.pieces(low - begin, high - low)
+            begin += part.record_count
+        return found
+
+    def error_of(self, index: int) -> StreamlogError | None:
+        """Of record `index`, once done."""
+        ((batch, _, _),) = self.pieces(index, 1)
+        return batch.error
 
     def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Of record `index`, once done. Raises the batch's error."""
+        """Of record `index`, once done. Raises its batch's error."""
+        if self.parts is not None:
+            ((batch, at, _),) = self.pieces(index, 1)
+            return batch.metadata(at, timestamp_ms)
         if self.error is not None:
             raise self.error
         offset = self.base_offset + index if self.base_offset >= 0 else -1
@@ -162,12 +222,40 @@ def call_back(callbacks: Iterable[Callable[[], None]]) -> BaseException | None:
 
 
 class Run(NamedTuple):
-    """`record_count` records in a row inside one batch, from record `first` on."""
+    """`record_count` records in a row inside one batch, from record `first` on.
+
+    `places`: which of the records that send_many was given they are.
+    """
 
     batch: PendingBatch
     first: int
     record_count: int
+    places: Sequence[int] = ()
 
-    def metadata(self, timestamp_ms: int) -> BatchMetadata:
-        at = self.batch.metadata(self.first, timestamp_ms)
-        return BatchMetadata(at.topic, at.partition, at.offset, self.record_count, at.timestamp_ms)
+    def metadata(self, timestamp_ms: int) -> list[BatchMetadata]:
+        """Once done; more than one where the batch was split. Raises the first error."""
+        found: list[BatchMetadata] = []
+        for batch, first, count in self.batch.pieces(self.first, self.record_count):
+            at = batch.metadata(first, timestamp_ms)
+            found.append(BatchMetadata(at.topic, at.partition, at.offset, count, at.timestamp_ms))
+        return found
+
+    def error(self) -> StreamlogError | None:
+        """The first, once done."""
+        pieces = self.batch.pieces(self.first, self.record_count)
+        return next((batch.error for batch, _, _ in pieces if batch.error), None)
+
+    def outcomes(self, timestamp_ms: int) -> list[RunOutcome]:
+        """Once done."""
+        found: list[RunOutcome] = []
+        begin = 0
+        for batch, first, count in self.batch.pieces(self.first, self.record_count):
+            places = self.places[begin : begin + count]
+            begin += count
+            if batch.error is not None:
+                found.append(RunOutcome(places, None, batch.error))
+                continue
+            at = batch.metadata(first, timestamp_ms)
+            stored = BatchMetadata(at.topic, at.partition, at.offset, count, at.timestamp_ms)
+            found.append(RunOutcome(places, stored, None))
+        return found

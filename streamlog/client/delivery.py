@@ -8,7 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from streamlog.client.batches import BatchMetadata, PendingBatch, RecordMetadata, Run, call_back
+from streamlog.client.batches import (
+    BatchMetadata,
+    PendingBatch,
+    RecordMetadata,
+    Run,
+    RunOutcome,
+    call_back,
+)
 from streamlog.errors import Invalid, StreamlogError
 
 log = logging.getLogger(__name__)
@@ -137,7 +144,7 @@ class Delivery:
         """The error that `result` would raise; None once stored. Errors: TimeoutError."""
         if not self._batch.done:
             wait(self._batch, timeout)
-        return self._batch.error
+        return self._batch.error_of(self._index)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Calls `callback(self)` when done, from the producer's thread: it must be quick."""
@@ -171,15 +178,21 @@ class ManyDeliveries:
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
         """Where the records are, in runs, once all are durable. `timeout` in seconds.
 
-        Errors: the first batch's that was given up; TimeoutError.
+        Errors: the first batch's that was given up, though others may be stored: see `outcomes`;
+        TimeoutError.
         """
         self._wait(timeout)
-        return [run.metadata(self._timestamp_ms) for run in self._runs]
+        return [one for run in self._runs for one in run.metadata(self._timestamp_ms)]
 
     def exception(self, timeout: float | None = None) -> StreamlogError | None:
         """The first error; None when all are stored. Errors: TimeoutError."""
         self._wait(timeout)
-        return next((run.batch.error for run in self._runs if run.batch.error), None)
+        return next((error for run in self._runs if (error := run.error())), None)
+
+    def outcomes(self, timeout: float | None = None) -> list[RunOutcome]:
+        """What became of each run: where it is, or its error. Errors: TimeoutError."""
+        self._wait(timeout)
+        return [one for run in self._runs for one in run.outcomes(self._timestamp_ms)]
 
     def _wait(self, timeout: float | None) -> None:
         ends_at = None if timeout is None else time.monotonic() + timeout

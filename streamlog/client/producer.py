@@ -33,7 +33,7 @@ from streamlog.client.delivery import (
 from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
-from streamlog.client.routing import by_partition, checked_partition
+from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
 from streamlog.client.settings import ProducerSettings, backoff_s, check
 from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
 from streamlog.errors import (
@@ -236,7 +236,8 @@ class Producer:
         """As `send` for many records at once, in order within each partition, and much faster.
 
         Errors as for `send`; the list is checked before any of it is taken. Overloaded and Closed
-        carry `taken`: so many of the records are on their way.
+        carry `taken`: so many of the records are on their way, and `deliveries`, a ManyDeliveries
+        whose `outcomes()` say which they are and what became of them.
         """
         queues = self._topics.get(topic)
         if queues is None:
@@ -246,34 +247,34 @@ class Producer:
         if partition is not None:
             checked_partition(queues, partition)
         self._core.check_sizes(queues, values, keys)
-        runs: list[Run] = []
+        which: list[int] | None = None
+        groups = [PartitionRecords(partition, range(len(values)), values, keys)]
         if partition is None and (keys is not None or self._partitioner is not None):
             which, groups = by_partition(queues, values, keys, self._partitioner)
-            for one, some_values, some_keys in groups:
-                self._extend(queues, one, some_values, some_keys, timestamp_ms, runs)
-            return ManyDeliveries(runs, timestamp_ms, which)
-        self._extend(queues, partition, values, keys, timestamp_ms, runs)
-        return ManyDeliveries(runs, timestamp_ms)
+        runs: list[Run] = []
+        try:
+            for records in groups:
+                self._extend(queues, records, timestamp_ms, runs)
+        except (Overloaded, Closed) as error:
+            error.deliveries = ManyDeliveries(runs, timestamp_ms)  # type: ignore[union-attr]
+            raise
+        return ManyDeliveries(runs, timestamp_ms, which)
 
     def _extend(
         self,
         queues: TopicQueues,
-        partition: int | None,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None,
+        records: PartitionRecords,
         timestamp_ms: int,
         runs: list[Run],
     ) -> None:
-        start, total = 0, len(values)
+        start, total = 0, len(records.values)
         while start < total:
             with self._lock:
                 self._check_open(queues, runs)
                 ends_at = self._block_ends_at()
                 try:
                     while True:
-                        run = self._core.extend(
-                            queues, partition, values, keys, timestamp_ms, start, now_s()
-                        )
+                        run = self._core.extend(queues, records, timestamp_ms, start, now_s())
                         if run is not None:
                             break
                         self._wait_for_room(runs, ends_at)

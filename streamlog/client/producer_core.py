@@ -12,6 +12,8 @@ call.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,14 +26,17 @@ from streamlog.client.producer_state import (
     PartitionState,
     ProducerIdentity,
 )
+from streamlog.client.routing import PartitionRecords
 from streamlog.client.settings import (
     BYTES_IN_FLIGHT_MAX,
     LINGERING_MESSAGES_MAX,
+    MESSAGE_BYTES_MAX,
     MESSAGE_BYTES_TARGET,
     MESSAGES_IN_FLIGHT_MAX,
     ProducerSettings,
     backoff_s,
 )
+from streamlog.client.splitting import bytes_max_of, is_too_large
 from streamlog.client.wire import ACKS_ALL, ACKS_NONE, encode_produce
 from streamlog.codec.records import Headers
 from streamlog.errors import (
@@ -46,9 +51,16 @@ from streamlog.errors import (
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1support.errors import from_proto
 
+log = logging.getLogger(__name__)
+
 NEVER = float("inf")
 RECORD_OVERHEAD = 100
 """No record takes more beside its key and value, but for headers; bytes."""
+MESSAGE_OVERHEAD = 1024
+"""What a message has beside its batches, at most and roughly; bytes."""
+_ALONE = Unavailable("the message was larger than the server takes; sent again alone")
+_SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
+"""gRPC's words for a message's size and the largest it takes."""
 _RECORD_TYPES = {bytes, bytearray, memoryview, type(None)}
 
 
@@ -98,6 +110,8 @@ class ProducerCore:
         self._messages: dict[int, Message] = {}
         self._next_correlation_id = 1
         self._bytes_in_flight = 0
+        self._message_bytes_max = MESSAGE_BYTES_MAX
+        """Of a message of several batches."""
         self.acks = ACKS_ALL if settings.wants_answer else ACKS_NONE
         self.records_acked = 0
         self.batches_acked = 0
@@ -140,15 +154,14 @@ class ProducerCore:
     def extend(
         self,
         topic: TopicQueues,
-        partition: int | None,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None,
+        records: PartitionRecords,
         timestamp_ms: int,
         start: int,
         now: float,
     ) -> Run | None:
         """Puts values[start:] into one batch, as many as fit. None: no room; nothing was taken."""
         accumulator = self.accumulator
+        partition, places, values, keys = records
         while True:
             queue = topic.sticky if partition is None else topic.queues[partition]
             batch = queue.open
@@ -168,7 +181,7 @@ class ProducerCore:
             if start + taken < len(values):
                 accumulator.close_open(queue, is_full=True)
             if taken:
-                return Run(batch, first, taken)
+                return Run(batch, first, taken, places[start : start + taken])
 
     def check_sizes(
         self,
@@ -206,6 +219,8 @@ class ProducerCore:
         parts: list[tuple[PartitionQueue, PendingBatch, int]] = []
         size = 0
         for queue in list(active):
+            if parts and size + queue.next_bytes > self._message_bytes_max:
+                continue
             batch = self._next_batch(queue, now)
             if batch is None:
                 if queue.is_idle:
@@ -307,11 +322,7 @@ class ProducerCore:
             return
         for (queue, batch, attempt), result in zip(message.parts, results, strict=True):
             if result.HasField("error"):
-                error = from_proto(result.error)
-                limit = error.fields.get("max_bytes")
-                if isinstance(error, MessageTooLarge) and isinstance(limit, int) and limit > 0:
-                    queue.topic.limit_batches(limit)
-                queue.sequencer.failed(batch, attempt, error, now)
+                self._refused(queue, batch, attempt, from_proto(result.error), now)
                 continue
             stamp = result.log_append_time_ms if result.HasField("log_append_time_ms") else None
             base = result.base_offset if self.settings.wants_answer else -1
@@ -320,14 +331,49 @@ class ProducerCore:
             self.duplicates += result.duplicate
             queue.sequencer.succeeded(batch, attempt, base, stamp)
 
+    def _refused(
+        self,
+        queue: PartitionQueue,
+        batch: PendingBatch,
+        attempt: int,
+        error: StreamlogError,
+        now: float,
+    ) -> None:
+        """The server stored nothing of the batch. What is too large goes out again in parts."""
+        if is_too_large(error):
+            limit = bytes_max_of(error)
+            if limit is not None:
+                queue.topic.limit_batches(limit)
+            if queue.sequencer.may_split(batch, attempt):
+                try:
+                    parts = self.accumulator.split(batch, limit)
+                except Exception:
+                    log.exception("a batch that is too large could not be split")
+                else:
+                    queue.sequencer.replace(batch, parts)
+                    return
+        queue.sequencer.failed(batch, attempt, error, now)
+
     def connection_lost(self, error: StreamlogError, now: float) -> None:
-        """Nobody knows what became of the messages under way."""
+        """Nobody knows what became of the messages under way, but for one that is too large.
+
+        Such a message ends the stream before the server reads it, and would end the next one too.
+        """
         messages, self._messages = self._messages, {}
         self._bytes_in_flight = 0
         lost = OutcomeUnknown(f"the connection broke before the answer came: {error}")
+        limit = _message_limit(error, messages.values())
+        if limit is not None:
+            self._message_bytes_max = min(self._message_bytes_max, limit)
         for message in messages.values():
             for queue, batch, attempt in message.parts:
-                queue.sequencer.failed(batch, attempt, lost, now)
+                size = len(batch.data or b"")
+                if limit is None or message.size_bytes + MESSAGE_OVERHEAD <= limit:
+                    queue.sequencer.failed(batch, attempt, lost, now)
+                elif size + MESSAGE_OVERHEAD <= limit:
+                    queue.sequencer.failed(batch, attempt, _ALONE, now)
+                else:
+                    self._refused(queue, batch, attempt, _more_than_a_message(size, limit), now)
 
     def expire(self, now: float) -> None:
         """Gives up what has waited longer than the delivery timeout."""
@@ -486,3 +532,23 @@ def _given_up(batch: PendingBatch, why: StreamlogError) -> StreamlogError:
     if batch.may_be_stored or batch.in_flight:
         return OutcomeUnknown(f"{place}: {why} before the answer came")
     return type(why)(f"{place}: {why}")
+
+
+def _message_limit(error: StreamlogError, messages: Iterable[Message]) -> int | None:
+    """The largest message that the server takes, where a larger one broke the stream."""
+    if not isinstance(error, MessageTooLarge):
+        return None
+    found = _SIZES.search(error.message)
+    if found is not None:
+        return int(found[2])
+    return max((message.size_bytes for message in messages), default=1) - 1
+
+
+def _more_than_a_message(size_bytes: int, limit: int) -> MessageTooLarge:
+    most = max(1, limit - MESSAGE_OVERHEAD)
+    return MessageTooLarge(
+        f"a batch of {size_bytes} bytes is more than a message to the server carries, {limit} "
+        "bytes (limits.message_bytes_max); send smaller records, or raise that setting",
+        size_bytes=size_bytes,
+        max_bytes=most,
+    )

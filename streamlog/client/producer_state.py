@@ -158,6 +158,9 @@ class PartitionSequencer:
             return None
         if self.in_flight and not self._is_known:
             return None
+        if self.in_flight >= UNANSWERED_BATCHES_MAX:
+            # Splitting makes more of them than the server remembers.
+            return None
         return next(batch for batch in self.unanswered if not batch.in_flight)
 
     def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> bool:
@@ -179,6 +182,29 @@ class PartitionSequencer:
             return False
         self.unanswered.append(batch)
         return True
+
+    def may_split(self, batch: PendingBatch, attempt: int) -> bool:
+        """The batch was refused for sure, and has records that can be stored without the others."""
+        is_current = not batch.done and batch.attempt == attempt and batch.in_flight
+        return (
+            is_current
+            and batch.record_count > 1
+            and not batch.may_be_stored
+            and self._settings.wants_answer
+        )
+
+    def replace(self, batch: PendingBatch, parts: list[PendingBatch]) -> None:
+        """The refused batch goes out again in parts, in its place, once all under way is answered.
+
+        They have its sequence numbers, so what follows keeps its own.
+        """
+        position = self.unanswered.index(batch)
+        batches = list(self.unanswered)
+        batches[position : position + 1] = parts
+        self.unanswered = deque(batches)
+        self.in_flight -= 1
+        self.retries += 1
+        self._drain()
 
     def drop_all(self) -> None:
         """Forgets the batches; nothing is sent afterwards."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from streamlog.client.accumulator import TopicQueues
 from streamlog.client.partitioner import Partitioner, partitions_for_keys
@@ -10,6 +11,15 @@ from streamlog.errors import UnknownTopicOrPartition
 from streamlog.runtime.buffers import Buffer
 
 Column = Sequence[Buffer | None]
+
+
+class PartitionRecords(NamedTuple):
+    """The records of a list that go to one partition. `places`: where in the list they are."""
+
+    partition: int | None
+    places: Sequence[int]
+    values: Column
+    keys: Column | None
 
 
 def checked_partition(queues: TopicQueues, partition: int) -> int:
@@ -25,8 +35,8 @@ def checked_partition(queues: TopicQueues, partition: int) -> int:
 
 def by_partition(
     queues: TopicQueues, values: Column, keys: Column | None, choose: Partitioner | None
-) -> tuple[list[int], list[tuple[int, Column, Column | None]]]:
-    """Partition of each record, and (partition, values, keys) of each, in the order given."""
+) -> tuple[list[int], list[PartitionRecords]]:
+    """Partition of each record, and each partition's records in the order given."""
     which = _partitions_of(queues, len(values), keys, choose)
     places: dict[int, list[int]] = {}
     for index, partition in enumerate(which):
@@ -35,9 +45,10 @@ def by_partition(
             places[partition] = [index]
         else:
             found.append(index)
-    groups: list[tuple[int, Column, Column | None]] = [
-        (
+    groups = [
+        PartitionRecords(
             partition,
+            at,
             [values[index] for index in at],
             None if keys is None else [keys[index] for index in at],
         )

@@ -49,12 +49,14 @@ def only_topic(response: Any, topic: str) -> Any:
     return found
 
 
+BATCH_LIMITS = frozenset({"max.message.bytes", "segment.bytes"})
+"""A batch is as large as the lesser of them at most: it lies in one segment."""
+
+
 def batch_bytes_max(topic: str) -> Call:
     def read(response: Any) -> int:
-        for entry in response.entries:
-            if entry.name == "max.message.bytes":
-                return int(entry.value)
-        return RECORD_BYTES_MAX_DEFAULT
+        limits = [int(entry.value) for entry in response.entries if entry.name in BATCH_LIMITS]
+        return min(limits, default=RECORD_BYTES_MAX_DEFAULT)
 
     resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic)
     request = admin_pb2.DescribeConfigsRequest(resource=resource)

@@ -26,6 +26,7 @@ from streamlog.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
+    RecordListTooLarge,
     StoreUnavailable,
     StreamlogError,
     UnknownTopicOrPartition,
@@ -35,7 +36,6 @@ from streamlog.v1support.errors import to_proto, to_status
 
 REMEMBERED = 32
 OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
@@ -59,10 +59,14 @@ class Partition:
     producers: dict[int, deque[tuple[int, int, int, int]]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
 
-    def append(self, data: bytes, batch_bytes_max: int) -> tuple[int, bool]:
+    def append(
+        self, data: bytes, batch_bytes_max: int, segment_bytes: int = 1 << 30
+    ) -> tuple[int, bool]:
         """Base offset, and whether it is a repetition."""
         if len(data) > batch_bytes_max:
             raise MessageTooLarge("too large", size_bytes=len(data), max_bytes=batch_bytes_max)
+        if len(data) > segment_bytes:
+            raise RecordListTooLarge("too large", size_bytes=len(data), max_bytes=segment_bytes)
         (found,) = scan(data)
         header = found.header
         if header.producer_id >= 0:
@@ -109,12 +113,14 @@ class Partition:
 class Topic:
     partitions: list[Partition]
     batch_bytes_max: int = (1 << 20) + 12
+    segment_bytes: int = 1 << 30
 
 
 class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServicer):
     """Use it in `with`; `server` is its address."""
 
-    def __init__(self, port: int = 0, *, keep: bool = True) -> None:
+    def __init__(self, port: int = 0, *, keep: bool = True, message_bytes_max: int = -1) -> None:
+        self._options = [("grpc.max_receive_message_length", message_bytes_max), *OPTIONS]
         self.topics: dict[str, Topic] = {}
         self.faults: deque[Fault | None] = deque()
         self.refusal: Callable[[str, int], StreamlogError | None] = lambda _topic, _partition: None
@@ -136,7 +142,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
 
     def start(self) -> None:
         self._stopping.clear()
-        self._server = grpc.server(ThreadPoolExecutor(32), options=OPTIONS)
+        self._server = grpc.server(ThreadPoolExecutor(32), options=self._options)
         log_pb2_grpc.add_LogServiceServicer_to_server(self, self._server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
         self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
@@ -193,9 +199,10 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         return response
 
     def DescribeConfigs(self, request: Any, context: Any) -> Any:
-        limit = self.topics[request.resource.name].batch_bytes_max
-        entry = admin_pb2.ConfigEntry(name="max.message.bytes", value=str(limit))
-        return admin_pb2.DescribeConfigsResponse(entries=[entry])
+        topic = self.topics[request.resource.name]
+        limits = {"max.message.bytes": topic.batch_bytes_max, "segment.bytes": topic.segment_bytes}
+        entries = [admin_pb2.ConfigEntry(name=name, value=str(limits[name])) for name in limits]
+        return admin_pb2.DescribeConfigsResponse(entries=entries)
 
     def GetStatus(self, request: Any, context: Any) -> Any:
         return admin_pb2.GetStatusResponse(version="fake", topics=len(self.topics))
@@ -273,7 +280,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
             raise UnknownTopicOrPartition(f"no topic {topic}", topic=topic)
         with self.changed:
             stored = found.partitions[part.partition].append(
-                part.record_batches, found.batch_bytes_max
+                part.record_batches, found.batch_bytes_max, found.segment_bytes
             )
             if not self._keep:
                 found.partitions[part.partition].batches.clear()

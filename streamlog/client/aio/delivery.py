@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Any
 
-from streamlog.client.batches import BatchMetadata, PendingBatch, RecordMetadata, Run
+from streamlog.client.batches import (
+    BatchMetadata,
+    PendingBatch,
+    RecordMetadata,
+    Run,
+    RunOutcome,
+)
 from streamlog.client.delivery import iterate
 from streamlog.errors import StreamlogError
 
@@ -57,7 +63,7 @@ class Delivery:
     async def exception(self) -> StreamlogError | None:
         """The error that `result` would raise; None once stored."""
         await wait(self._batch)
-        return self._batch.error
+        return self._batch.error_of(self._index)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Calls `callback(self)` when done."""
@@ -91,16 +97,25 @@ class ManyDeliveries:
         return all(run.batch.done for run in self._runs)
 
     async def result(self) -> list[BatchMetadata]:
-        """Where the records are, in runs, once all are durable. Errors: the first batch's."""
+        """Where the records are, in runs, once all are durable.
+
+        Errors: the first batch's, though others may be stored: see `outcomes`.
+        """
         for run in self._runs:
             await wait(run.batch)
-        return [run.metadata(self._timestamp_ms) for run in self._runs]
+        return [one for run in self._runs for one in run.metadata(self._timestamp_ms)]
 
     async def exception(self) -> StreamlogError | None:
         """The first error; None when all are stored."""
         for run in self._runs:
             await wait(run.batch)
-        return next((run.batch.error for run in self._runs if run.batch.error), None)
+        return next((error for run in self._runs if (error := run.error())), None)
+
+    async def outcomes(self) -> list[RunOutcome]:
+        """What became of each run: where it is, or its error."""
+        for run in self._runs:
+            await wait(run.batch)
+        return [one for run in self._runs for one in run.outcomes(self._timestamp_ms)]
 
     async def __aiter__(self) -> AsyncIterator[RecordMetadata]:
         for run in self._runs:

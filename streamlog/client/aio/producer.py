@@ -34,7 +34,7 @@ from streamlog.client.producer import (
 )
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
-from streamlog.client.routing import by_partition, checked_partition
+from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
 from streamlog.client.settings import backoff_s
 from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
 from streamlog.errors import (
@@ -157,32 +157,32 @@ class Producer:
         if partition is not None:
             checked_partition(queues, partition)
         self._core.check_sizes(queues, values, keys)
-        runs: list[Run] = []
+        which: list[int] | None = None
+        groups = [PartitionRecords(partition, range(len(values)), values, keys)]
         if partition is None and (keys is not None or self._partitioner is not None):
             which, groups = by_partition(queues, values, keys, self._partitioner)
-            for one, some_values, some_keys in groups:
-                await self._extend(queues, one, some_values, some_keys, timestamp_ms, runs)
-            return ManyDeliveries(runs, timestamp_ms, which)
-        await self._extend(queues, partition, values, keys, timestamp_ms, runs)
-        return ManyDeliveries(runs, timestamp_ms)
+        runs: list[Run] = []
+        try:
+            for records in groups:
+                await self._extend(queues, records, timestamp_ms, runs)
+        except (Overloaded, Closed) as error:
+            error.deliveries = ManyDeliveries(runs, timestamp_ms)  # type: ignore[union-attr]
+            raise
+        return ManyDeliveries(runs, timestamp_ms, which)
 
     async def _extend(
         self,
         queues: TopicQueues,
-        partition: int | None,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None,
+        records: PartitionRecords,
         timestamp_ms: int,
         runs: list[Run],
     ) -> None:
         start, ends_at = 0, self._block_ends_at()
-        while start < len(values):
+        while start < len(records.values):
             taken = sum(run.record_count for run in runs)
             self._check_open(queues, taken)
             try:
-                run = self._core.extend(
-                    queues, partition, values, keys, timestamp_ms, start, now_s()
-                )
+                run = self._core.extend(queues, records, timestamp_ms, start, now_s())
                 if run is None:
                     await self._wait_for_room(taken, ends_at)
                     continue
@@ -469,8 +469,9 @@ def _reporting(
     batch: Any, index: int, timestamp_ms: int, on_delivery: OnDelivery
 ) -> Callable[[], None]:
     def report() -> None:
-        if batch.error is not None:
-            on_delivery(None, batch.error)
+        error = batch.error_of(index)
+        if error is not None:
+            on_delivery(None, error)
             return
         metadata: RecordMetadata = batch.metadata(index, timestamp_ms)
         on_delivery(metadata, None)

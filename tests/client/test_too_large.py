@@ -1,0 +1,218 @@
+"""What topic, segment or message do not take: split in order, or refused alone and at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from streamlog.client import Producer, RecordMetadata, aio
+from streamlog.errors import MessageTooLarge, Overloaded, StreamlogError
+from tests.client.fake_node import FakeNode, Fault
+
+WAIT_S = 20
+LIMITS: list[dict[str, int]] = [dict(batch_bytes_max=2000), dict(segment_bytes=2000)]
+
+
+def lower(node: FakeNode, topic: str, limits: dict[str, int]) -> None:
+    """The producer has learned the old limits already."""
+    for name, value in limits.items():
+        setattr(node.topics[topic], name, value)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_batch_that_is_refused_for_its_size_is_stored_in_parts(
+    node: FakeNode, limits: dict[str, int], compression: str
+) -> None:
+    node.create("t")
+    noise = random.Random(7)
+    values = [b"%03d" % number + noise.randbytes(97) for number in range(200)]
+    told: list[int] = []
+    with Producer(node.server, linger_ms=10_000, compression=compression) as producer:
+        producer.send("t", b"before")
+        producer.flush(WAIT_S)
+        lower(node, "t", limits)
+        sent = [
+            producer.send(
+                "t", value, on_delivery=lambda at, _: told.append(at.offset if at else -1)
+            )
+            for value in values[:100]
+        ]
+        many = producer.send_many("t", values[100:])
+        producer.flush(WAIT_S)
+        assert [one.result(WAIT_S).offset for one in sent] == list(range(1, 101))
+        assert [at.offset for at in many] == list(range(101, 201))
+        assert sum(run.record_count for run in many.result(WAIT_S)) == 100
+        assert producer.metrics()["buffered_bytes"] == 0
+        assert producer.metrics()["producer_epoch"] == 0
+    assert node.values("t") == [b"before", *values]
+    assert told == list(range(1, 101))
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_the_same_in_asyncio(node: FakeNode, limits: dict[str, int]) -> None:
+    node.create("t")
+    values = [b"%03d" % number * 30 for number in range(200)]
+
+    async def main() -> None:
+        async with aio.Producer(node.server, linger_ms=10_000) as producer:
+            await producer.send("t", b"before")
+            await producer.flush(WAIT_S)
+            lower(node, "t", limits)
+            many = await producer.send_many("t", values)
+            await producer.flush(WAIT_S)
+            assert [at.offset async for at in many] == list(range(1, 201))
+
+    asyncio.run(main())
+    assert node.values("t") == [b"before", *values]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_a_record_that_is_too_large_fails_alone(node: FakeNode, limits: dict[str, int]) -> None:
+    node.create("t")
+    values = [b"%03d" % number * (1000 if number in (30, 31, 70) else 30) for number in range(100)]
+    with Producer(
+        node.server, linger_ms=0, batch_size_bytes=16 << 10, batch_size_max_bytes=16 << 10
+    ) as producer:
+        producer.send("t", b"before").result(WAIT_S)
+        lower(node, "t", limits)
+        node.hold.clear()
+        many = producer.send_many("t", values)
+        after = [producer.send("t", b"after%d" % number) for number in range(20)]
+        node.hold.set()
+        outcomes = many.outcomes(WAIT_S)
+        failed = {at: one.error for one in outcomes if one.error for at in one.places}
+        assert sorted(failed) == [30, 31, 70]
+        assert {type(error) for error in failed.values()} <= {MessageTooLarge, type(failed[30])}
+        assert all(isinstance(error, MessageTooLarge) for error in failed.values())
+        assert sorted(at for one in outcomes for at in one.places) == list(range(100))
+        with pytest.raises(MessageTooLarge):
+            many.result(WAIT_S)
+        assert isinstance(many.exception(WAIT_S), MessageTooLarge)
+        offsets = [one.result(WAIT_S).offset for one in after]
+        assert offsets == sorted(offsets)
+    good = [value for number, value in enumerate(values) if number not in (30, 31, 70)]
+    assert node.values("t") == [b"before", *good, *(b"after%d" % number for number in range(20))]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_splitting_among_faults_neither_loses_nor_doubles_nor_reorders(
+    node: FakeNode, seed: int
+) -> None:
+    node.create("t", 2)
+    chance = random.Random(seed)
+    faults = [None, None, None, Fault.LOSE_ANSWER, Fault.BREAK, Fault.REFUSE, Fault.REFUSE_WHOLE]
+    values = [b"%05d" % number * 40 for number in range(3000)]
+    with Producer(
+        node.server,
+        linger_ms=0,
+        batch_size_bytes=8 << 10,
+        batch_size_max_bytes=8 << 10,
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=5,
+    ) as producer:
+        for partition in (0, 1):
+            producer.send("t", b"", partition=partition).result(WAIT_S)
+        node.faults.extend(chance.choice(faults) for _ in range(20))
+        sent = []
+        for number, value in enumerate(values):
+            if number in (500, 1500):
+                node.topics["t"].batch_bytes_max = chance.choice([1000, 3000, 5000])
+            sent.append(producer.send("t", value, partition=number % 2))
+        producer.flush(60)
+        outcomes = [one.exception(0) for one in sent]
+    for partition in (0, 1):
+        stored = node.values("t", partition)[1:]
+        assert stored == sorted(stored)
+        assert len(set(stored)) == len(stored)
+        known = [one for number, one in enumerate(outcomes) if number % 2 == partition]
+        mine = values[partition::2]
+        told = [value for value, error in zip(mine, known, strict=True) if error is None]
+        assert set(told) <= set(stored)
+        sure = [
+            value
+            for value, error in zip(mine, known, strict=True)
+            if error is not None and error.has_no_side_effects
+        ]
+        assert not set(sure) & set(stored)
+    # Only what an earlier attempt may have stored is not sent again in parts.
+    assert all(error is None or not error.has_no_side_effects for error in outcomes)
+
+
+def test_a_record_above_what_a_message_carries_blocks_nothing() -> None:
+    with FakeNode(message_bytes_max=1 << 20) as node:
+        node.create("big", batch_bytes_max=100_000_000)
+        node.create("other")
+
+        async def main() -> StreamlogError | None:
+            async with aio.Producer(node.server, linger_ms=0) as producer:
+                refused = await producer.send("big", b"x" * 3_000_000)
+                small = await producer.send("other", b"aio")
+                await asyncio.wait_for(small.result(), WAIT_S)
+                return await asyncio.wait_for(refused.exception(), WAIT_S)
+
+        with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+            producer.send("other", b"before").result(WAIT_S)
+            refused = producer.send("big", b"x" * 3_000_000)
+            small = [producer.send("other", b"%d" % number) for number in range(5)]
+            error = refused.exception(WAIT_S)
+            assert isinstance(error, MessageTooLarge)
+            assert error.max_bytes == (1 << 20) - 1024
+            assert "limits.message_bytes_max" in str(error)
+            assert [one.result(WAIT_S).offset for one in small] == [1, 2, 3, 4, 5]
+            with pytest.raises(MessageTooLarge):
+                producer.send("big", b"x" * 3_000_000)
+            fits = [b"y" * 400_000 for _ in range(8)]
+            producer.send_many("big", fits).result(WAIT_S)
+        assert isinstance(asyncio.run(main()), MessageTooLarge)
+        assert node.values("big") == fits
+        assert node.values("other")[-1] == b"aio"
+
+
+def test_a_batch_above_what_a_message_carries_goes_in_parts() -> None:
+    with FakeNode(message_bytes_max=1 << 20) as node:
+        node.create("big", batch_bytes_max=100_000_000)
+        values = [b"%d" % number * 300_000 for number in range(8)]
+        with Producer(node.server, linger_ms=10_000, batch_size_bytes=16 << 20) as producer:
+            sent = producer.send_many("big", values)
+            producer.flush(WAIT_S)
+            assert len(sent.result(WAIT_S)) > 1
+        assert node.values("big") == values
+
+
+def test_after_a_send_many_that_took_a_part_its_outcome_can_be_asked(node: FakeNode) -> None:
+    node.create("t", 2)
+    node.hold.clear()
+    keys = [b"%d" % (number % 7) for number in range(100)]
+    values = [b"%03d" % number * 30 for number in range(100)]
+
+    async def main() -> None:
+        async with aio.Producer(node.server, **settings) as producer:
+            with pytest.raises(Overloaded) as raised:
+                await producer.send_many("t", values, keys)
+            node.hold.set()
+            many: Any = raised.value.deliveries
+            places = [at for one in await many.outcomes() for at in one.places]
+            assert len(set(places)) == len(places) == raised.value.taken
+
+    settings: dict[str, Any] = dict(
+        linger_ms=0, buffer_memory_bytes=4096, batch_size_bytes=1024, max_block_ms=300
+    )
+    with Producer(node.server, **settings) as producer:
+        with pytest.raises(Overloaded) as raised:
+            producer.send_many("t", values, keys)
+        node.hold.set()
+        many: Any = raised.value.deliveries
+        stored: dict[int, RecordMetadata] = {}
+        for outcome in many.outcomes(WAIT_S):
+            for index, place in enumerate(outcome.places):
+                at = outcome.metadata
+                stored[place] = RecordMetadata("t", at.partition, at.base_offset + index, 0)
+        assert 0 < len(stored) == raised.value.taken < 100
+    for place, at in stored.items():
+        assert node.values("t", at.partition)[at.offset] == values[place]
+    node.hold.clear()
+    asyncio.run(main())
