@@ -277,8 +277,9 @@ class SimulatedNode:
         rows.streams, rows.epochs = array("Q", self._streams), array("Q", [1]) * self._count
         rows.starts, rows.ends = array("Q", self._ends), array("Q", ends)
         self._ends = ends
-        row = self.objects.add(await self.metadata.allocate_object_id(), rows)
-        await self.metadata.commit(CommitEntry(objects=[NewObject(row, list(rows))]))
+        async with self.metadata.owned_object_id() as (object_id,):
+            row = self.objects.add(object_id, rows)
+            await self.metadata.commit(CommitEntry(objects=[NewObject(row, list(rows))]))
         self.course.appended_bytes += row.size_bytes
 
     async def _collect(self, clock: Clock) -> None:

@@ -366,9 +366,7 @@ async def _open(
         staging.start()
         kv = EngineKVClient(kv_store, prefix_of(cluster_id))
         collector = Collector(metadata, store, clock, config.collector, registry)
-        engine.background.every(
-            lambda: config.collector.collect_interval_ms / 1000, collector.tick, name="collector"
-        )
+        engine.background.spawn(collector.run(), name="collector")
         engine.background.every(
             lambda: config.metadata.lineage_check_interval_ms / 1000,
             metadata.lineage.watch,

@@ -16,6 +16,8 @@ delete, or metadata that cannot be read, stops no node: the log says so at every
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _DELETED_MAX = 100_000
 """Dead objects in one run."""
+_PAUSE_S = 0.1
+"""Between two runs, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,22 @@ class Collector:
         """Why nothing is deleted any more, and what is to be done; empty: all is well."""
         objection = self._objection
         return "" if objection is None else f"{objection.reason}; {_remedy(objection)}"
+
+    async def run(self) -> None:
+        """A run each `collect_interval_ms`, and at once when uploads wait for one; until cancelled.
+
+        Uploads wait when objects that were given up hold all ids that may be uncommitted.
+        """
+        interval_s = self._config.collect_interval_ms / 1000
+        while True:
+            # A run that could not delete is not repeated without a pause.
+            pause_s = min(interval_s, _PAUSE_S)
+            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s - pause_s):
+                    await self._metadata.sweep_wanted.wait()
+            self._metadata.sweep_wanted.clear()
+            await self.tick()
 
     async def tick(self) -> None:
         """Deletes what may go now. What fails is left for the next run. Errors: LineageFenced."""

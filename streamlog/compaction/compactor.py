@@ -38,7 +38,7 @@ from streamlog.compaction.planner import (
 from streamlog.compaction.planning import PlanRequest
 from streamlog.compaction.quarantine import Quarantine
 from streamlog.compaction.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
-from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job
+from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job, Outcome
 from streamlog.errors import (
     Conflict,
     Corrupt,
@@ -368,28 +368,13 @@ class Compactor:
 
     async def _carry_out(self, spec: CompactionSpec) -> None:
         tenure = await self._opened()
-        ids = await tenure.allocate_object_ids(len(spec.outputs))
-        try:
-            job = Job(spec, self._metadata.cluster_id, tenure.tenure, ids)
-            self._spec_bytes = sum(wanted.size_bytes for wanted in spec.outputs)
-            self._metrics.running.set(1)
-            outcome = await self._executor.run(job)
-        except RemoteLost:
-            # A sealed tenure's ids are swept again a day later, a living one's after an hour.
-            await self._seal_tenure()
-            raise
-        except BaseException:
-            tenure.release_object_ids(ids)
-            raise
-        finally:
-            self._spec_bytes = 0
-            self._metrics.running.set(0)
-        self._metrics.read_bytes.inc(outcome.bytes_read)
-        self._metrics.written_bytes.inc(outcome.bytes_written)
-        self._metrics.gets.inc(outcome.gets)
         inputs = [one.row.object_id for one in spec.inputs]
-        outputs = await self._offload.run(Lane.CPU, outcome.outputs, spec)
-        await self._commit(tenure, Replacement(spec.point, inputs, outputs))
+        # However this ends, the ids are committed or given up.
+        async with tenure.owned_object_ids(len(spec.outputs)) as ids:
+            job = Job(spec, self._metadata.cluster_id, tenure.tenure, ids)
+            outcome = await self._run(job)
+            outputs = await self._offload.run(Lane.CPU, outcome.outputs, spec)
+            await self._commit(tenure, Replacement(spec.point, inputs, outputs))
         self._trust(inputs)
         self._metrics.specs.labels("committed").inc()
         self._metrics.inputs.inc(len(inputs))
@@ -406,6 +391,23 @@ class Compactor:
             },
         )
 
+    async def _run(self, job: Job) -> Outcome:
+        self._spec_bytes = sum(wanted.size_bytes for wanted in job.spec.outputs)
+        self._metrics.running.set(1)
+        try:
+            outcome = await self._executor.run(job)
+        except RemoteLost:
+            # A sealed tenure's ids are swept again a day later, a living one's after an hour.
+            await self._seal_tenure()
+            raise
+        finally:
+            self._spec_bytes = 0
+            self._metrics.running.set(0)
+        self._metrics.read_bytes.inc(outcome.bytes_read)
+        self._metrics.written_bytes.inc(outcome.bytes_written)
+        self._metrics.gets.inc(outcome.gets)
+        return outcome
+
     async def _commit(self, tenure: CompactionTenure, replacement: Replacement) -> None:
         """Much work was put into the outputs: an absence of the stores is waited out for a time."""
         for tries_left in reversed(range(COMMIT_TRIES)):
@@ -413,7 +415,6 @@ class Compactor:
                 await tenure.commit(replacement)
             except (StoreUnavailable, MetadataUnavailable):
                 if not tries_left:
-                    tenure.release_object_ids([new.row.object_id for new in replacement.outputs])
                     raise
                 await asyncio.sleep(COMMIT_RETRY_S)
             else:

@@ -5,6 +5,8 @@ Every change but an open is an entry of a commit record. A stream's changes wait
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
@@ -31,6 +33,8 @@ from streamlog.metadata.interface import (
     CommitEntry,
     CreateEntry,
     NewObject,
+    ObjectRow,
+    RangeRow,
     StreamEpoch,
     StreamRow,
     TrimEntry,
@@ -49,6 +53,8 @@ from streamlog.model.batch_limits import OFFSET_MAX, check_tags, checked_int, re
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
+
+log = logging.getLogger(__name__)
 
 TAGS_BYTES_MAX = 1024
 _FIRST_EPOCH = 1
@@ -90,9 +96,21 @@ class EngineStreamClient:
         if first_batches is not None:
             size_max = self._engine.config.append.batch_bytes_max
             entries = _first_entries(ids, first_batches(ids), size_max)
-        objects = [await self._put_first(entries)] if entries else []
-        await self._metadata.commit(CommitEntry(creates=creates, objects=objects))
-        self._engine.check_open()
+        # Before anything is stored.
+        self._metadata.check_fits(CommitEntry(creates, [_outline(entries)] if entries else []))
+        if entries:
+            async with self._engine.writer.writing(entries) as written:
+                await self._engine.put.put(
+                    data_key(written.object_id), written.parts, tries_max=_CREATE_TRIES_MAX
+                )
+                await self._create(CommitEntry(creates, [written.new_object]))
+        else:
+            await self._create(CommitEntry(creates))
+        try:
+            self._engine.check_open()
+        except StreamlogError as error:
+            error.has_no_side_effects = False
+            raise
         by_stream: dict[int, list[StreamEntry]] = {}
         for entry in entries:
             by_stream.setdefault(entry.stream_id, []).append(entry)
@@ -269,16 +287,39 @@ class EngineStreamClient:
             self._engine.lost(core.stream_id, epoch)
             raise fenced(core.stream_id, epoch)()
 
-    async def _put_first(self, entries: list[StreamEntry]) -> NewObject:
-        written = await self._engine.writer.write_entries(entries)
+    async def _create(self, entry: CommitEntry) -> None:
+        """Commits the entry; once the caller is cancelled its streams are destroyed again.
+
+        The caller never hears of their ids, so nobody else could. Streams of a process that ends
+        before that stay: `list_streams` shows them, with their tags.
+        """
+        background = self._engine.background
+        is_created = is_cancelled = False
+
+        async def carry_out() -> None:
+            nonlocal is_created
+            await self._metadata.commit(entry)
+            is_created = True
+            if is_cancelled:
+                await self._destroy_new(entry.creates)
+
         try:
-            await self._engine.put.put(
-                data_key(written.object_id), written.parts, tries_max=_CREATE_TRIES_MAX
-            )
-        except BaseException:
-            self._metadata.release_object_id(written.object_id)
+            await background.unbroken(carry_out, name="create")
+        except asyncio.CancelledError:
+            is_cancelled = True
+            if is_created:
+                background.spawn(self._destroy_new(entry.creates), name="undo_create")
             raise
-        return written.new_object
+
+    async def _destroy_new(self, creates: Sequence[CreateEntry]) -> None:
+        destroys = [StreamEpoch(one.stream_id, one.epoch) for one in creates]
+        try:
+            await self._metadata.commit(CommitEntry(destroys=destroys))
+        except StreamlogError as error:
+            log.warning(
+                "streams of a cancelled create stay",
+                extra={"stream_ids": [one.stream_id for one in creates], "reason": str(error)},
+            )
 
     def _new(self, stream_id: int, entries: Sequence[StreamEntry]) -> EngineStream:
         row = self._metadata.stream(stream_id)
@@ -361,6 +402,12 @@ def _first_entries(
         )
         following[stream_id] += batch.record_count
     return entries
+
+
+def _outline(entries: Sequence[StreamEntry]) -> NewObject:
+    """Takes as much of a record as their object will."""
+    rows = [RangeRow(one.stream_id, one.epoch, one.base_offset, one.end_offset) for one in entries]
+    return NewObject(ObjectRow(0, 0, 0, 0, 0), rows)
 
 
 def _closed(stream_id: int) -> StreamlogError:

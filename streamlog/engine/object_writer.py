@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from operator import attrgetter
 
 from streamlog.engine.config import ObjectConfig
-from streamlog.engine.group import Group
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object_build import BuiltObject, build_object
 from streamlog.format.object_footer import ObjectIdentity
@@ -40,29 +40,29 @@ class ObjectWriter:
         self._offload = offload
         self._config = config
 
-    async def write(self, group: Group) -> WrittenObject | None:
-        """None when every stream of the group was lost meanwhile."""
-        entries = [item.entry for item in group.items if item.core.stop is None]
-        return await self.write_entries(entries) if entries else None
+    @asynccontextmanager
+    async def writing(
+        self, entries: list[StreamEntry], *, is_staged: bool = False, is_patient: bool = False
+    ) -> AsyncIterator[WrittenObject]:
+        """An object of the entries, built; its id is owned until the end of the block.
 
-    async def write_entries(
-        self, entries: list[StreamEntry], *, is_staged: bool = False
-    ) -> WrittenObject:
-        """`entries` hold each stream's batches in order; `is_staged`: from offset 0 on."""
+        PUT it and commit it there. At the end an id that no commit has is given up, whatever
+        happened. `entries` hold each stream's batches in order; `is_staged`: from offset 0 on;
+        `is_patient`: waits for an id without end. Errors: as Metadata.owned_object_id.
+        """
         # Stable: within a stream the order of appends, which is offset order, stays.
         entries.sort(key=attrgetter("stream_id"))
-        object_id = await self._metadata.allocate_object_id()
-        tenure = self._metadata.tenure
-        identity = ObjectIdentity(
-            self._metadata.cluster_id, tenure.node_id, tenure.node_epoch, object_id
-        )
-        if _is_small(entries):
-            built = self._build(identity, entries, is_staged)
-        else:
-            built = await self._offload.run(Lane.CPU, self._build, identity, entries, is_staged)
-        return WrittenObject(
-            object_id, built.parts, built.size_bytes, NewObject(built.row, built.ranges)
-        )
+        async with self._metadata.owned_object_id(is_patient=is_patient) as (object_id,):
+            tenure = self._metadata.tenure
+            identity = ObjectIdentity(
+                self._metadata.cluster_id, tenure.node_id, tenure.node_epoch, object_id
+            )
+            if _is_small(entries):
+                built = self._build(identity, entries, is_staged)
+            else:
+                built = await self._offload.run(Lane.CPU, self._build, identity, entries, is_staged)
+            new = NewObject(built.row, built.ranges)
+            yield WrittenObject(object_id, built.parts, built.size_bytes, new)
 
     def _build(
         self, identity: ObjectIdentity, entries: Sequence[StreamEntry], is_staged: bool

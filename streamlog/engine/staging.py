@@ -193,11 +193,7 @@ class EngineStaging:
         self, writer_id: str, attempt: str, entries: list[StreamEntry], expires_at_ms: int
     ) -> StagedObject:
         engine = self._engine
-        written = await engine.writer.write_entries(entries, is_staged=True)
-        try:
-            await engine.put.put(
-                data_key(written.object_id), written.parts, tries_max=_PUT_TRIES_MAX
-            )
+        async with engine.writer.writing(entries, is_staged=True) as written:
             ranges = written.new_object.ranges
             stage = Stage(
                 written.new_object.row,
@@ -207,13 +203,14 @@ class EngineStaging:
                 array("Q", [one.stream_id for one in ranges]),
                 array("I", [one.end for one in ranges]),
             )
-            await self._metadata.commit(CommitEntry(stages=[stage]))
-            self._metrics.stages.inc()
-            self._metrics.stage_bytes.inc(sum(parts_size(entry.parts) for entry in entries))
-        except BaseException:
-            # Of what was committed all the same this is void.
-            self._metadata.release_object_id(written.object_id)
-            raise
+            entry = CommitEntry(stages=[stage])
+            self._metadata.check_fits(entry)
+            await engine.put.put(
+                data_key(written.object_id), written.parts, tries_max=_PUT_TRIES_MAX
+            )
+            await self._metadata.commit(entry)
+        self._metrics.stages.inc()
+        self._metrics.stage_bytes.inc(sum(parts_size(one.parts) for one in entries))
         return staged_object(stage)
 
     # attaching

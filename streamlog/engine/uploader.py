@@ -21,8 +21,9 @@ from streamlog.engine.closing import ClosePolicy
 from streamlog.engine.group import ITEMS_MAX, Group, Pending
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
-from streamlog.engine.object_writer import ObjectWriter, WrittenObject
-from streamlog.metadata.interface import CommitEntry, Committed, Metadata
+from streamlog.engine.object_writer import ObjectWriter
+from streamlog.errors import MessageTooLarge
+from streamlog.metadata.interface import CommitEntry, Committed, Metadata, NewObject
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
@@ -32,14 +33,17 @@ log = logging.getLogger(__name__)
 
 
 class Upload:
-    """One closed batch on its way. `written` None when no stream in it is ours any more."""
+    """One closed batch on its way. `new_object` None when no stream in it is ours any more."""
 
-    __slots__ = ("group", "is_in_store", "written")
+    __slots__ = ("ended", "group", "is_in_store", "new_object", "object_id")
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, ended: asyncio.Future[None]) -> None:
         self.group = group
-        self.written: WrittenObject | None = None
+        self.object_id: int | None = None
+        self.new_object: NewObject | None = None
         self.is_in_store = False
+        self.ended = ended
+        """Its commit, however that ended: until then the task that built it owns its id."""
 
 
 class Uploader:
@@ -129,10 +133,10 @@ class Uploader:
             behind = f"; {len(self._uploads) + len(self._closed) - 1} more wait behind it"
             if upload.is_in_store:
                 step = "the commit of an uploaded batch"
-            elif upload.written is None:
+            elif upload.object_id is None:
                 step = "an object id, or the CPU, for the next object"
             else:
-                step = f"the PUT of {data_key(upload.written.object_id)}"
+                step = f"the PUT of {data_key(upload.object_id)}"
             return Due(self._steps, step + behind)
         if self._open.items:
             opened_at = self._open.opened_at
@@ -186,7 +190,7 @@ class Uploader:
                     self._timer = self._loop.call_later(wait_s, self._timer_fired)
                     return
                 self._close(closing.reason)
-            upload = Upload(self._closed.popleft())
+            upload = Upload(self._closed.popleft(), self._loop.create_future())
             self._uploads.append(upload)
             self._bytes_in_flight += upload.group.size_bytes
             self._background.spawn(self._upload(upload), name="upload")
@@ -203,14 +207,23 @@ class Uploader:
         self._metrics.closed.labels(reason).inc()
 
     async def _upload(self, upload: Upload) -> None:
-        written = await self._writer.write(upload.group)
-        if written is not None:
-            upload.written = written
+        entries = [item.entry for item in upload.group.items if item.core.stop is None]
+        if not entries:
+            self._arrived(upload)
+            return
+        async with self._writer.writing(entries, is_patient=True) as written:
+            upload.object_id = written.object_id
             self._metrics.object_bytes.observe(written.size_bytes)
             await self._put.put(data_key(written.object_id), written.parts)
             self._metrics.put_bytes.inc(written.size_bytes)
+            upload.new_object = written.new_object
             # Committing needs ranges alone: the bytes may go.
             written.parts = ()
+            del entries
+            self._arrived(upload)
+            await upload.ended
+
+    def _arrived(self, upload: Upload) -> None:
         upload.is_in_store = True
         self._steps += 1
         if self._uploads[0] is upload:
@@ -219,20 +232,37 @@ class Uploader:
             self._waits(upload.group)
 
     async def _commit_head(self) -> None:
-        """Commits every finished upload at the head in one record."""
+        """Commits every finished upload at the head that fits into one record."""
         ready: list[Upload] = []
+        objects: list[NewObject] = []
         for upload in self._uploads:
+            new = upload.new_object
             if not upload.is_in_store:
                 break
+            if new is not None:
+                if objects and not self._fits([*objects, new]):
+                    break
+                objects.append(new)
             ready.append(upload)
-        objects = [upload.written.new_object for upload in ready if upload.written is not None]
         committed: Committed | None = None
-        if objects:
-            started = self._clock.monotonic()
-            committed = await self._metadata.commit(CommitEntry(objects=objects))
-            self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
+        try:
+            if objects:
+                started = self._clock.monotonic()
+                committed = await self._metadata.commit(CommitEntry(objects=objects))
+                self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
+        finally:
+            for upload in ready:
+                if not upload.ended.done():
+                    upload.ended.set_result(None)
         for upload in ready:
             self._uploads.popleft()
             self._steps += 1
             self._bytes_in_flight -= upload.group.size_bytes
             self._stored(upload.group, committed)
+
+    def _fits(self, objects: list[NewObject]) -> bool:
+        try:
+            self._metadata.check_fits(CommitEntry(objects=objects))
+        except MessageTooLarge:
+            return False
+        return True

@@ -13,7 +13,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streamlog.errors import Conflict, NotLeader, StreamFenced, StreamNotFound
+from streamlog.errors import (
+    Conflict,
+    MessageTooLarge,
+    NotLeader,
+    StreamFenced,
+    StreamlogError,
+    StreamNotFound,
+)
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.log.environment import LogEnvironment
 from streamlog.log.log_factory import LogFailed, TopicIdentity
@@ -37,7 +44,8 @@ T = TypeVar("T")
 
 ROLES = ("meta", "data", "time", "txn")
 PARTITIONS_PER_COMMIT = 256
-"""Partitions created by one commit: their tags stay far below a commit record's bound."""
+"""Partitions created by one commit; fewer where a commit record cannot hold so many names."""
+REMOVED_AT_ONCE = 64
 PAGE = 1000
 
 
@@ -62,10 +70,33 @@ class SharedLogFactory:
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
     ) -> list[int]:
         handles: list[int] = []
-        for start in range(0, len(partitions), PARTITIONS_PER_COMMIT):
-            some = partitions[start : start + PARTITIONS_PER_COMMIT]
-            handles += await self._create_some(topic, some, config)
+        at_once = PARTITIONS_PER_COMMIT
+        try:
+            while len(handles) < len(partitions):
+                some = partitions[len(handles) : len(handles) + at_once]
+                try:
+                    handles += await self._create_some(topic, some, config)
+                except MessageTooLarge:
+                    # Refused before anything was stored: by long names, or a lower bound.
+                    if len(some) == 1:
+                        raise
+                    at_once = len(some) // 2
+        except StreamlogError:
+            await self._remove_some(topic, handles)
+            raise
         return handles
+
+    async def _remove_some(self, topic: TopicIdentity, handles: Sequence[int]) -> None:
+        """The first partitions of a topic whose others could not be created."""
+        try:
+            for start in range(0, len(handles), REMOVED_AT_ONCE):
+                await all_of(self.remove(one) for one in handles[start : start + REMOVED_AT_ONCE])
+        except StreamlogError as error:
+            log.warning(
+                "partitions of a topic that was not created stay until the next start: %s",
+                error,
+                extra={"topic": topic.name},
+            )
 
     async def _create_some(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig

@@ -5,7 +5,10 @@
    send on its bytes are frozen: they are sent again until a definite answer.
 3. Applied: fold it, answer everybody in it.
 4. Refused (record_sender), for the gen or `x` moved: the same entries are planned again.
-5. A sealed fence that only the watch has shown proves nothing for a record that was sent: see 2.
+5. However the loop ends, everybody who waits is answered with the reason, and so is who comes
+   later. What was under way may have happened: its answer says so.
+6. An entry's ids are the commit's from `submit` on: committed, or given up once they are refused.
+7. A sealed fence that only the watch has shown proves nothing for a record that was sent: see 2.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from streamlog.errors import Closed, Invalid, StreamlogError, TenureFenced
+from streamlog.errors import Closed, Internal, MessageTooLarge, StreamlogError, TenureFenced
 from streamlog.format import commit_record
 from streamlog.format.commit_record import CommitRecord
 from streamlog.metadata.config import MetadataConfig
@@ -42,6 +45,7 @@ class _Waiting:
     entry: CommitEntry
     rows: int
     size_bytes: int
+    ids: Sequence[int]
     answer: asyncio.Future[Committed]
 
     @property
@@ -75,6 +79,7 @@ class Committer:
         self._offload = offload
         self._metrics = metrics
         self._queue: deque[_Waiting] = deque()
+        self._under_way: list[_Waiting] = []
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -87,26 +92,39 @@ class Committer:
 
     # callers
 
+    def check_fits(self, entry: CommitEntry) -> None:
+        """As Metadata.check_fits."""
+        rows, size = rows_of(entry), size_bound_bytes((entry,))
+        self._check_size(rows, size)
+
+    def _check_size(self, rows: int, size: int) -> None:
+        rows_max, size_max = self._config.object_streams_max, self._config.record_bytes_max
+        if rows > rows_max or size > size_max:
+            raise MessageTooLarge(
+                f"a commit entry has {rows} rows and about {size} bytes; at most {rows_max} rows "
+                f"and {size_max} bytes fit into a record (metadata.object_streams_max, "
+                "metadata.record_bytes_max). Nothing was stored: ask for less at once",
+                rows=rows,
+                size_bytes=size,
+                max_bytes=size_max,
+            )
+
     def submit(self, entry: CommitEntry) -> asyncio.Future[Committed]:
         """Queues the entry; the future ends when it is folded.
 
-        Errors: Invalid when it is too large for any record; what ended the tenure.
+        Errors: MessageTooLarge when it is too large for any record; what ended the tenure.
         """
         if self._failure is not None:
             raise self._failure
         rows, size = rows_of(entry), size_bound_bytes((entry,))
-        if rows > self._config.object_streams_max or size > self._config.record_bytes_max:
-            raise Invalid(
-                f"a commit entry has {rows} rows and about {size} bytes; at most "
-                f"{self._config.object_streams_max} rows and {self._config.record_bytes_max} bytes "
-                "fit into a record: commit smaller objects",
-                rows=rows,
-                size_bytes=size,
-            )
+        self._check_size(rows, size)
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         # Whoever is cancelled leaves its answer behind; that is not a lost exception.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._queue.append(_Waiting(entry, rows, size, future))
+        ids = [new.row.object_id for new in entry.objects]
+        ids += [stage.row.object_id for stage in entry.stages]
+        self._ids.begin_commit(ids)
+        self._queue.append(_Waiting(entry, rows, size, ids, future))
         self._metrics.queue_entries.set(len(self._queue))
         self._idle.clear()
         self._work.set()
@@ -130,25 +148,47 @@ class Committer:
         await self._idle.wait()
 
     def fail(self, error: StreamlogError) -> None:
-        """Answers everything queued, and every later call, with the error."""
-        self._failure = self._failure or error
+        """Answers everything queued and under way, and every later call, with the error.
+
+        Ids stay as they are: what is under way may happen, and the tenure's sweep sees to them.
+        """
+        self._failure = error = self._failure or error
         self._wants_floor = False
+        for waiting in self._under_way:
+            _refuse(waiting, _uncertain(error))
         for waiting in self._queue:
-            _refuse(waiting, self._failure)
+            _refuse(waiting, error)
         self._queue.clear()
         self._metrics.queue_entries.set(0)
-        self.allocator.fail(self._failure)
+        self.allocator.fail(error)
         self._idle.set()
 
     # the loop
 
     async def run(self) -> None:
         """Until cancelled. Errors: Internal (the store answered against the protocol), Corrupt."""
+        try:
+            await self._loop()
+        except StreamlogError as error:
+            self.fail(error)
+            raise
+        except asyncio.CancelledError:
+            self.fail(Closed("the metadata was closed"))
+            raise
+        except BaseException as cause:
+            reason = Internal(f"the commit loop failed: {cause!r}; start the process again")
+            reason.__cause__ = cause
+            self.fail(reason)
+            raise
+
+    async def _loop(self) -> None:
         while True:
             await self._work.wait()
             self._work.clear()
             while (self._queue or self._wants_floor) and self._failure is None:
-                await self._commit(self._take())
+                group = self._under_way = self._take()
+                await self._commit(group)
+                self._under_way = []
                 self._records += 1
             if self._follower.is_sealed:
                 # Nothing is under way here, so everything that waits can be told.
@@ -193,18 +233,10 @@ class Committer:
                 self._answer(group, frozen.plan, revision, seq)
                 return
         except TenureFenced as error:
+            # Sealed before the record was applied: it never will be.
             for waiting in group:
                 _refuse(waiting, error)
             self.fail(error)
-        except StreamlogError as error:
-            for waiting in group:
-                _refuse(waiting, error)
-            self.fail(error)
-            raise
-        except asyncio.CancelledError:
-            for waiting in group:
-                _refuse(waiting, _gave_up())
-            raise
 
     @property
     def _seq(self) -> int:
@@ -239,10 +271,12 @@ class Committer:
 
     def _answer(self, group: list[_Waiting], plan: Plan, revision: int, seq: int) -> None:
         for waiting, planned in zip(group, plan.entries, strict=True):
+            # Those that are not committed by now never will be: the record did without them.
+            self._ids.refused(waiting.ids)
+            self._ids.give_up(waiting.ids)
             if planned.failure is not None:
                 _refuse(waiting, planned.failure)
                 continue
-            self._ids.give_up(planned.orphaned)
             self._metrics.entries.inc()
             if planned.stripped:
                 self._metrics.stripped.inc()
@@ -258,7 +292,11 @@ def _refuse(waiting: _Waiting, error: StreamlogError) -> None:
         waiting.answer.set_exception(error)
 
 
-def _gave_up() -> Closed:
-    error = Closed("the metadata was closed while a commit was under way; it may have happened")
+def _uncertain(reason: StreamlogError) -> StreamlogError:
+    """The same of a commit that is under way; each caller gets an error of its own."""
+    error = type(reason)(
+        f"{reason.message}; a commit was under way and may have happened", **reason.fields
+    )
     error.has_no_side_effects = False
+    error.__cause__ = reason
     return error

@@ -12,6 +12,7 @@ up the window of the node's uploads. What it stored and did not commit is swept 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -67,12 +68,12 @@ class CompactionTenure(Protocol):
     @property
     def tenure(self) -> Tenure: ...
 
-    async def allocate_object_ids(self, count: int) -> list[int]:
-        """Errors: Invalid (more than the window), TenureFenced, MetadataUnavailable."""
-        ...
+    def owned_object_ids(self, count: int) -> AbstractAsyncContextManager[list[int]]:
+        """Ids for outputs, owned for an `async with` block.
 
-    def release_object_ids(self, object_ids: Sequence[int]) -> None:
-        """They will never be committed; they are swept."""
+        At its end those that no commit has are given up and swept. Waits while the window is used
+        up. Errors: Invalid (more than the window), TenureFenced, MetadataUnavailable, Closed.
+        """
         ...
 
     async def commit(self, replacement: Replacement) -> Committed:

@@ -25,7 +25,7 @@ from streamlog.metadata.interface import Committed, Tenure
 from streamlog.metadata.keys.id_block import OBJECTS
 from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.lookup import Lookup
-from streamlog.metadata.object_ids import ObjectIds
+from streamlog.metadata.object_ids import ObjectIds, OwnedIds
 from streamlog.metadata.own_seal import seal_own
 from streamlog.metadata.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.registration import Registered
@@ -96,10 +96,11 @@ class OwnCompactionTenure:
 
     # ids
 
-    async def allocate_object_ids(self, count: int) -> list[int]:
-        """Waits while the window is used up. Errors: Invalid (more than the window), TenureFenced,
-        MetadataUnavailable, Closed.
-        """
+    def owned_object_ids(self, count: int) -> OwnedIds:
+        """As CompactionTenure.owned_object_ids."""
+        return OwnedIds(lambda: self._take_ids(count), self._give_up)
+
+    async def _take_ids(self, count: int) -> list[int]:
         if not 0 < count <= self._window:
             raise Invalid(
                 f"{count} object ids are asked for at once; this compactor's window holds "
@@ -107,23 +108,33 @@ class OwnCompactionTenure:
             )
         taken: list[int] = []
         async with self._taking:
-            await self._room_for(count)
             try:
+                await self._room_for(count)
                 while len(taken) < count:
                     if self._ids.needs_block:
                         self._ids.add_block(await self._blocks.take(OBJECTS))
                     taken.append(self._ids.take())
             except BaseException:
-                self._ids.give_up(taken)
+                self._give_up(taken)
                 raise
+            finally:
+                if self.waits_for_sweep:
+                    self.waits_for_sweep = False
+                    log.warning("compaction waits for deletions no more")
         return taken
 
-    def release_object_ids(self, object_ids: Sequence[int]) -> None:
+    def _give_up(self, object_ids: Sequence[int]) -> None:
         self._ids.give_up(object_ids)
+        self._changed.set()
 
     def holds(self, object_id: int) -> bool:
         """Taken, neither committed nor swept."""
         return self._ids.holds(object_id)
+
+    @property
+    def open_ids(self) -> frozenset[int]:
+        """Taken, neither committed nor given up."""
+        return self._ids.uncommitted
 
     @property
     def orphans(self) -> list[int]:
@@ -138,9 +149,6 @@ class OwnCompactionTenure:
         while True:
             self._check_usable()
             if self._ids.room >= count:
-                if self.waits_for_sweep:
-                    self.waits_for_sweep = False
-                    log.warning("compaction goes on")
                 return
             if self._ids.can_raise_floor:
                 await self._background.unbroken(self._raise_floor, name="floor")
@@ -163,6 +171,8 @@ class OwnCompactionTenure:
         Errors: Conflict (another compaction replaced an input), Invalid (the replacement breaks a
         rule of its docstring, or is too large for a record): the outputs are released.
         StoreUnavailable, MetadataUnavailable: nothing was sent, call again. TenureFenced, Closed.
+        Once a record was sent the outputs are the commit's: they are not given up before a definite
+        answer.
         """
         self._check_usable()
         return await self._background.unbroken(lambda: self._commit(replacement), name="commit")
@@ -178,11 +188,15 @@ class OwnCompactionTenure:
                     self._check_inputs(replacement)
                     floor = self._ids.floor(ids)
                     frozen = await self._freeze(replacement, floor)
+                    # A cancelled caller may have given them up: they may be deleted any moment.
+                    self._check_ids(replacement, ids)
+                    self._ids.begin_commit(ids)
                     revision = await self._sender.send(frozen)
                     if revision is not None:
                         break
+                    self._ids.refused(ids)
             except (Conflict, Invalid):
-                self._ids.give_up(ids)
+                self._give_up(ids)
                 raise
             try:
                 await self._follower.reach(revision)

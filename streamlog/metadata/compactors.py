@@ -126,6 +126,11 @@ class Compactors:
         return found
 
     @property
+    def open_ids(self) -> frozenset[int]:
+        """As OwnCompactionTenure.open_ids, of all."""
+        return frozenset[int]().union(*(one.open_ids for one in self._open.values()))
+
+    @property
     def waits_for_sweep(self) -> bool:
         """As OwnCompactionTenure.waits_for_sweep, of any."""
         return any(one.waits_for_sweep for one in self._open.values())

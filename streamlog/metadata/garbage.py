@@ -115,6 +115,7 @@ class Garbage:
 
     async def orphan_candidates(self) -> list[Orphans]:
         """As Metadata.orphan_candidates."""
+        self._forget_settled()
         found = []
         own = self._ids.orphans
         if own:
@@ -160,6 +161,13 @@ class Garbage:
         self._swept.add(orphans.tenure)
         if orphans.is_final:
             await self._settle(orphans.tenure)
+
+    def _forget_settled(self) -> None:
+        """Tenures whose fence is gone were swept for the last time, here or by another node."""
+        fences = self._follower.state.fences
+        self._swept &= fences.keys()
+        for tenure in self._listed.keys() - fences.keys():
+            del self._listed[tenure]
 
     async def _deleted_once(self, object_ids: Iterable[int]) -> None:
         due_ms = self._clock.now_ms() + min(LATE_MS, self._config.orphan_resweep_ms)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -234,19 +236,29 @@ class Metadata(Protocol):
 
     async def allocate_stream_ids(self, count: int) -> list[int]: ...
 
-    async def allocate_object_id(self) -> int:
-        """From this tenure's own block; waits while [floor, floor+W) is used up."""
+    def owned_object_id(
+        self, *, is_patient: bool = False
+    ) -> AbstractAsyncContextManager[Sequence[int]]:
+        """One id of this tenure's own block, as a list of one, owned for an `async with` block.
+
+        At its end the id is given up and swept, unless a `commit` has it. Waits while
+        [floor, floor+W) is used up, or a new block of ids is needed and the metadata store is away:
+        with `is_patient` without end, else for `operation_timeout_ms`. Errors: MetadataUnavailable,
+        Overloaded; what ended the tenure.
+        """
         ...
 
-    def release_object_id(self, object_id: int) -> None:
-        """The object will never be committed; it is swept."""
+    def check_fits(self, entry: CommitEntry) -> None:
+        """Whether a commit record can hold the entry. Errors: MessageTooLarge."""
         ...
 
     async def commit(self, entry: CommitEntry) -> Committed:
         """Durable and folded on return; entries are committed in the order of calls.
 
         Waits while the metadata store is away, resending the same bytes after an unknown outcome.
-        A cancelled call's entry is committed all the same. Errors: TenureFenced, Closed.
+        A cancelled call's entry is committed all the same. The ids of its objects are the commit's
+        from the call on: what it does not commit is given up when that is certain.
+        Errors: MessageTooLarge (nothing was taken over), TenureFenced, Closed.
         """
         ...
 
@@ -334,6 +346,11 @@ class Metadata(Protocol):
 
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
         """They are deleted. Durable with the next checkpoint; to delete again is harmless."""
+        ...
+
+    @property
+    def sweep_wanted(self) -> asyncio.Event:
+        """Set when uploads wait for a run of the collector, which clears it."""
         ...
 
     async def orphan_candidates(self) -> list[Orphans]:

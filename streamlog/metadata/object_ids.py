@@ -1,14 +1,17 @@
 """Which object ids a tenure may store: those in [floor, floor + W) of its own blocks.
 
 1. An id is open from `take` until it was committed, or given up and then swept.
-2. The floor is the lowest open id. Only a floor that is in a committed record counts (`durable`):
+2. A commit holds its ids from the moment it is asked for until a definite answer. Such an id cannot
+   be given up: a record that was sent may land late, and its object would be deleted by then.
+3. The floor is the lowest open id. Only a floor that is in a committed record counts (`durable`):
    from it whoever sweeps after a crash knows where uncommitted objects may lie.
-3. Positions count a tenure's ids through all its blocks, so that a window can pass a block's end.
+4. Positions count a tenure's ids through all its blocks, so that a window can pass a block's end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from types import TracebackType
 
 from streamlog.metadata.keys.id_block import OBJECTS
 
@@ -54,6 +57,7 @@ class ObjectIds:
         self._durable = 0
         self._open: set[int] = set()
         self._orphans: set[int] = set()
+        self._committing: set[int] = set()
 
     @property
     def needs_block(self) -> bool:
@@ -120,15 +124,25 @@ class ObjectIds:
         """The floor once the ids in `closing` are committed."""
         return id_at(self._blocks, self._floor_position(closing))
 
+    def begin_commit(self, object_ids: Iterable[int]) -> None:
+        """A commit takes these ids over; `committed` or `refused` ends that."""
+        self._committing.update(object_ids)
+
     def committed(self, object_ids: Iterable[int], floor: int) -> None:
         """A record with that floor, which commits these ids, is durable."""
         self._open.difference_update(object_ids)
         self._orphans &= self._open
+        self._committing &= self._open
         self._durable = max(self._durable, position_of(self._blocks, floor))
 
+    def refused(self, object_ids: Iterable[int]) -> None:
+        """No record will ever commit them, for certain; the owner gives them up, or tries again."""
+        self._committing.difference_update(object_ids)
+
     def give_up(self, object_ids: Iterable[int]) -> None:
+        """They will never be committed. Those that a commit holds, or has committed, stay so."""
         self._orphans.update(object_ids)
-        self._orphans &= self._open
+        self._orphans &= self._open - self._committing
 
     def swept(self, object_ids: Iterable[int]) -> None:
         gone = self._orphans.intersection(object_ids)
@@ -141,3 +155,31 @@ class ObjectIds:
             return self._next
         # Blocks of one tenure rise, so the lowest id has the lowest position.
         return position_of(self._blocks, min(still_open))
+
+
+class OwnedIds:
+    """Object ids from their taking on: `async with` is the only way to get some.
+
+    At the end of the block every id that no commit has taken over is given up and swept, whatever
+    ended it. An id that was neither committed nor given up would hold the floor for ever, and
+    uploads would stop when the window is used up.
+    """
+
+    def __init__(
+        self, take: Callable[[], Awaitable[list[int]]], give_up: Callable[[list[int]], None]
+    ) -> None:
+        self._take = take
+        self._give_up = give_up
+        self._ids: list[int] = []
+
+    async def __aenter__(self) -> list[int]:
+        self._ids = await self._take()
+        return self._ids
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._give_up(self._ids)

@@ -90,7 +90,7 @@ async def open_metadata(
     )
     committer = Committer(sender, follower, ids, config=config, offload=offload, metrics=metrics)
     blocks = BlockTaker(kv, prefix, tenure, retry)
-    allocator = ObjectIdAllocator(ids, blocks, committer.ask_for_floor)
+    allocator = ObjectIdAllocator(ids, blocks, retry, committer.ask_for_floor)
     committer.allocator = allocator
     lookup = Lookup(follower, reader)
     compactors = Compactors(
@@ -144,7 +144,6 @@ async def open_metadata(
             metrics=metrics,
         ),
         liveness=Liveness(kv, prefix, registered.tenure, registered.lease_id, config.lease_ttl_ms),
-        object_ids=ids,
         allocator=allocator,
         stream_ids=StreamIds(blocks),
         compactors=compactors,

@@ -405,7 +405,8 @@ def size_bound_bytes(entries: Iterable[CommitEntry]) -> int:
     for e in entries:
         size += 64 + 8 * rows_of(e) + 64 * len(e.objects)
         size += sum(
-            24 + sum(4 + 4 * (len(k) + len(v)) for k, v in c.tags.items()) for c in e.creates
+            24 + sum(4 + _utf8_bound(k) + _utf8_bound(v) for k, v in c.tags.items())
+            for c in e.creates
         )
         size += sum(24 + len(t.token) for t in e.tokens)
         size += 24 * (len(e.trims) + len(e.closes) + len(e.destroys))
@@ -418,3 +419,8 @@ def size_bound_bytes(entries: Iterable[CommitEntry]) -> int:
             size += 64 + 8 * len(unstage.object_ids)
             size += sum(16 + 4 * len(writer_id) for writer_id, _ in unstage.forgotten)
     return size
+
+
+def _utf8_bound(text: str) -> int:
+    """At least its bytes; of ASCII, which names are, exactly. No copy is made."""
+    return len(text) if text.isascii() else 4 * len(text)

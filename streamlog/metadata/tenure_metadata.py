@@ -48,7 +48,7 @@ from streamlog.metadata.live_parts import live_parts
 from streamlog.metadata.liveness import Liveness
 from streamlog.metadata.lookup import Lookup
 from streamlog.metadata.mover import Mover
-from streamlog.metadata.object_ids import ObjectIds
+from streamlog.metadata.object_ids import OwnedIds
 from streamlog.metadata.overlay import FoundRange
 from streamlog.metadata.own_seal import seal_own
 from streamlog.metadata.registration import compactor_of
@@ -81,7 +81,6 @@ class TenureMetadata:
         lookup: Lookup,
         garbage: Garbage,
         liveness: Liveness,
-        object_ids: ObjectIds,
         allocator: ObjectIdAllocator,
         compactors: Compactors,
         stream_ids: StreamIds,
@@ -102,7 +101,6 @@ class TenureMetadata:
         self._lookup = lookup
         self._garbage = garbage
         self._liveness = liveness
-        self._object_ids = object_ids
         self._allocator = allocator
         self._compactors = compactors
         self._stream_ids = stream_ids
@@ -225,14 +223,19 @@ class TenureMetadata:
         check_count(count)
         return await self._stream_ids.take(count)
 
-    async def allocate_object_id(self) -> int:
-        self._check_open()
-        return await self._allocator.take()
+    @property
+    def open_object_ids(self) -> frozenset[int]:
+        """Ids of uploads and of compaction under way: neither committed nor given up."""
+        return self._allocator.open_ids | self._compactors.open_ids
 
-    def release_object_id(self, object_id: int) -> None:
-        self._object_ids.give_up((object_id,))
+    def owned_object_id(self, *, is_patient: bool = False) -> OwnedIds:
+        self._check_open()
+        return self._allocator.owned(is_patient=is_patient)
 
     # changes
+
+    def check_fits(self, entry: CommitEntry) -> None:
+        self._committer.check_fits(entry)
 
     async def commit(self, entry: CommitEntry) -> Committed:
         self._check_open()
@@ -325,6 +328,11 @@ class TenureMetadata:
     def waiting_for_sweep(self) -> list[str]:
         """What has come to a stand, in words, until the collector deletes what was given up."""
         return self._garbage.waiting()
+
+    @property
+    def sweep_wanted(self) -> asyncio.Event:
+        """Set when uploads wait for a run of the collector, who clears it."""
+        return self._allocator.sweep_wanted
 
     def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
         return self._garbage.dead_objects(limit)

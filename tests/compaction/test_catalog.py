@@ -22,6 +22,7 @@ from streamlog.testing.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.metadata.compacting import History
 from tests.metadata.test_checkpoint import CountingStore
 from tests.metadata.world import InlineOffload, World, append, create
+from tests.support.object_ids import take_id, take_ids
 
 CONFIG = CompactionConfig()
 OBJECTS = 20_000
@@ -98,7 +99,7 @@ def test_of_a_large_backlog_the_oldest_are_told_and_then_the_next() -> None:
         """The objects of each stream's first range become one large object."""
         compactor = await metadata.open_compaction_tenure(ids_max=1)
         point = await metadata.compaction_point()
-        (object_id,) = await compactor.allocate_object_ids(1)
+        (object_id,) = await take_ids(compactor, 1)
         rows = [RangeRow(stream, 1, 0, RECORDS_PER_RANGE) for stream in streams]
         output = NewObject(ObjectRow(object_id, 1 << 40, 1, 1, 1), rows)
         await compactor.commit(Replacement(point, objects[: len(streams) // 4], [output]))
@@ -111,7 +112,7 @@ def test_what_dies_in_a_settled_object_is_counted_also_over_a_new_base() -> None
         world = World()
         async with world.tenure(delta_bytes_min=0) as metadata:
             streams = await create(metadata, 10)
-            object_id = await metadata.allocate_object_id()
+            object_id = await take_id(metadata)
             new = NewObject(
                 ObjectRow(object_id, 64 * MIB, 1, 1, 1), [RangeRow(s, 1, 0, 5) for s in streams]
             )

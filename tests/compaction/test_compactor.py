@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +49,12 @@ class FailingTenure:
     def tenure(self) -> Tenure:
         return self._inner.tenure
 
-    async def allocate_object_ids(self, count: int) -> list[int]:
-        return await self._inner.allocate_object_ids(count)
-
-    def release_object_ids(self, object_ids: Sequence[int]) -> None:
-        self._inner.release_object_ids(object_ids)
+    def owned_object_ids(self, count: int) -> AbstractAsyncContextManager[list[int]]:
+        return self._inner.owned_object_ids(count)
 
     async def commit(self, replacement: Replacement) -> Committed:
         if self._errors:
-            error = self._errors.pop(0)
-            if isinstance(error, Conflict):
-                self._inner.release_object_ids([one.row.object_id for one in replacement.outputs])
-            raise error
+            raise self._errors.pop(0)
         return await self._inner.commit(replacement)
 
     async def close(self) -> None:
@@ -76,6 +70,7 @@ class FailingTenure:
         (Conflict("another one came first"), "conflict", 1),
         (TenureFenced("sealed"), "fenced", 2),
         (Internal("a bug"), "failed", 2),
+        (Corrupt("a damaged block", object_key="checkpoint/1.1/1"), "corrupt", 1),
     ],
 )
 def test_a_refused_commit(
@@ -101,7 +96,9 @@ def test_a_refused_commit(
 
             monkeypatch.setattr(opened.metadata, "open_compaction_tenure", failing)
             await opened.compactor.tick()
-            if outcome == "failed":  # the same inputs alone are left alone for a time
+            # Its ids are given up, or their tenure has ended.
+            assert not opened.metadata.open_object_ids
+            if outcome in ("failed", "corrupt"):  # the same inputs alone are left alone for a time
                 await history.append(streams, 60)
                 await opened.drain()
             await opened.compactor.tick()

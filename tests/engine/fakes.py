@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from streamlog.errors import DiskFull, StreamlogError, StreamNotFound, TenureFenced
@@ -91,11 +92,12 @@ class FakeMetadata:
         self._stream_ids += count
         return list(range(self._stream_ids - count + 1, self._stream_ids + 1))
 
-    async def allocate_object_id(self) -> int:
+    @asynccontextmanager
+    async def owned_object_id(self, *, is_patient: bool = False) -> AsyncIterator[Sequence[int]]:
         self._object_ids += 1
-        return self._object_ids
+        yield [self._object_ids]
 
-    def release_object_id(self, object_id: int) -> None:
+    def check_fits(self, entry: CommitEntry) -> None:
         pass
 
     async def commit(self, entry: CommitEntry) -> Committed:

@@ -52,10 +52,10 @@ def test_small_objects_are_built_without_a_thread(
     async def test() -> None:
         offload = CountingOffload()
         writer = ObjectWriter(FakeMetadata(), offload, ObjectConfig())
-        written = await writer.write_entries(entries(count, size_bytes))
-        assert offload.lanes == lanes
-        assert written.size_bytes == sum(map(len, written.parts)) > count * size_bytes
-        assert [(r.start, r.end) for r in written.new_object.ranges] == [(0, count)]
+        async with writer.writing(entries(count, size_bytes)) as written:
+            assert offload.lanes == lanes
+            assert written.size_bytes == sum(map(len, written.parts)) > count * size_bytes
+            assert [(r.start, r.end) for r in written.new_object.ranges] == [(0, count)]
         await offload.close()
 
     asyncio.run(test())

@@ -16,6 +16,7 @@ from streamlog.metadata.interface import ObjectRow
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.objectstore.keys import data_key
 from tests.engine.harness import NO_CACHE, World, batch, error_of, payloads, read_all, run
+from tests.support.object_ids import take_id
 
 PAYLOADS = [b"%d" % number * 200_000 for number in range(8)]
 LARGE = dataclasses.replace(NO_CACHE, read=ReadConfig(tail_cache_bytes=0, get_bytes_max=1 << 20))
@@ -27,7 +28,7 @@ async def _replace(world: World, stream_id: int) -> ObjectRow:
         StreamEntry(stream_id, 1, number, 1, 0, (payload,), b"", crc32c(payload))
         for number, payload in enumerate(PAYLOADS)
     ]
-    object_id = await world.metadata.allocate_object_id()
+    object_id = await take_id(world.metadata)
     built = build_object(ObjectIdentity("fake", 1, 1, object_id), entries)
     await world.store.put(data_key(object_id), built.parts)
     old = {row.object_id for _, row in world.metadata.ranges[stream_id]}

@@ -31,6 +31,7 @@ from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, create, new_object, ranges_of
+from tests.support.object_ids import give_up_ids, take_ids
 
 Ranges = list[tuple[int, int, int]]
 
@@ -281,7 +282,7 @@ class History:
             NewObject(ObjectRow(object_id, 10, 5, 5, object_id & 0xFF), sorted(one, key=_place))
             for object_id, one in zip(ids, rows, strict=True)
         ]
-        compactor.release_object_ids([n.row.object_id for n in made if not n.ranges])
+        give_up_ids(compactor, [n.row.object_id for n in made if not n.ranges])
         made = [new for new in made if new.ranges]
         if made:
             point = CompactionPoint(point.counter, point.revision)
@@ -328,7 +329,7 @@ class History:
         node, compactor = self.nodes[index], self.compactors[index]
         try:
             async with asyncio.timeout(0.5):
-                return await compactor.allocate_object_ids(count)
+                return await take_ids(compactor, count)
         except TimeoutError:
             for orphans in await node.orphan_candidates():
                 assert not set(orphans.object_ids) & self.truth.ever

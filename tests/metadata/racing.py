@@ -48,6 +48,7 @@ from streamlog.testing.simulation.loop import SimulationLoop
 from tests.metadata.faulty_kv import FaultyKV, Shared
 from tests.metadata.oracle import Oracle, Violation
 from tests.metadata.world import InlineOffload, new_object, ranges_of
+from tests.support.object_ids import give_up_id, take_id, take_ids
 
 CONFIG = MetadataConfig(
     retry_backoff_ms=5,
@@ -188,7 +189,7 @@ class Actor:
             self.next[stream_id] = (epoch, end)
             rows.append(RangeRow(stream_id, epoch, at, end))
         if not rows:
-            metadata.release_object_id(empty.row.object_id)
+            give_up_id(metadata, empty.row.object_id)
         else:
             new = replace(empty, ranges=rows)
             self.spawn(self.commit(CommitEntry(objects=[new]), new.row.object_id, rows))
@@ -297,7 +298,7 @@ class Actor:
             return
         try:
             async with asyncio.timeout(0.2):
-                ids = await compactor.allocate_object_ids(len(rows))
+                ids = await take_ids(compactor, len(rows))
         except TimeoutError:
             await self.sweep()
             return
@@ -330,7 +331,7 @@ class Actor:
         if self.metadata is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    self.metadata.release_object_id(await self.metadata.allocate_object_id())
+                    give_up_id(self.metadata, await take_id(self.metadata))
             await self.sweep()
 
     async def sweep(self) -> None:

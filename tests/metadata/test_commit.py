@@ -23,6 +23,7 @@ from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.runtime.offload import Lane, ThreadOffload
 from tests.metadata.scripted_kv import ScriptedKV, commits
 from tests.metadata.world import InlineOffload, World, append, create, new_object, ranges_of
+from tests.support.object_ids import give_up_id, take_id
 
 
 def records(kv: ScriptedKV) -> list[commit_record.CommitRecord]:
@@ -246,9 +247,9 @@ def test_a_seal_is_told_to_whoever_waits() -> None:
     async def main() -> None:
         world = World()
         old = await world.open(put_window=1)
-        await old.allocate_object_id()
+        await take_id(old)
         waiting = [
-            asyncio.ensure_future(old.allocate_object_id()),
+            asyncio.ensure_future(take_id(old)),
             asyncio.ensure_future(old.wait_failed()),
         ]
         await asyncio.sleep(0)
@@ -324,7 +325,7 @@ def test_an_entry_that_does_not_fit_fails_alone() -> None:
             gap = await new_object(metadata, [(stream, 1, 5, 6)])
             good = await new_object(metadata, [(stream, 1, 0, 1)])
             foreign = await new_object(metadata, [(stream, 1, 1, 2)])
-            metadata.release_object_id(foreign.row.object_id)
+            give_up_id(metadata, foreign.row.object_id)
             backward = await new_object(metadata, [(stream + 1, 1, 0, 1), (stream, 1, 1, 2)])
             entries = [
                 CommitEntry(objects=[gap]),
@@ -347,11 +348,11 @@ def test_the_window_of_object_ids_opens_as_ids_are_settled() -> None:
     async def main() -> None:
         _, kv, metadata = await scripted()
         (stream,) = await create(metadata)
-        ids = [await metadata.allocate_object_id() for _ in range(64)]
-        waiting = asyncio.ensure_future(metadata.allocate_object_id())
-        metadata.release_object_id(ids[1])
+        ids = [await take_id(metadata) for _ in range(64)]
+        waiting = asyncio.ensure_future(take_id(metadata))
+        give_up_id(metadata, ids[1])
         kv.sent.clear()
-        metadata.release_object_id(ids[0])
+        give_up_id(metadata, ids[0])
         await asyncio.sleep(0.01)
         assert not waiting.done()
         (orphans,) = await metadata.orphan_candidates()
@@ -381,7 +382,7 @@ def test_closing_commits_what_is_queued_then_refuses() -> None:
         with pytest.raises(Closed):
             await metadata.commit(CommitEntry())
         with pytest.raises(Closed):
-            await metadata.allocate_object_id()
+            await take_id(metadata)
 
     asyncio.run(main())
 

@@ -31,6 +31,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.tenure_metadata import TenureMetadata
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.object_ids import give_up_ids, take_ids
 
 PREFIX = prefix_of("test")
 Row = tuple[int, int, int]
@@ -48,7 +49,7 @@ class Site:
     objects: list[int]
 
     async def output(self, *rows: Row, tenure: CompactionTenure | None = None) -> NewObject:
-        (object_id,) = await (tenure or self.compactor).allocate_object_ids(1)
+        (object_id,) = await take_ids(tenure or self.compactor, 1)
         return made(object_id, rows)
 
     async def commit(self, inputs: Sequence[int], *rows: Row) -> int:
@@ -187,7 +188,7 @@ def test_trims_and_destructions_in_between_conflict_with_nothing() -> None:
             (gone,) = await create(s.metadata)
             lost = await append(s.metadata, gone, 5)
             point = await s.metadata.compaction_point()
-            (object_id,) = await s.compactor.allocate_object_ids(1)
+            (object_id,) = await take_ids(s.compactor, 1)
             new = made(object_id, [(s.stream, 0, 15), (gone, 0, 5)])
             await s.metadata.commit(
                 CommitEntry(trims=[TrimEntry(s.stream, 1, 12)], destroys=[StreamEpoch(gone, 1)])
@@ -260,7 +261,7 @@ def test_too_large_for_a_record_is_refused() -> None:
             compactor = await metadata.open_compaction_tenure(ids_max=2)
             point = await metadata.compaction_point()
             for count in (11, 10):
-                (object_id,) = await compactor.allocate_object_ids(1)
+                (object_id,) = await take_ids(compactor, 1)
                 new = made(object_id, [(stream, 0, 5) for stream in streams[:count]])
                 replacement = Replacement(point, objects[:count], [new])
                 if count > 10:
@@ -278,9 +279,9 @@ def test_the_window_opens_when_ids_are_committed_or_swept() -> None:
     async def main() -> None:
         async with site(ids_max=3) as s:
             with pytest.raises(Invalid, match="window holds 3"):
-                await s.compactor.allocate_object_ids(4)
-            ids = await s.compactor.allocate_object_ids(3)
-            more = asyncio.create_task(s.compactor.allocate_object_ids(2))
+                await take_ids(s.compactor, 4)
+            ids = await take_ids(s.compactor, 3)
+            more = asyncio.create_task(take_ids(s.compactor, 2))
             await asyncio.sleep(0)
             assert not more.done()
             point = await s.metadata.compaction_point()
@@ -288,7 +289,7 @@ def test_the_window_opens_when_ids_are_committed_or_swept() -> None:
             await s.compactor.commit(Replacement(point, s.objects[:1], news))
             await asyncio.sleep(0)
             assert not more.done()  # the first id alone is free
-            s.compactor.release_object_ids(ids[1:])
+            give_up_ids(s.compactor, ids[1:])
             (orphans,) = await s.metadata.orphan_candidates()
             assert orphans.object_ids == tuple(ids[1:])
             # Swept, the floor may rise; a record says so before new ids are taken.
@@ -304,8 +305,8 @@ def test_what_a_closed_compactor_left_is_swept_as_of_any_sealed_tenure() -> None
     async def main() -> None:
         async with site(ids_max=3) as s:
             tenure = s.compactor.tenure
-            ids = await s.compactor.allocate_object_ids(3)
-            s.compactor.release_object_ids(ids[:1])
+            ids = await take_ids(s.compactor, 3)
+            give_up_ids(s.compactor, ids[:1])
             (released,) = await s.metadata.orphan_candidates()
             assert released.object_ids == (ids[0],)
             await s.compactor.close()
@@ -317,7 +318,7 @@ def test_what_a_closed_compactor_left_is_swept_as_of_any_sealed_tenure() -> None
             await s.metadata.orphans_deleted(orphans)
             assert await s.metadata.orphan_candidates() == []
             with pytest.raises(TenureFenced):
-                await s.compactor.allocate_object_ids(1)
+                await take_ids(s.compactor, 1)
 
     asyncio.run(main())
 
@@ -352,8 +353,8 @@ def test_a_new_compactor_seals_the_one_before() -> None:
 def test_a_compactor_that_is_waiting_for_ids_hears_of_its_seal() -> None:
     async def main() -> None:
         async with site(ids_max=1) as s:
-            await s.compactor.allocate_object_ids(1)
-            waiting = asyncio.create_task(s.compactor.allocate_object_ids(1))
+            await take_ids(s.compactor, 1)
+            waiting = asyncio.create_task(take_ids(s.compactor, 1))
             await asyncio.sleep(0)
             await s.metadata.seal(s.compactor.tenure, even_if_alive=True)
             with pytest.raises(TenureFenced):
@@ -367,10 +368,10 @@ def test_the_next_start_of_the_node_seals_a_compactor_that_crashed() -> None:
         world = World()
         first = await world.open(1)
         compactor = await first.open_compaction_tenure(ids_max=4)
-        (object_id,) = await compactor.allocate_object_ids(1)
+        (object_id,) = await take_ids(compactor, 1)
         await first.kill()
         with pytest.raises((Closed, TenureFenced)):
-            await compactor.allocate_object_ids(1)
+            await take_ids(compactor, 1)
         async with world.tenure(2):
             assert (await fences(world))[compactor.tenure]  # no other node does
         async with world.tenure(1) as again:
@@ -393,7 +394,7 @@ def test_a_sealed_nodes_compactor_opens_no_more() -> None:
         with pytest.raises(TenureFenced):
             await first.open_compaction_tenure(ids_max=4)
         assert (await fences(world))[compactor.tenure]
-        await compactor.allocate_object_ids(1)
+        await take_ids(compactor, 1)
         await first.close(drained=True)
         await second.close(drained=True)
 

@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 
 from streamlog.compaction.collector import CollectorConfig
 from streamlog.kvstore.interface import Put, prefix_end
+from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.garbage import LATE_IDS_MAX
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
 from streamlog.metadata.keys import fence, head, id_block, pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.object_ids import BITS, BLOCK_IDS, ObjectIds, window_ids
+from streamlog.runtime.clock import SystemClock
+from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, new_object
+from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
 
@@ -68,10 +72,69 @@ def test_ids_go_on_in_the_next_block() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
             (stream,) = await create(a)
-            a._object_ids._next = a._object_ids._durable = BLOCK_IDS - 1
+            window = a._allocator._ids
+            window._next = window._durable = BLOCK_IDS - 1
             found = [await append(a, stream, 1) for _ in range(3)]
             assert found == [(2 << BITS) - 1, 3 << BITS, (3 << BITS) + 1]
-            assert await b.allocate_object_id() == 2 << BITS
+            assert await take_id(b) == 2 << BITS
+
+    asyncio.run(main())
+
+
+def test_a_block_whose_answer_was_lost_is_the_next_one_used() -> None:
+    """Who sweeps the tenure counts its ids through all blocks that name it."""
+
+    async def main() -> None:
+        kv = ScriptedKV(MemoryKVStore(SystemClock()))
+        world = World(kv=kv)
+        first = await world.open(put_window=8)
+        (stream,) = await create(first)
+        window = first._allocator._ids
+        window._next = window._durable = BLOCK_IDS - 2
+        kept = [await append(first, stream, 1) for _ in range(2)]
+        kv.matches = lambda sent: any(
+            isinstance(one, Put) and one.key.startswith(PREFIX + b"b/") for one in sent[1]
+        )
+        for step in ("dropped", "late", "lost"):
+            kv.plan = [step]
+            taking = asyncio.create_task(take_id(first))
+            while kv.plan:  # noqa: ASYNC110 - any state may be waited for
+                await asyncio.sleep(0)
+            # As a caller whose deadline passes.
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+        taken = [await take_id(first) for _ in range(2)]
+        assert not any(await kv.land())
+        await first.kill()
+        async with world.tenure() as second:
+            (orphans,) = await second.orphan_candidates()
+            assert set(taken) <= set(orphans.object_ids)
+            assert not set(kept) & set(orphans.object_ids)
+
+    asyncio.run(main())
+
+
+def test_what_is_known_of_settled_tenures_is_forgotten() -> None:
+    async def main() -> None:
+        world = World(config=MetadataConfig(retry_backoff_ms=1, orphan_resweep_ms=0))
+        async with world.tenure() as metadata:
+            (stream,) = await create(metadata)
+            for number in range(3):
+                left = await world.open(2 + number)
+                orphan = await take_id(left)
+                await left.close(drained=True)
+                await metadata.catch_up()
+                for _ in range(3):
+                    for orphans in await metadata.orphan_candidates():
+                        await metadata.orphans_deleted(orphans)
+                    await append(metadata, stream, 1)
+                    await metadata.checkpoint()
+                await metadata.catch_up()
+                assert await metadata.orphan_candidates() == []
+                assert not metadata.is_swept(orphan)
+            garbage = metadata._garbage
+            assert not garbage._listed
+            assert not garbage._swept
 
     asyncio.run(main())
 
@@ -83,8 +146,8 @@ def test_a_dead_tenures_uncommitted_window_is_orphaned() -> None:
         (stream,) = await create(first)
         lost = await new_object(first, [(stream, 1, 0, 1)])
         done = [await append(first, stream, 1) for _ in range(3)]
-        released = await first.allocate_object_id()
-        first.release_object_id(released)
+        released = await take_id(first)
+        give_up_id(first, released)
         await first.kill()
         async with world.tenure() as second:
             (orphans,) = await second.orphan_candidates()
@@ -140,8 +203,8 @@ def test_what_a_living_tenure_gave_up_is_deleted_twice() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1, orphan_resweep_ms=0) as metadata:
-            given_up = await metadata.allocate_object_id()
-            metadata.release_object_id(given_up)
+            given_up = await take_id(metadata)
+            give_up_id(metadata, given_up)
             (orphans,) = await metadata.orphan_candidates()
             assert orphans.object_ids == (given_up,)
             await metadata.orphans_deleted(orphans)
@@ -157,7 +220,7 @@ def test_what_a_living_tenure_gave_up_is_deleted_twice() -> None:
 def test_the_second_deletion_has_time() -> None:
     async def main() -> None:
         async with World().tenure(1) as metadata:
-            metadata.release_object_id(await metadata.allocate_object_id())
+            give_up_id(metadata, await take_id(metadata))
             (orphans,) = await metadata.orphan_candidates()
             await metadata.orphans_deleted(orphans)
             assert await metadata.orphan_candidates() == []
@@ -170,8 +233,8 @@ def test_what_a_tenure_gave_up_is_deleted_again_after_its_end() -> None:
         world = World()
         first = await world.open(put_window=2)
         (stream,) = await create(first)
-        given_up = await first.allocate_object_id()
-        first.release_object_id(given_up)
+        given_up = await take_id(first)
+        give_up_id(first, given_up)
         (orphans,) = await first.orphan_candidates()
         await first.orphans_deleted(orphans)
         for _ in range(3):
@@ -199,7 +262,7 @@ def test_an_ended_tenure_writes_nothing_more_of_what_it_gave_up() -> None:
     async def main() -> None:
         world = World()
         first = await world.open()
-        first.release_object_id(await first.allocate_object_id())
+        give_up_id(first, await take_id(first))
         (orphans,) = await first.orphan_candidates()
         async with world.tenure():
             await first.orphans_deleted(orphans)

@@ -12,6 +12,7 @@ from streamlog.metadata.tenure_metadata import TenureMetadata
 from streamlog.testing.metadata_filler import fill_metadata
 from tests.metadata.test_checkpoint import CountingStore
 from tests.metadata.world import World, append, create, new_object
+from tests.support.object_ids import take_ids
 
 OBJECTS = 20_000
 BLOCK = 16 << 10
@@ -79,7 +80,7 @@ def test_parts_are_what_no_trim_and_no_compaction_took_under_their_epochs() -> N
             own = [RangeRow(a, 1, 0, 4), RangeRow(a, 3, 4, 10), RangeRow(b, 1, 0, 10)]
             compactor = await metadata.open_compaction_tenure(ids_max=2)
             point = await metadata.compaction_point()
-            (object_id,) = await compactor.allocate_object_ids(1)
+            (object_id,) = await take_ids(compactor, 1)
             output = NewObject(ObjectRow(object_id, 1, 1, 1, 1), [RangeRow(a, 1, 0, 20)])
             await metadata.commit(CommitEntry(trims=[TrimEntry(a, 1, 2), TrimEntry(b, 1, 7)]))
             expected = [RangeRow(a, 1, 2, 4), RangeRow(a, 3, 4, 10), RangeRow(b, 1, 7, 10)]

@@ -25,6 +25,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.tenure_metadata import TenureMetadata
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves, writes
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
 
@@ -245,8 +246,8 @@ def test_a_list_of_late_objects_that_changed_meanwhile_is_written_again() -> Non
         scripted = ScriptedKV(world.kv)
         scripted.matches = writes("o")
         async with world.tenure(1, kv=scripted) as metadata:
-            object_id = await metadata.allocate_object_id()
-            metadata.release_object_id(object_id)
+            object_id = await take_id(metadata)
+            give_up_id(metadata, object_id)
             (orphans,) = await metadata.orphan_candidates()
             scripted.plan = ["refused"]
             with pytest.raises(MetadataUnavailable, match="late objects changed"):

@@ -26,6 +26,7 @@ from streamlog.metadata.interface import (
 from streamlog.metadata.tenure_metadata import TenureMetadata
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.object_ids import take_id
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -42,7 +43,7 @@ async def stage(
     attempt: str = "",
     expires_ms: int = 1 << 50,
 ) -> int:
-    object_id = await metadata.allocate_object_id()
+    object_id = await take_id(metadata)
     row = ObjectRow(object_id, 1000, 900, 100, object_id & 0xFFFF)
     streams, counts = (array(kind, [r[i] for r in rows]) for i, kind in enumerate("QI"))
     one = Stage(row, writer, attempt or f"a{object_id}", expires_ms, streams, counts)
@@ -266,7 +267,7 @@ async def test_a_sealed_tenures_staged_objects_are_no_orphans() -> None:
     world = World()
     metadata = await world.open()
     (a,) = await create(metadata)
-    staged, lost = await stage(metadata, (a, 1)), await metadata.allocate_object_id()
+    staged, lost = await stage(metadata, (a, 1)), await take_id(metadata)
     await metadata.kill()
     async with world.tenure() as metadata:
         found = [i for one in await metadata.orphan_candidates() for i in one.object_ids]

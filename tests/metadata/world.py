@@ -26,6 +26,7 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
+from tests.support.object_ids import take_id
 
 CONFIG = MetadataConfig(retry_backoff_ms=1, retry_backoff_max_ms=5)
 
@@ -94,7 +95,7 @@ async def create(metadata: TenureMetadata, count: int = 1, **tags: str) -> list[
 async def new_object(
     metadata: TenureMetadata, rows: Sequence[tuple[int, int, int, int]]
 ) -> NewObject:
-    object_id = await metadata.allocate_object_id()
+    object_id = await take_id(metadata)
     return NewObject(
         ObjectRow(object_id, 1000 + object_id % 1000, 900, 100, object_id & 0xFFFF),
         [RangeRow(*row) for row in rows],

@@ -21,6 +21,7 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, append, create, new_object
 from tests.repair.cluster import run
+from tests.support.object_ids import give_up_id, give_up_ids, take_id, take_ids
 
 NOW = CollectorConfig(deletion_delay_ms=0)
 
@@ -155,7 +156,7 @@ def test_metadata_that_was_empty_stays_suspect_when_it_is_written_to() -> None:
         async with world.tenure() as metadata:
             (stream,) = await create(metadata)
             orphan = await new_object(metadata, [])
-            metadata.release_object_id(orphan.row.object_id)
+            give_up_id(metadata, orphan.row.object_id)
             collected = _Collected(world, metadata)
             assert "engine.collector.force" in await collected.tick()
             await append(metadata, stream, 1)
@@ -180,10 +181,10 @@ def test_what_waits_for_deletion_says_so() -> None:
                 return world.registry.get_sample_value(name, {"what": what})
 
             for _ in range(2):
-                metadata.release_object_id(await metadata.allocate_object_id())
-            compactor.release_object_ids(await compactor.allocate_object_ids(2))
-            upload = asyncio.create_task(metadata.allocate_object_id())
-            merge = asyncio.create_task(compactor.allocate_object_ids(1))
+                give_up_id(metadata, await take_id(metadata))
+            give_up_ids(compactor, await take_ids(compactor, 2))
+            upload = asyncio.create_task(take_id(metadata))
+            merge = asyncio.create_task(take_ids(compactor, 1))
             assert metadata.waiting_for_sweep() == []
             while len(metadata.waiting_for_sweep()) < 2:  # noqa: ASYNC110 - any state may be waited for
                 await asyncio.sleep(0)
@@ -256,7 +257,7 @@ def test_an_upload_under_way_is_no_sign_of_empty_metadata() -> None:
             old = await append(metadata, stream, 2)
             await world.store.put(data_key(old), [b"x"])
             compactor = await metadata.open_compaction_tenure(ids_max=8)
-            mine, (others,) = await new_object(metadata, []), await compactor.allocate_object_ids(1)
+            mine, (others,) = await new_object(metadata, []), await take_ids(compactor, 1)
             for object_id in (mine.row.object_id, others):
                 await world.store.put(data_key(object_id), [b"not committed yet"])
             await metadata.commit(CommitEntry(destroys=[StreamEpoch(stream, 1)]))
@@ -264,7 +265,7 @@ def test_an_upload_under_way_is_no_sign_of_empty_metadata() -> None:
             assert metadata.object_count == 0
             assert await _Collected(world, metadata).tick() == ""
             assert await keys(world) == {data_key(mine.row.object_id), data_key(others)}
-            compactor.release_object_ids([others])
+            give_up_ids(compactor, [others])
             await world.store.put(data_key(1 << 40), [b"nobody's"])
             assert "knows no object" in await _Collected(world, metadata).tick()
             await compactor.close()
@@ -303,8 +304,8 @@ def test_what_a_living_compactor_stores_next_is_no_sign_of_old_metadata() -> Non
         await fill(world)
         async with world.tenure() as metadata:
             compactor = await metadata.open_compaction_tenure(ids_max=8)
-            released, uploading = await compactor.allocate_object_ids(2)
-            compactor.release_object_ids([released])
+            released, uploading = await take_ids(compactor, 2)
+            give_up_ids(compactor, [released])
             await world.store.put(data_key(uploading), [b"not committed yet"])
             assert await _Collected(world, metadata).tick() == ""
             await compactor.close()

@@ -12,6 +12,7 @@ from streamlog.repair.bucket import list_bucket
 from streamlog.repair.findings import Finding, Kind, Report, Severity
 from streamlog.repair.view import load_view
 from tests.repair.cluster import Cluster, append, partition, produce, run
+from tests.support.object_ids import give_up_id, take_id
 
 
 async def filled(cluster: Cluster, *, crash: bool = False) -> str:
@@ -153,7 +154,7 @@ def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
         await cluster.store.delete([data_key(newer)])
         # A node's live upload is nobody's orphan.
         async with cluster.node() as engine:
-            taken = await engine.metadata.allocate_object_id()
+            taken = await take_id(engine.metadata)
             await cluster.store.put(data_key(taken), [whole])
             await engine.kill()
         assert only(await cluster.fsck(), Kind.UPLOAD_UNDER_WAY).object_id == taken
@@ -172,8 +173,8 @@ def test_a_late_put_of_what_was_given_up_is_the_collectors() -> None:
         async with cluster.node() as engine:
             metadata = engine.metadata
             assert isinstance(metadata, TenureMetadata)
-            late = await metadata.allocate_object_id()
-            metadata.release_object_id(late)
+            late = await take_id(metadata)
+            give_up_id(metadata, late)
             # Beside those of the process that ended before.
             found = await metadata.orphan_candidates()
             (given_up,) = (one for one in found if one.tenure == metadata.tenure)

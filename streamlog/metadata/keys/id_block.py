@@ -29,6 +29,10 @@ class IdKind:
     block_bits: int
 
     @property
+    def name(self) -> str:
+        return self.letter.decode()
+
+    @property
     def block_ids(self) -> int:
         return 1 << self.block_bits
 

@@ -143,11 +143,11 @@ def _gen_not_compared(patch: Patch) -> None:
 
 
 def _ack_before_commit(patch: Patch) -> None:
-    async def upload(self: Any, upload: Any) -> None:
-        await original(self, upload)
+    def arrived(self: Any, upload: Any) -> None:
+        original(self, upload)
         confirm(upload.group)
 
-    original = patch.set(Uploader, "_upload", upload)
+    original = patch.set(Uploader, "_arrived", arrived)
 
 
 def _ack_before_sync(patch: Patch) -> None:
