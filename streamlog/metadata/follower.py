@@ -68,7 +68,7 @@ class Follower:
         self._failure: StreamlogError | None = None
         self._foreign_checkpoint = asyncio.Event()
         self._checkpoint_seen = state.checkpoint_revision
-        self._adopted = asyncio.Condition()
+        self._adopted = asyncio.Event()
         self._on_moved: list[Callable[[Moved], None]] = []
         self._on_sealed: list[tuple[Tenure, Callable[[], None]]] = []
         self._own_moves: dict[tuple[Tenure, int], bytes] = {}
@@ -191,9 +191,15 @@ class Follower:
             await self.adopted(put_at)
 
     async def adopted(self, than: int) -> None:
-        """Waits until a newer checkpoint than the one put at revision `than` is in use."""
-        async with self._adopted:
-            await self._adopted.wait_for(lambda: self.state.checkpoint_revision != than)
+        """Waits until a newer checkpoint than the one put at revision `than` is in use.
+
+        Errors: what ended the following.
+        """
+        while self.state.checkpoint_revision == than:
+            if self._failure is not None:
+                raise self._failure
+            self._adopted.clear()
+            await self._adopted.wait()
 
     def ask_for_reload(self, put_at: int) -> None:
         """`k` was put at that revision and is not what the state stands on."""
@@ -209,8 +215,7 @@ class Follower:
     async def installed(self) -> None:
         """This tenure put a new `k` and changed `state` accordingly."""
         self.show_compactions()
-        async with self._adopted:
-            self._adopted.notify_all()
+        self._adopted.set()
 
     def fail(self, error: StreamlogError) -> None:
         """Ends every wait, and later ones."""
@@ -219,6 +224,7 @@ class Follower:
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
+        self._adopted.set()
 
     # the loops
 
@@ -356,7 +362,12 @@ class Follower:
         lost = []
         for stream_id in sorted(old.held.get(self.tenure, ())):
             info = state.fold.info.get(stream_id)
-            if info is not None and info.holder != self.tenure:
+            if info is None:
+                # Destroyed meanwhile: by this tenure, which has told its handle, or by another one,
+                # which took it first, under an epoch that nobody knows any more.
+                known = old.info[stream_id]
+                lost.append(Moved(stream_id, known.holder, known.epoch + 1))
+            elif info.holder != self.tenure:
                 lost.append(Moved(stream_id, info.holder, info.epoch))
         self._advance(state.fold.revision)
         self._tell_sealed()
