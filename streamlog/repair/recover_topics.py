@@ -2,12 +2,16 @@
 
 1. A meta stream is known by its tags, which a checkpoint has; else by the bytes it begins with.
 2. Streams that a partition names and that have no object were empty: they are made again.
-3. Of two topics with one name the one whose streams were made last is right.
+3. Of two topics with one name one is right: the older one was deleted and made anew, or the newer
+   one is what an attempt to create the topic left that came second. An attempt leaves no records,
+   and perhaps not all of its partitions. So the topic that has records is right, and of several the
+   one whose streams were made last: a topic without records that is taken for an attempt costs its
+   settings, and brings back what was deleted; the other mistake would lose records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -57,6 +61,13 @@ class _Topic:
         """Later topics have higher stream ids."""
         return max(one.meta_stream_id for one in self.partitions.values())
 
+    def has_records(self, streams: Mapping[int, RecoveredStream]) -> bool:
+        """Whether there ever was a record, deleted ones among them."""
+        data = (streams.get(one.described.data_stream_id) for one in self.partitions.values())
+        return any(stream is not None and stream.end > 0 for stream in data) or any(
+            one.state.sealed or one.state.log_start_offset for one in self.partitions.values()
+        )
+
 
 class TopicRecovery:
     def __init__(
@@ -95,16 +106,27 @@ class TopicRecovery:
             topic = by_id.setdefault(one.described.topic_id, _Topic(one.described.topic_id))
             topic.partitions[one.described.partition] = one
         for name, by_id in sorted(topics.items()):
-            newest = max(by_id.values(), key=lambda topic: topic.made)
-            for topic in by_id.values():
-                if topic is not newest:
-                    self._tell(
-                        f"topic {name} was deleted and made again; {len(topic.partitions)} "
-                        "partitions of the old one are left without a name",
-                        Severity.NOTE,
-                    )
-            self._take(name, newest)
+            self._take(name, self._right_one(name, list(by_id.values())))
         self._take_producer_ids(partitions)
+
+    def _right_one(self, name: str, topics: Sequence[_Topic]) -> _Topic:
+        """Of all topics with this name the one that had it last, as far as the bucket tells."""
+        streams = self._recovered.streams
+        right = max(topics, key=lambda topic: (topic.has_records(streams), topic.made))
+        for topic in topics:
+            if topic is right:
+                continue
+            what = (
+                f"topic {name} was deleted and made again"
+                if topic.has_records(streams)
+                else f"topic {name} was made more than once, and one of them has no records"
+            )
+            self._tell(
+                f"{what}; {len(topic.partitions)} partitions of topic id "
+                f"{topic.topic_id} are left without a name",
+                Severity.NOTE,
+            )
+        return right
 
     async def _partition(self, stream_id: int) -> _Partition | None:
         stream = self._recovered.streams[stream_id]

@@ -15,10 +15,12 @@ from streamlog.cli.wal_folder import Places, look
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
 from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.log.log_factory import TopicIdentity
+from streamlog.log.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.findings import Kind, Report
+from streamlog.repair.findings import Kind, Report, Severity
 from streamlog.repair.recover import RecoverOptions, recover
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
@@ -302,3 +304,65 @@ def test_a_node_replays_its_log_into_recovered_metadata(tmp_path: Path) -> None:
         await offload.close()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("left", [[0, 1], [1]])
+def test_what_a_lost_attempt_to_create_a_topic_left_does_not_pass_for_the_topic(
+    left: list[int],
+) -> None:
+    """Two nodes create the topic at once: the streams of the one that comes second are younger."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 2, {"retention.ms": "77000"})
+            logs = [await partition(engine, "t", number) for number in range(2)]
+            await produce(logs[0], b"kept")
+            expected = [await consume(one) for one in logs]
+            attempt = TopicIdentity("t", cluster.random.uuid(), "second")
+            await engine.logs._admin._factory.create(attempt, left, TopicConfig())
+        cluster.lose_metadata()
+        report = await recovered(cluster)
+        assert not report.by_severity[Severity.ERROR], report.findings
+        assert any("has no records" in str(one) for one in report.findings)
+        async with cluster.node() as engine:
+            topic = engine.logs.topic("t")
+            assert topic is not None
+            assert (topic.partitions, dict(topic.configs)) == (2, {"retention.ms": "77000"})
+            logs = [await partition(engine, "t", number) for number in range(2)]
+            assert [await consume(one) for one in logs] == expected
+            # The names are usable, and so the attempt's streams are in nobody's way.
+            assert await produce(logs[0], b"more") == 1
+
+    run(scenario)
+
+
+def test_a_topic_that_was_made_anew_and_has_records_is_the_one_that_comes_back() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 2)
+            await produce(await partition(engine, "t"), b"old")
+            await engine.metadata.checkpoint()
+            kept = {key: await cluster.store.get(key) for key in await _data_keys(cluster)}
+            await engine.logs.delete_topic("t")
+            await engine.logs.create_topic("t", 1)
+            log = await partition(engine, "t")
+            await produce(log, b"new")
+            expected = await consume(log)
+        cluster.lose_metadata()
+        # The deletion is newer than the checkpoint, and the bucket still has the objects.
+        for key, data in kept.items():
+            await cluster.store.put(key, [data])
+        await recovered(cluster)
+        async with cluster.node() as engine:
+            topic = engine.logs.topic("t")
+            assert topic is not None
+            assert topic.partitions == 1
+            assert await consume(await partition(engine, "t")) == expected
+
+    run(scenario)
+
+
+async def _data_keys(cluster: Cluster) -> list[str]:
+    return [info.key for info in (await cluster.store.list("data/")).objects]
