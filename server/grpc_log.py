@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.calls import Calls, Context, Handlers, deserializer, parse
 from streamlog.server.context import RequestContext
 from streamlog.server.conversion import (
@@ -83,7 +84,9 @@ class GrpcLog:
         calls: Calls,
         budgets: Budgets,
         drain: Drain,
+        offload: Offload,
     ) -> None:
+        self._offload = offload
         self._produce = produce
         self._fetch = fetch
         self._logs = logs
@@ -172,7 +175,11 @@ class GrpcLog:
     async def _on_fetch(
         self, known: RequestContext, request: log_pb2.FetchRequest, _: Context
     ) -> bytes:
-        return encode_fetch_response(await self._fetch.fetch(known, fetch_call(request)))
+        call = fetch_call(request)
+        found = await self._fetch.fetch(known, call)
+        if call.as_records:  # Made of messages, one for each record: some ms of CPU.
+            return await self._offload.run(Lane.CPU, encode_fetch_response, found)
+        return encode_fetch_response(found)
 
     async def _on_list_offsets(
         self, known: RequestContext, request: log_pb2.ListOffsetsRequest, _: Context

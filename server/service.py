@@ -157,6 +157,7 @@ class Service:
             limits=limits,
             metrics=topics,
             offload=backend.offload,
+            record_bytes_max=self._settings.log.decoded_bytes_max,
         )
         streams = StreamService(
             backend.streams, self._polls, clock=clock, authorize=authorize, limits=limits
@@ -185,6 +186,7 @@ class Service:
                 calls=calls,
                 budgets=budgets,
                 drain=drain,
+                offload=backend.offload,
             ).handlers(),
             GrpcStream(
                 streams, calls=calls, budgets=budgets, drain=drain, metrics=self.metrics

@@ -165,8 +165,10 @@ class FetchService:
         limits: LimitsConfig,
         metrics: TopicMetrics,
         offload: Offload,
+        record_bytes_max: int,
     ) -> None:
         self._logs = logs
+        self._record_bytes_max = record_bytes_max
         self._polls = polls
         self._offload = offload
         self._clock = clock
@@ -308,6 +310,7 @@ class FetchService:
                 start_offset,
                 room_bytes,
                 result.next_offset,
+                self._record_bytes_max,
             )
         except (CorruptMessage, InvalidRecord) as error:
             result.error = error

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.codec.batch import scan
-from streamlog.codec.records import BatchBuilder, iterate
-from streamlog.errors import Invalid, MessageTooLarge
+from streamlog.codec.piecewise import iterate
+from streamlog.codec.records import BatchBuilder
+from streamlog.errors import CorruptMessage, Invalid, InvalidRecord, MessageTooLarge
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.server.services.requests import PlainRecord
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
@@ -35,12 +36,18 @@ def encode_plain_records(records: Sequence[PlainRecord], now_ms: int) -> Buffer:
 
 
 def decode_plain_records(
-    parts: Sequence[Buffer], start_offset: int, room_bytes: int, end_offset: int
+    parts: Sequence[Buffer],
+    start_offset: int,
+    room_bytes: int,
+    end_offset: int,
+    record_bytes_max: int,
 ) -> tuple[list[PlainRecord], int, int]:
     """The records from start_offset on that fit; where the next fetch goes on; bytes used.
 
-    The first record comes whatever its size when room_bytes is not 0. Control batches are passed
-    over. Errors: CorruptMessage, InvalidRecord.
+    The first record comes whatever its size (at most `record_bytes_max`) when room_bytes is not 0.
+    What has no room is not decompressed. Control batches are passed over. A batch that cannot be
+    decoded ends the records, where there are some: the next fetch meets it. Errors: CorruptMessage,
+    InvalidRecord.
     """
     out: list[PlainRecord] = []
     used = 0
@@ -48,14 +55,20 @@ def decode_plain_records(
         header = batch.header
         if header.is_control:
             continue
-        for offset, timestamp_ms, key, value, headers in iterate(batch.view, verify_crc=False):
-            if offset < start_offset:
-                continue
-            size = 32 + len(key or b"") + len(value or b"")
-            size += sum(len(name) + len(data or b"") + 8 for name, data in headers)
-            if used + size > room_bytes and (out or not room_bytes):
-                return out, offset, used
-            used += size
-            stamp = header.max_timestamp_ms if header.is_log_append_time else timestamp_ms
-            out.append(PlainRecord(key, value, headers, stamp, offset))
+        next_offset = max(header.base_offset, start_offset)
+        try:
+            for offset, stamp, key, value, headers in iterate(batch.view, record_bytes_max):
+                if offset < start_offset:
+                    continue
+                size = 32 + len(key or b"") + len(value or b"")
+                size += sum(len(name) + len(data or b"") + 8 for name, data in headers)
+                if used + size > room_bytes and (out or not room_bytes):
+                    return out, offset, used
+                used += size
+                out.append(PlainRecord(key, value, headers, stamp, offset))
+                next_offset = offset + 1
+        except (CorruptMessage, InvalidRecord):
+            if not out:
+                raise
+            return out, next_offset, used
     return out, end_offset, used

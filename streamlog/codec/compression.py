@@ -7,6 +7,7 @@ raw. LZ4 is written in independent blocks without a content checksum, as Kafka's
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 import cramjam
 import zstandard
@@ -31,7 +32,7 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_RATIO_MAX = 255
 _CHUNK_BYTES = 1 << 20
-_GZIP_MEMBERS_MAX = 64
+GZIP_MEMBERS_MAX = 64
 """Clients write one. Each costs a copy of all that follows it."""
 
 
@@ -69,10 +70,7 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
         if codec == Compression.ZSTD:
             return _zstd_decompress(data, limit_bytes)
     except (zlib.error, cramjam.DecompressionError, zstandard.ZstdError, EOFError) as error:
-        name = Compression(codec).name.lower()
-        raise CorruptMessage(
-            f"the records of the batch cannot be decompressed as {name}: {error}"
-        ) from error
+        raise not_of(codec, error) from error
     raise InvalidRecord(
         f"compression codec {codec} is not known; use none, gzip, snappy, lz4 or zstd"
     )
@@ -93,7 +91,12 @@ def begins_as(codec: int, data: Buffer) -> bool:
     return len(data) > 0 and bytes(memoryview(data)[: len(magic)]) == magic
 
 
-def _too_large(limit_bytes: int) -> InvalidRecord:
+def not_of(codec: int, error: BaseException) -> CorruptMessage:
+    name = Compression(codec).name.lower()
+    return CorruptMessage(f"the records of the batch cannot be decompressed as {name}: {error}")
+
+
+def too_large(limit_bytes: int) -> InvalidRecord:
     return InvalidRecord(
         f"the records of the batch expand to more than {limit_bytes} bytes; use smaller batches",
         max_bytes=limit_bytes,
@@ -105,13 +108,13 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
     room = limit_bytes
     rest: Buffer = data
     while len(rest) > 0:
-        if len(pieces) == _GZIP_MEMBERS_MAX:
-            raise EOFError(f"it has more than {_GZIP_MEMBERS_MAX} members")
+        if len(pieces) == GZIP_MEMBERS_MAX:
+            raise EOFError(f"it has more than {GZIP_MEMBERS_MAX} members")
         member = zlib.decompressobj(wbits=31)
         piece = member.decompress(rest, room + 1)
         room -= len(piece)
         if room < 0:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
         if not member.eof:
             raise EOFError("the block was cut short")
         pieces.append(piece)
@@ -129,29 +132,42 @@ def _snappy_compress(data: Buffer) -> bytes:
 
 
 def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    room = limit_bytes
+    for piece in snappy_blocks(data, limit_bytes):
+        room -= len(piece)
+        if room < 0:
+            raise too_large(limit_bytes)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def snappy_blocks(data: Buffer, block_bytes_max: int) -> Iterator[bytes]:
+    """What each block expands to; a raw one is the only one. Errors: as for `decompress`."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _snappy_block(view, limit_bytes, limit_bytes)
+        yield _snappy_block(view, block_bytes_max)
+        return
     if len(view) < len(_XERIAL_HEADER):
         raise EOFError("the header was cut short")
-    pieces: list[bytes] = []
-    position, room = len(_XERIAL_HEADER), limit_bytes
+    position = len(_XERIAL_HEADER)
     while position < len(view):
         size = int.from_bytes(view[position : position + 4], "big")
         position += 4
         if size > len(view) - position:
             raise EOFError("the block was cut short")
-        pieces.append(_snappy_block(view[position : position + size], room, limit_bytes))
-        room -= len(pieces[-1])
+        yield _snappy_block(view[position : position + size], block_bytes_max)
         position += size
-    return b"".join(pieces)
 
 
-def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
+def _snappy_block(block: memoryview, limit_bytes: int) -> bytes:
     """The size is read from the block before anything is allocated for it."""
-    if cramjam.snappy.decompress_raw_len(block) > room:
-        raise _too_large(limit_bytes)
-    return bytes(cramjam.snappy.decompress_raw(block))
+    try:
+        if cramjam.snappy.decompress_raw_len(block) > limit_bytes:
+            raise too_large(limit_bytes)
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise not_of(Compression.SNAPPY, error) from error
 
 
 def _lz4_decompress(data: Buffer, limit_bytes: int) -> memoryview:
@@ -165,7 +181,7 @@ def _lz4_decompress(data: Buffer, limit_bytes: int) -> memoryview:
         except cramjam.DecompressionError:
             if room >= most:
                 if most == limit_bytes and _LZ4_RATIO_MAX * len(data) > limit_bytes:
-                    raise _too_large(limit_bytes) from None
+                    raise too_large(limit_bytes) from None
                 raise
             room = min(most, room * 4)
 
@@ -174,7 +190,7 @@ def _zstd_decompress(data: Buffer, limit_bytes: int) -> bytes:
     """Frames that state their size are refused before anything is allocated for them."""
     stated = zstandard.frame_content_size(data)
     if stated > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise too_large(limit_bytes)
     reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
     pieces: list[bytes] = []
     room = limit_bytes + 1
@@ -187,5 +203,5 @@ def _zstd_decompress(data: Buffer, limit_bytes: int) -> bytes:
         room -= len(piece)
         chunk = _CHUNK_BYTES
     else:
-        raise _too_large(limit_bytes)
+        raise too_large(limit_bytes)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

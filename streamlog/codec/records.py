@@ -17,7 +17,6 @@ from streamlog.codec.batch import (
     TRANSACTIONAL,
     Compression,
     Producer,
-    parse_header,
     scan,
 )
 from streamlog.codec.choice import native
@@ -44,7 +43,6 @@ __all__ = [
     "check_records",
     "decode",
     "encode_values",
-    "first_at_or_after",
     "iterate",
     "record_bytes_max",
 ]
@@ -158,21 +156,3 @@ def iterate(
     header, view = found[0]
     records = codecs.decompress(header.codec, view[HEADER_BYTES:], limit_bytes)
     return RecordReader(header, records, header.base_offset)
-
-
-def first_at_or_after(
-    batch: Buffer, timestamp_ms: int, start_offset: int = 0
-) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record from start_offset on with that timestamp or a later.
-
-    Errors: CorruptMessage, InvalidRecord.
-    """
-    header = parse_header(batch)
-    if header.is_log_append_time:
-        stamp, offset = header.max_timestamp_ms, max(header.base_offset, start_offset)
-        is_in = stamp >= timestamp_ms and offset <= header.last_offset
-        return (offset, stamp) if is_in else None
-    for offset, stamp, _key, _value, _headers in iterate(batch, verify_crc=False):
-        if stamp >= timestamp_ms and offset >= start_offset:
-            return offset, stamp
-    return None

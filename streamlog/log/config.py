@@ -69,6 +69,15 @@ class LogConfig:
         "16 % with 100 B), with the plain one too (some µs a record, on the event loop), or never.",
         choices=("native", "always", "never"),
     )
+    decoded_bytes_max: int = setting(
+        32 << 20,
+        "Bytes of one record, decompressed, that the node decodes itself: for fetches of plain "
+        "records and look-ups by time. A batch is decompressed in pieces of 1 MiB, but what is one "
+        "LZ4 frame or one raw snappy block at once, and then has this bound, too. Memory: as much "
+        "for each such request under way.",
+        minimum=1 << 20,
+        maximum=128 << 20,
+    )
     checkpoint_interval_batches: int = setting(
         10_000,
         "Batches between checkpoints of producer state in the meta stream. More: opening a "

@@ -321,6 +321,7 @@ class SharedLog(AbstractLog):
                     start_offset=start,
                     end_offset=self._visible_end(isolation),
                     offload=self._environment.offload,
+                    record_bytes_max=self._environment.config.decoded_bytes_max,
                 )
             except OffsetOutOfRange:
                 if self._log_start == start:

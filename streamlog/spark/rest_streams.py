@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from streamlog.codec.records import first_at_or_after
+from streamlog.codec.piecewise import first_at_or_after
 from streamlog.format.object_block import BlockRow, decode_block
 from streamlog.format.object_index import decode_attributes, decode_index
 from streamlog.log.batch_facts import decode_facts

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from streamlog.codec import compression
 from streamlog.codec.batch import Compression, Producer, parse_header, resealed
+from streamlog.codec.piecewise import first_at_or_after
 from streamlog.codec.plain_decoder import decode_plain
 from streamlog.codec.records import (
     BatchBuilder,
     decode,
     encode_values,
-    first_at_or_after,
     iterate,
     record_bytes_max,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from types import ModuleType
 
-from streamlog.codec import pure_columns, records
+from streamlog.codec import piecewise, pure_columns, records
 from streamlog.codec.batch import (
     HEADER_BYTES,
     LENGTH_END,
@@ -68,6 +68,14 @@ def _iterated(data: bytes) -> object:
     return list(records.iterate(data, verify_crc=False, limit_bytes=LIMIT_BYTES))
 
 
+def _piecewise(data: bytes) -> object:
+    """Nothing else than what comes of all at once, but for what is larger than may be."""
+    found = list(piecewise.iterate(data, LIMIT_BYTES))
+    if len(found) < 1000:
+        assert found == records.decode(data, verify_crc=False)
+    return found
+
+
 def _columns(module: ModuleType, data: bytes) -> object:
     return list(
         module.decode(
@@ -84,7 +92,7 @@ def _columns(module: ModuleType, data: bytes) -> object:
 
 
 def _found(data: bytes) -> object:
-    return records.first_at_or_after(data, 1_700_000_000_020, 2)
+    return piecewise.first_at_or_after(data, 1_700_000_000_020, 2)
 
 
 def _expanded(codec: Compression, data: bytes) -> object:
@@ -113,6 +121,7 @@ PARSERS = (
     Parser("batch_scan", _scanned, BATCHES, ERRORS, mend_batch),
     Parser("batch_decode", _decoded, BATCHES, ERRORS, mend_batch, memory_bytes=8 * LIMIT_BYTES),
     Parser("batch_iterate", _iterated, BATCHES, ERRORS, memory_bytes=8 * LIMIT_BYTES),
+    Parser("batch_piecewise", _piecewise, BATCHES, ERRORS, memory_bytes=300 << 20),
     Parser("batch_find", _found, BATCHES, ERRORS, memory_bytes=300 << 20),
     Parser("columns", partial(_columns, twin), BATCHES, ERRORS, mend_batch, memory_bytes=300 << 20),
     Parser(

@@ -54,7 +54,7 @@ def _checked(data: bytes) -> object:
 
 
 def _as_records(data: bytes) -> object:
-    return decode_plain_records([data], 2, 1 << 16, 12)
+    return decode_plain_records([data], 2, 1 << 16, 12, 1 << 20)
 
 
 def _records(data: bytes) -> object:
