@@ -92,6 +92,7 @@ class GrpcStream:
             ("ListStreams", self._list),
             ("FetchStream", self._fetch),
             ("TrimStream", self._trim),
+            ("SetFencingToken", self._set_fencing_token),
         ):
             raw[name] = grpc.unary_unary_rpc_method_handler(
                 calls.unary(f"StreamService/{name}", handle),
@@ -145,6 +146,20 @@ class GrpcStream:
     ) -> stream_pb2.TrimStreamResponse:
         start = await self._streams.trim(known, request.stream_id, request.new_start_offset)
         return stream_pb2.TrimStreamResponse(start_offset=start)
+
+    async def _set_fencing_token(
+        self, known: RequestContext, request: stream_pb2.SetFencingTokenRequest, _: Context
+    ) -> stream_pb2.SetFencingTokenResponse:
+        _check_timeout(request.timeout_ms)
+        await self._streams.set_fencing_token(
+            known,
+            request.stream_id,
+            request.fencing_token,
+            request.expected_fencing_token if request.HasField("expected_fencing_token") else None,
+            request.expected_next_offset if request.HasField("expected_next_offset") else None,
+            request.timeout_ms,
+        )
+        return stream_pb2.SetFencingTokenResponse()
 
     async def _fetch(
         self, known: RequestContext, request: stream_pb2.FetchStreamRequest, _: Context
@@ -208,9 +223,13 @@ class GrpcStream:
             await Pipeline(reader(context), context.write, start, budget, self._drain).run()
 
 
+def _check_timeout(timeout_ms: int) -> None:
+    if timeout_ms < 0:
+        raise Invalid(f"timeout_ms is {timeout_ms}; give 0 (the default) or more")
+
+
 def _append_call(request: stream_pb2.AppendRequest) -> AppendCall:
-    if request.timeout_ms < 0:
-        raise Invalid(f"timeout_ms is {request.timeout_ms}; give 0 (the default) or more")
+    _check_timeout(request.timeout_ms)
     return AppendCall(
         request.stream_id,
         RecordBatch(
@@ -236,6 +255,7 @@ def _info(facts: StreamFacts) -> stream_pb2.StreamInfo:
         next_offset=facts.next_offset,
         holder=known.holder,
         tags=known.tags,
+        fencing_token=known.fencing_token,
     )
 
 

@@ -192,10 +192,7 @@ class StreamService:
         if call.stream_id not in self._writable:
             await self._check_writable(call.stream_id)
         stream = self._open.get(call.stream_id) or await self._stream(call.stream_id)
-        timeout_s = (call.timeout_ms or self._limits.produce_timeout_ms) / 1000
-        deadline = self._clock.monotonic() + timeout_s
-        if context.deadline is not None and context.deadline < deadline:
-            deadline = context.deadline
+        deadline = self._deadline(context, call.timeout_ms)
         ack = stream.append(
             call.batch,
             AppendContext(
@@ -208,6 +205,35 @@ class StreamService:
         return SequencedAppend(
             ack, deadline, self._clock, partial(self._forget, call.stream_id, stream)
         )
+
+    async def set_fencing_token(
+        self,
+        context: RequestContext,
+        stream_id: int,
+        token: bytes,
+        expected_token: bytes | None,
+        expected_next_offset: int | None,
+        timeout_ms: int,
+    ) -> None:
+        """Durable on return. Errors: those of Stream.set_fencing_token."""
+        self._authorize(context, Operation.WRITE, _resource(stream_id))
+        await self._check_writable(stream_id)
+        stream = await self._stream(stream_id)
+        with self._using(stream_id, stream):
+            await stream.set_fencing_token(
+                token,
+                AppendContext(
+                    deadline=self._deadline(context, timeout_ms),
+                    trace_id=context.trace_id,
+                    expected_next_offset=expected_next_offset,
+                    fencing_token=expected_token,
+                ),
+            )
+
+    def _deadline(self, context: RequestContext, timeout_ms: int) -> float:
+        timeout_s = (timeout_ms or self._limits.produce_timeout_ms) / 1000
+        deadline = self._clock.monotonic() + timeout_s
+        return deadline if context.deadline is None else min(deadline, context.deadline)
 
     def _forget(self, stream_id: int, stream: Stream) -> None:
         """The handle is of no use any more; the next call looks again."""

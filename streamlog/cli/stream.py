@@ -16,6 +16,7 @@ from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import streams
 from streamlog.cli.standard_streams import read_all, stdin_descriptor
 from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.model.batch_limits import TOKEN_BYTES_MAX
 
 INFO_FIELDS = (
     "stream_id",
@@ -30,7 +31,35 @@ PAYLOAD_BYTES_MAX = 1 << 30
 
 
 def _info(found: Any) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in INFO_FIELDS} | {"tags": dict(found.tags)}
+    return {name: getattr(found, name) for name in INFO_FIELDS} | {
+        "tags": dict(found.tags),
+        "fencing_token": shown_token(found.fencing_token),
+    }
+
+
+def _token(_: click.Context, __: click.Parameter, value: str | None) -> bytes | None:
+    """A fencing token: text, or `hex:` and the bytes in hex. Empty: none."""
+    if value is None:
+        return None
+    try:
+        token = bytes.fromhex(value[4:]) if value.startswith("hex:") else value.encode()
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no token: hex: is followed by pairs of hex digits"
+        ) from None
+    if len(token) > TOKEN_BYTES_MAX:
+        raise click.BadParameter(f"a token has at most {TOKEN_BYTES_MAX} bytes, not {len(token)}")
+    return token
+
+
+def shown_token(token: bytes) -> str:
+    """As `_token` reads it."""
+    try:
+        text = token.decode()
+    except UnicodeDecodeError:
+        text = ""
+    is_plain = text.isprintable() and not text.startswith("hex:")
+    return text if is_plain and text.encode() == token else f"hex:{token.hex()}"
 
 
 _stream_id = click.argument("stream_id", type=click.IntRange(min=0), metavar="ID")
@@ -98,10 +127,21 @@ def describe(state: State, stream_id: int) -> None:
 @click.option(
     "--expected-next-offset", type=click.IntRange(min=0), help="Refuse unless this is the tail."
 )
+@click.option(
+    "--fencing-token",
+    callback=_token,
+    metavar="TOKEN",
+    help="Refuse unless the stream has this token (see set-token).",
+)
 @remote_options
 @pass_state
 def append(
-    state: State, stream_id: int, lines: bool, records: int, expected_next_offset: int | None
+    state: State,
+    stream_id: int,
+    lines: bool,
+    records: int,
+    expected_next_offset: int | None,
+    fencing_token: bytes | None,
 ) -> None:
     """Append stdin to the stream ID as one record batch; prints its offsets when durable."""
     if lines and (records != 1 or expected_next_offset is not None):
@@ -114,6 +154,7 @@ def append(
                 record_count=records,
                 base_timestamp_ms=int(time.time() * 1000),
                 expected_next_offset=expected_next_offset,
+                fencing_token=fencing_token,
             )
             if state.json:
                 emit({"base_offset": done.base_offset, "end_offset": done.end_offset})
@@ -178,6 +219,69 @@ def trim(state: State, stream_id: int, new_start: int) -> None:
         emit({"start_offset": start})
     else:
         note(f"starts at offset {start}")
+
+
+@stream.command("set-token")
+@_stream_id
+@click.argument("token", callback=_token)
+@click.option(
+    "--expected",
+    callback=_token,
+    metavar="TOKEN",
+    help="Refuse unless the stream has this token now; '' for none.",
+)
+@click.option(
+    "--expected-next-offset", type=click.IntRange(min=0), help="Refuse unless this is the tail."
+)
+@remote_options
+@pass_state
+def set_token(
+    state: State,
+    stream_id: int,
+    token: bytes,
+    expected: bytes | None,
+    expected_next_offset: int | None,
+) -> None:
+    """Set the fencing token of the stream ID: appends that carry another one are refused.
+
+    TOKEN is text of at most 64 bytes, or hex: and the bytes in hex. Appends without a token are
+    not tested.
+    """
+    if not token:
+        raise click.UsageError("the token is empty; clear-token takes a stream's token away")
+    _change_token(state, stream_id, token, expected, expected_next_offset)
+
+
+@stream.command("clear-token")
+@_stream_id
+@click.option(
+    "--expected",
+    callback=_token,
+    metavar="TOKEN",
+    help="Refuse unless the stream has this token now.",
+)
+@remote_options
+@pass_state
+def clear_token(state: State, stream_id: int, expected: bytes | None) -> None:
+    """Take the fencing token of the stream ID away."""
+    _change_token(state, stream_id, b"", expected, None)
+
+
+def _change_token(
+    state: State,
+    stream_id: int,
+    token: bytes,
+    expected: bytes | None,
+    expected_next_offset: int | None,
+) -> None:
+    with streams(state) as client:
+        client.set_fencing_token(
+            stream_id, token, expected_token=expected, expected_next_offset=expected_next_offset
+        )
+    if state.json:
+        emit({"stream_id": stream_id, "fencing_token": shown_token(token)})
+    else:
+        note(f"stream {stream_id} has {'a new' if token else 'no'} fencing token")
 
 
 @stream.command()

@@ -27,6 +27,8 @@ class StreamInfo:
     next_offset: int
     holder: str
     tags: dict[str, str]
+    fencing_token: bytes = b""
+    """b"": it has none."""
 
 
 class StreamBatch(NamedTuple):
@@ -73,6 +75,7 @@ def _info(found: Any) -> StreamInfo:
         found.next_offset,
         found.holder,
         dict(found.tags),
+        found.fencing_token,
     )
 
 
@@ -167,6 +170,29 @@ def trim(stream_id: int, new_start_offset: int) -> Call:
         request,
         stream_pb2.TrimStreamResponse,
         lambda response: int(response.start_offset),
+        writes=True,
+    )
+
+
+def set_fencing_token(
+    stream_id: int,
+    token: bytes,
+    expected_token: bytes | None,
+    expected_next_offset: int | None,
+    timeout_ms: int,
+) -> Call:
+    request = stream_pb2.SetFencingTokenRequest(
+        stream_id=stream_id, fencing_token=token, timeout_ms=timeout_ms
+    )
+    if expected_token is not None:
+        request.expected_fencing_token = expected_token
+    if expected_next_offset is not None:
+        request.expected_next_offset = expected_next_offset
+    return Call(
+        "StreamService/SetFencingToken",
+        request,
+        stream_pb2.SetFencingTokenResponse,
+        _nothing,
         writes=True,
     )
 

@@ -15,6 +15,7 @@ from streamlog.engine.engine import Engine, fenced
 from streamlog.engine.key_turns import KeyTurns
 from streamlog.engine.stream import EngineStream
 from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.token_change import TokenChange
 from streamlog.errors import (
     Closed,
     Internal,
@@ -41,6 +42,7 @@ from streamlog.metadata.interface import (
     check_epoch,
 )
 from streamlog.model.batch import (
+    AppendContext,
     CloseStreamOptions,
     CreateStreamOptions,
     DeleteStreamOptions,
@@ -181,13 +183,18 @@ class EngineStreamClient:
         """While it is held, the stream is not opened, closed or destroyed."""
         return self._changing.alone(stream_id)
 
+    async def set_token(self, core: StreamCore, token: bytes, context: AppendContext) -> None:
+        """As Stream.set_fencing_token."""
+        change = TokenChange(self._engine, self._changing, self._check_kept, core, token, context)
+        await change.carry_out()
+
     async def trim(self, core: StreamCore, new_start_offset: int) -> None:
         """As Stream.trim. Waits until what lies below is in the store: the fold trims only that."""
         _check_core(core)
         # Its range is checked below, against the stream's own; a number that is none would end the
         # commit loop.
         new_start_offset = checked_int(
-            "new_start_offset", new_start_offset, -OFFSET_MAX, 2 * OFFSET_MAX
+            "new_start_offset", new_start_offset, -OFFSET_MAX - 1, 2 * OFFSET_MAX
         )
         if new_start_offset > core.confirm:
             raise OffsetOutOfRange(
@@ -360,7 +367,14 @@ class EngineStreamClient:
         core = self._engine.cores.get(row.stream_id)
         end = row.end if core is None or core.epoch != row.epoch else core.confirm
         return StreamDescription(
-            row.stream_id, row.epoch, row.state, row.start, end, str(row.holder), row.tags
+            row.stream_id,
+            row.epoch,
+            row.state,
+            row.start,
+            end,
+            str(row.holder),
+            row.tags,
+            row.token,
         )
 
 

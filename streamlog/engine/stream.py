@@ -25,6 +25,8 @@ from streamlog.model.batch import (
 class StreamChanges(Protocol):
     """What changes a stream beside appends; each rides in a commit record."""
 
+    async def set_token(self, core: StreamCore, token: bytes, context: AppendContext) -> None: ...
+
     async def trim(self, core: StreamCore, new_start_offset: int) -> None: ...
 
     async def close_core(self, core: StreamCore) -> None: ...
@@ -79,6 +81,9 @@ class EngineStream:
 
     async def reserve(self, size_bytes: int, context: AppendContext = APPEND) -> Reservation:
         return await self._sequencer.reserve(self._core, size_bytes, context)
+
+    async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
+        await self._changes.set_token(self._core, token, context)
 
     async def fetch(
         self,

@@ -77,7 +77,8 @@ class AppendContext:
     """How one append is carried out.
 
     `deadline` is on the injected clock's monotonic scale, seconds; None waits without end.
-    `expected_next_offset` and `fencing_token` are tested when the append is sequenced.
+    `expected_next_offset` and `fencing_token` are tested when the append is sequenced; a token of
+    None is not tested, b"" is that of a stream without one.
     `reservation` makes the append sequence at the call, without waiting for room.
     """
 
@@ -195,6 +196,8 @@ class StreamDescription:
     end_offset: int
     holder: str
     tags: dict[str, str]
+    fencing_token: bytes = b""
+    """b"": it has none."""
 
 
 def single(payload: Buffer, *, record_count: int = 1, timestamp_ms: int = 0) -> RecordBatch:

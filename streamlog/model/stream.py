@@ -72,6 +72,22 @@ class Stream(Protocol):
         """Waits for room; first come, first served. Errors: Overloaded at the deadline, Closed."""
         ...
 
+    async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
+        """Of the appends that carry a token only those with this one pass from here on.
+
+        b"" takes the token away. A writer that sets a token of its own shuts out all who append
+        with an older one; appends without a token are not tested. The token (≤ 64 bytes) stays
+        with the stream when it is closed, moved or opened anew. The change has its place among the
+        appends: what was sequenced before is confirmed on return, what is sequenced behind it waits
+        until it is durable. `context`: expected_next_offset and fencing_token (the token that the
+        stream must have; b"": none) are tested at that place; the deadline.
+
+        Cancelling stops the wait only: the token may still be changed.
+        Errors: TokenMismatch, OffsetConflict, Invalid; DeadlinePassed (nothing was changed),
+        OutcomeUnknown; StreamFenced, TenureFenced; Closed.
+        """
+        ...
+
     async def fetch(
         self,
         start_offset: int,

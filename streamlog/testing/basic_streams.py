@@ -48,7 +48,7 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamState,
 )
-from streamlog.model.batch_limits import check_tags, refusal_of
+from streamlog.model.batch_limits import check_tags, check_token, refusal_of
 from streamlog.model.stream import Stream
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import parts_size
@@ -71,6 +71,7 @@ class StreamRow:
     end: int
     tags: dict[str, str]
     batches: list[StoredBatch] = field(default_factory=list)
+    token: bytes = b""
 
     def index_of(self, offset: int) -> int:
         """Of the batch that contains the offset."""
@@ -171,13 +172,16 @@ class BasicReservation(Reservation):
 
 @dataclass(slots=True)
 class _Item:
-    """An append that was sequenced, or one whose refusal waits for those before it."""
+    """An append that was sequenced, a change of the token, or a refusal that waits for those
+    before it.
+    """
 
     stream: BasicStream
     future: asyncio.Future[AppendResult]
     size_bytes: int
     batch: StoredBatch | None = None
     refusal: StreamlogError | None = None
+    token: bytes | None = None
 
 
 class BasicStream:
@@ -186,6 +190,8 @@ class BasicStream:
         self._row = row
         self._epoch = row.epoch
         self._next = row.end
+        self._token = row.token
+        """Once everything that was sequenced is durable."""
         self._waiting: dict[asyncio.Future[None], int] = {}
         self.under_way = 0
         self._closed: StreamlogError | None = None
@@ -297,9 +303,24 @@ class BasicStream:
                 expected=expected,
                 actual=self._next,
             )
-        if context.fencing_token:
-            return TokenMismatch("the stream has no fencing token")
+        if context.fencing_token is not None and context.fencing_token != self._token:
+            return TokenMismatch("the stream has another fencing token")
         return None
+
+    async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
+        check_token(token)
+        self._check()
+        done: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        item = _Item(self, done, 0, refusal=self._refusal(context))
+        if item.refusal is None:
+            item.token = self._token = token
+        self.under_way += 1
+        self._client.put(item)
+        try:
+            async with asyncio.timeout(self._client.seconds_until(context.deadline)):
+                await asyncio.shield(done)
+        except TimeoutError:
+            raise OutcomeUnknown("the token may still be changed; describe the stream") from None
 
     async def reserve(self, size_bytes: int, context: AppendContext = APPEND) -> Reservation:
         self._check()
@@ -489,13 +510,15 @@ class BasicStreamClient:
                 if all(map(self._is_held, self._items)):
                     await self._wait_for_more()
                 async with self.backing.lock:
-                    group = [item for item in self._items if not self._is_held(item)]
+                    group = _up_to_token([item for item in self._items if not self._is_held(item)])
                     stored = [
                         (item.stream._row, item.batch)
                         for item in group
                         if item.batch is not None and item.stream.stop() is None
                     ]
                     await self.backing.append(stored)
+                    if group and group[-1].token is not None and group[-1].stream.stop() is None:
+                        await self.update(group[-1].stream._row, token=group[-1].token)
                     for row, batch in stored:
                         row.add(batch)
                     for item in group:
@@ -522,9 +545,11 @@ class BasicStreamClient:
         error = item.refusal or item.stream.stop()
         batch = item.batch
         if not item.future.done():
-            if error is not None or batch is None:
-                item.future.set_exception(error or Closed("nothing was appended"))
+            if error is not None:
+                item.future.set_exception(error)
                 item.future.exception()
+            elif batch is None:
+                item.future.set_result(AppendResult(item.stream._row.end, item.stream._row.end))
             else:
                 item.future.set_result(AppendResult(batch.base_offset, batch.end_offset))
         item.stream.progressed()
@@ -570,6 +595,7 @@ class BasicStreamClient:
         start: int | None = None,
         state: StreamState | None = None,
         epoch: int | None = None,
+        token: bytes | None = None,
     ) -> None:
         new = StreamRow(
             row.stream_id,
@@ -579,9 +605,11 @@ class BasicStreamClient:
             row.start if start is None else start,
             row.end,
             row.tags,
+            token=row.token if token is None else token,
         )
         await self.backing.update(new)
         row.epoch, row.state, row.holder, row.start = new.epoch, new.state, new.holder, new.start
+        row.token = new.token
 
     # StreamClient
 
@@ -690,7 +718,22 @@ class BasicStreamClient:
         return row
 
 
+def _up_to_token(items: list[_Item]) -> list[_Item]:
+    """Items up to the first change of a token: what follows is durable after it."""
+    for number, item in enumerate(items):
+        if item.token is not None:
+            return items[: number + 1]
+    return items
+
+
 def _describe(row: StreamRow) -> StreamDescription:
     return StreamDescription(
-        row.stream_id, row.epoch, row.state, row.start, row.end, row.holder, dict(row.tags)
+        row.stream_id,
+        row.epoch,
+        row.state,
+        row.start,
+        row.end,
+        row.holder,
+        dict(row.tags),
+        row.token,
     )

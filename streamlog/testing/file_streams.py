@@ -7,7 +7,7 @@ Every file is a run of frames, big-endian, appended and synced, never rewritten:
     file           kind         fields
     streams        1 created    stream ids u64…: their files are whole
                    2 removed    stream id u64
-    <id>.stream    3 row        epoch u64, state u8, start i64, holder, tags as JSON
+    <id>.stream    3 row        epoch u64, state u8, start i64, holder, tags, token as JSON
                    4 batch      base offset i64, count u32, timestamp i64, attribute bytes u8,
                                 attributes, payload
     keys           5 put        revision u64, namespace and name with u16 lengths, value
@@ -208,7 +208,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _row_frame(row: StreamRow) -> Sequence[Buffer]:
-    text = json.dumps({"holder": row.holder, "tags": row.tags}).encode()
+    fields = {"holder": row.holder, "tags": row.tags, "token": row.token.hex()}
+    text = json.dumps(fields).encode()
     return (bytes([ROW]), _ROW.pack(row.epoch, row.state, row.start, len(text)), text)
 
 
@@ -227,6 +228,7 @@ def _row_of(stream_id: int, frames: Sequence[bytes]) -> StreamRow:
             row.epoch, state, start, length = _ROW.unpack_from(frame, 1)
             text = json.loads(frame[1 + _ROW.size : 1 + _ROW.size + length])
             row.state, row.holder, row.tags = StreamState(state), text["holder"], text["tags"]
+            row.token = bytes.fromhex(text["token"])
             row.trim(start)
         else:
             row.add(_batch_of(frame))

@@ -176,6 +176,109 @@ class StreamConformance(ABC):
 
         self.run(test)
 
+    # Fencing tokens
+
+    def test_appends_with_another_token_are_refused(self) -> None:
+        async def test(m: MediumUnderTest) -> None:
+            stream = await m.client.create_and_open_stream(CreateStreamOptions())
+            await stream.append(record("none"), AppendContext(fencing_token=b""))
+            await stream.set_fencing_token(b"one")
+            await stream.append(record("one"), AppendContext(fencing_token=b"one"))
+            await stream.append(record("untested"))
+            for token in (b"", b"two", b"on", b"one "):
+                wrong = stream.append(record("wrong"), AppendContext(fencing_token=token))
+                await refused(TokenMismatch, wrong)
+            await stream.set_fencing_token(b"two")
+            await refused(
+                TokenMismatch, stream.append(record("wrong"), AppendContext(fencing_token=b"one"))
+            )
+            await stream.append(record("two"), AppendContext(fencing_token=b"two"))
+            await stream.set_fencing_token(b"")
+            await refused(
+                TokenMismatch, stream.append(record("wrong"), AppendContext(fencing_token=b"two"))
+            )
+            await stream.append(record("none"), AppendContext(fencing_token=b""))
+            assert await everything(stream) == ["none", "one", "untested", "two", "none"]
+
+        self.run(test)
+
+    def test_a_token_is_changed_under_conditions(self) -> None:
+        async def test(m: MediumUnderTest) -> None:
+            stream = await m.client.create_and_open_stream(CreateStreamOptions())
+            none = AppendContext(fencing_token=b"")
+            await stream.set_fencing_token(b"a", none)
+            await refused(TokenMismatch, stream.set_fencing_token(b"b", none))
+            await stream.append(record("a", 2))
+            behind = AppendContext(expected_next_offset=1, fencing_token=b"a")
+            error = await refused(OffsetConflict, stream.set_fencing_token(b"b", behind))
+            assert (error.expected, error.actual) == (1, 2)
+            await refused(Invalid, stream.set_fencing_token(b"x" * 65))
+            known = await m.client.describe_stream(stream.stream_id)
+            assert known.fencing_token == b"a"
+            at_end = AppendContext(expected_next_offset=2, fencing_token=b"a")
+            await stream.set_fencing_token(b"x" * 64, at_end)
+            assert stream.next_offset == 2
+
+        self.run(test)
+
+    def test_a_change_of_the_token_has_its_place_among_appends(self) -> None:
+        async def test(m: MediumUnderTest) -> None:
+            stream = await m.client.create_and_open_stream(CreateStreamOptions())
+            other = await m.client.create_and_open_stream(CreateStreamOptions())
+            await stream.set_fencing_token(b"old")
+            m.hold()
+            old, new = AppendContext(fencing_token=b"old"), AppendContext(fencing_token=b"new")
+            before = asyncio.ensure_future(stream.append(record("before"), old))
+            change = asyncio.ensure_future(stream.set_fencing_token(b"new", old))
+            await asyncio.sleep(0)
+            late = asyncio.ensure_future(stream.append(record("late"), old))
+            after = asyncio.ensure_future(stream.append(record("after"), new))
+            beside = asyncio.ensure_future(other.append(record("beside")))
+            left = asyncio.ensure_future(stream.append(record("left"), new))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            left.cancel()
+            for waiting in (before, change, late, after):
+                assert not waiting.done(), "nothing is told before what it rests on is durable"
+            m.release()
+            assert (await before).base_offset == 0
+            await change
+            await refused(TokenMismatch, late)
+            assert (await after).base_offset >= 1
+            assert (await beside).base_offset == 0
+            found = await everything(stream)
+            assert [one for one in found if one != "left"] == ["before", "after"]
+
+        self.run(test)
+
+    def test_a_token_outlives_crashes_and_opens(self) -> None:
+        async def test(m: MediumUnderTest) -> None:
+            stream = await m.client.create_and_open_stream(CreateStreamOptions())
+            own = AppendContext(fencing_token=b"own")
+            await stream.set_fencing_token(b"own")
+            await stream.append(record("a"), own)
+            await m.crashed()
+            stream = await m.client.open_stream(stream.stream_id, OpenStreamOptions())
+            await refused(
+                TokenMismatch, stream.append(record("x"), AppendContext(fencing_token=b""))
+            )
+            await stream.append(record("b"), own)
+            await stream.close()
+            await m.restarted()
+            known = await m.client.describe_stream(stream.stream_id)
+            assert known.fencing_token == b"own"
+            again = await m.client.open_stream(stream.stream_id, OpenStreamOptions())
+            await refused(Closed, stream.set_fencing_token(b"closed"))
+            newest = await m.client.open_stream(stream.stream_id, OpenStreamOptions())
+            await refused(Fenced, again.set_fencing_token(b"old epoch"))
+            await newest.append(record("c"), own)
+            assert await everything(newest) == ["a", "b", "c"]
+            await newest.destroy()
+            with pytest.raises(StreamlogError):
+                await newest.set_fencing_token(b"gone")
+
+        self.run(test)
+
     def test_what_cannot_be_stored_is_refused(self) -> None:
         async def test(m: MediumUnderTest) -> None:
             stream = await m.client.create_and_open_stream(CreateStreamOptions())

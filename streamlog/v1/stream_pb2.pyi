@@ -18,7 +18,7 @@ STREAM_STATE_OPEN: StreamState
 STREAM_STATE_CLOSED: StreamState
 
 class StreamInfo(_message.Message):
-    __slots__ = ("stream_id", "epoch", "state", "start_offset", "confirm_offset", "next_offset", "holder", "tags")
+    __slots__ = ("stream_id", "epoch", "state", "start_offset", "confirm_offset", "next_offset", "holder", "tags", "fencing_token")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class StreamInfo(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     epoch: int
     state: StreamState
@@ -42,7 +43,8 @@ class StreamInfo(_message.Message):
     next_offset: int
     holder: str
     tags: _containers.ScalarMap[str, str]
-    def __init__(self, stream_id: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., holder: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    fencing_token: bytes
+    def __init__(self, stream_id: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., holder: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ..., fencing_token: _Optional[bytes] = ...) -> None: ...
 
 class CreateStreamRequest(_message.Message):
     __slots__ = ("tags",)
@@ -230,3 +232,21 @@ class TrimStreamResponse(_message.Message):
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     start_offset: int
     def __init__(self, start_offset: _Optional[int] = ...) -> None: ...
+
+class SetFencingTokenRequest(_message.Message):
+    __slots__ = ("stream_id", "fencing_token", "expected_fencing_token", "expected_next_offset", "timeout_ms")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    fencing_token: bytes
+    expected_fencing_token: bytes
+    expected_next_offset: int
+    timeout_ms: int
+    def __init__(self, stream_id: _Optional[int] = ..., fencing_token: _Optional[bytes] = ..., expected_fencing_token: _Optional[bytes] = ..., expected_next_offset: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class SetFencingTokenResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

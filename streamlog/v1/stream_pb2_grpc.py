@@ -85,6 +85,11 @@ class StreamServiceStub:
                 request_serializer=streamlog_dot_v1_dot_stream__pb2.TrimStreamRequest.SerializeToString,
                 response_deserializer=streamlog_dot_v1_dot_stream__pb2.TrimStreamResponse.FromString,
                 _registered_method=True)
+        self.SetFencingToken = channel.unary_unary(
+                '/streamlog.v1.StreamService/SetFencingToken',
+                request_serializer=streamlog_dot_v1_dot_stream__pb2.SetFencingTokenRequest.SerializeToString,
+                response_deserializer=streamlog_dot_v1_dot_stream__pb2.SetFencingTokenResponse.FromString,
+                _registered_method=True)
 
 
 class StreamServiceServicer:
@@ -153,6 +158,14 @@ class StreamServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetFencingToken(self, request, context):
+        """Shuts out appends that carry another token; durable when answered. Appends sequenced before are
+        durable by then, those sequenced behind it wait for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -205,6 +218,11 @@ def add_StreamServiceServicer_to_server(servicer, server):
                     servicer.TrimStream,
                     request_deserializer=streamlog_dot_v1_dot_stream__pb2.TrimStreamRequest.FromString,
                     response_serializer=streamlog_dot_v1_dot_stream__pb2.TrimStreamResponse.SerializeToString,
+            ),
+            'SetFencingToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetFencingToken,
+                    request_deserializer=streamlog_dot_v1_dot_stream__pb2.SetFencingTokenRequest.FromString,
+                    response_serializer=streamlog_dot_v1_dot_stream__pb2.SetFencingTokenResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -478,6 +496,33 @@ class StreamService:
             '/streamlog.v1.StreamService/TrimStream',
             streamlog_dot_v1_dot_stream__pb2.TrimStreamRequest.SerializeToString,
             streamlog_dot_v1_dot_stream__pb2.TrimStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetFencingToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/streamlog.v1.StreamService/SetFencingToken',
+            streamlog_dot_v1_dot_stream__pb2.SetFencingTokenRequest.SerializeToString,
+            streamlog_dot_v1_dot_stream__pb2.SetFencingTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -206,6 +206,32 @@ def test_an_append_at_the_wrong_tail_is_a_conflict(run: Command, done: Done) -> 
     assert b"OffsetConflict" in ended.stderr
 
 
+def test_a_fencing_token_shuts_out_those_who_have_another(run: Command, done: Done) -> None:
+    stream = _json(done, "stream", "create")["stream_id"]
+    assert _json(done, "stream", "describe", stream)["fencing_token"] == ""
+    done("stream", "set-token", stream, "writer-1", "--expected", "")
+    done("stream", "append", stream, "--fencing-token", "writer-1", stdin=b"one ")
+    done("stream", "set-token", stream, "hex:00ff", "--expected", "writer-1")
+    assert _json(done, "stream", "describe", stream)["fencing_token"] == "hex:00ff"
+    for refused in (
+        ("append", stream, "--fencing-token", "writer-1"),
+        ("set-token", stream, "writer-1", "--expected", "writer-1"),
+        ("clear-token", stream, "--expected", ""),
+    ):
+        ended = run("stream", *refused, stdin=b"x")
+        assert ended.returncode == 1
+        assert b"TokenMismatch" in ended.stderr
+    done("stream", "append", stream, "--fencing-token", "hex:00ff", "--lines", stdin=b"two\n")
+    done("stream", "clear-token", stream)
+    done("stream", "append", stream, "--fencing-token", "", stdin=b" three")
+    assert done("stream", "fetch", stream) == b"one two three"
+    wrong = (("hex:0", "pairs of hex digits"), ("x" * 65, "at most 64 bytes"), ("", "clear-token"))
+    for token, told in wrong:
+        ended = run("stream", "set-token", stream, token)
+        assert ended.returncode == 2
+        assert told in ended.stderr.decode()
+
+
 def test_small_values_under_names(run: Command, done: Done) -> None:
     value = b"\x00\xff\r\n"
     done("kv", "put", "a/1", stdin=value)

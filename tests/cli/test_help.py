@@ -42,8 +42,9 @@ def test_the_commands_are_these() -> None:
         *("produce", "consume"),
         *(
             f"stream {v}"
-            for v in ("append", "create", "delete", "describe", "fetch", "list", "trim")
+            for v in ("append", "clear-token", "create", "delete", "describe", "fetch", "list")
         ),
+        *("stream set-token", "stream trim"),
         *(f"kv {verb}" for verb in ("delete", "get", "list", "put", "watch")),
         *("object list", "object show", "log dump", "wal show", "wal upload", "meta repair"),
         *("config describe", "config show", "doctor"),

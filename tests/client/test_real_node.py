@@ -17,6 +17,7 @@ from streamlog.errors import (
     OffsetOutOfRange,
     StreamlogError,
     StreamNotFound,
+    TokenMismatch,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     ValueConflict,
@@ -113,6 +114,32 @@ def test_streams(server: str) -> None:
         streams.delete(made.stream_id)
         with pytest.raises(StreamNotFound):
             streams.describe(made.stream_id)
+
+
+def test_a_fencing_token(server: str) -> None:
+    with Streams(server) as streams, Streams(server) as late:
+        stream_id = streams.create().stream_id
+        streams.set_fencing_token(stream_id, b"first", expected_token=b"")
+        late.append(stream_id, b"first", fencing_token=b"first")
+        streams.set_fencing_token(stream_id, b"second", expected_next_offset=1)
+        with pytest.raises(TokenMismatch):
+            late.append(stream_id, b"late", fencing_token=b"first")
+        with pytest.raises(TokenMismatch):
+            late.set_fencing_token(stream_id, b"third", expected_token=b"first")
+        with pytest.raises(TokenMismatch):
+            list(late.append_many(stream_id, [Append(b"late", fencing_token=b"first")]))
+        assert streams.describe(stream_id).fencing_token == b"second"
+        assert streams.append(stream_id, b"x", fencing_token=b"second").base_offset == 1
+
+    async def main() -> None:
+        async with aio.Streams(server) as streams:
+            with pytest.raises(TokenMismatch):
+                await streams.set_fencing_token(stream_id, b"third", expected_token=b"first")
+            await streams.set_fencing_token(stream_id, b"", expected_token=b"second")
+            assert (await streams.append(stream_id, b"y", fencing_token=b"")).base_offset == 2
+            assert (await streams.describe(stream_id)).fencing_token == b""
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_kv(server: str) -> None:

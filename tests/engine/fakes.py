@@ -125,6 +125,12 @@ class FakeMetadata:
                 assert stream.end == row.start
                 self.rows[row.stream_id] = dataclasses.replace(stream, end=row.end)
                 self.ranges.setdefault(row.stream_id, []).append((row, new.row))
+        for token in entry.tokens:
+            held = self.rows.get(token.stream_id)
+            if held is None or held.epoch != token.epoch or held.holder != self.tenure:
+                stripped.add(token.stream_id)
+            else:
+                self.rows[token.stream_id] = dataclasses.replace(held, token=token.token)
         for trim in entry.trims:
             trimmed = self.rows[trim.stream_id]
             assert trim.start <= trimmed.end

@@ -98,6 +98,86 @@ def test_expected_offset_and_unknown_stream_are_that_appends_error() -> None:
     asyncio.run(main())
 
 
+def test_a_fencing_token_is_tested_and_changed_over_the_wire() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+
+            def asked(token: bytes, **expected: Any) -> Any:
+                return node.streams.SetFencingToken(
+                    pb.SetFencingTokenRequest(stream_id=stream, fencing_token=token, **expected)
+                )
+
+            await asked(b"one", expected_fencing_token=b"", expected_next_offset=0)
+            right, wrong, none, untested = await append(
+                node,
+                pb.AppendRequest(stream_id=stream, payload=b"a", fencing_token=b"one"),
+                pb.AppendRequest(stream_id=stream, payload=b"b", fencing_token=b"two"),
+                pb.AppendRequest(stream_id=stream, payload=b"c", fencing_token=b""),
+                pb.AppendRequest(stream_id=stream, payload=b"d"),
+            )
+            assert (right.base_offset, untested.base_offset) == (0, 1)
+            for refused in (wrong, none):
+                assert isinstance(from_proto(refused.error), errors.TokenMismatch)
+            for call, kind in (
+                (asked(b"two", expected_fencing_token=b""), errors.TokenMismatch),
+                (asked(b"two", expected_next_offset=1), errors.OffsetConflict),
+                (asked(bytes(65)), errors.Invalid),
+                (asked(b"two", timeout_ms=-1), errors.Invalid),
+            ):
+                assert type(await refusal(call)) is kind
+            await asked(b"two", expected_fencing_token=b"one", expected_next_offset=2)
+            described = pb.DescribeStreamRequest(stream_id=stream)
+            answer = await node.streams.DescribeStream(described)
+            assert answer.stream.fencing_token == b"two"
+            opened = await node.streams.OpenStream(pb.OpenStreamRequest(stream_id=stream))
+            assert opened.stream.fencing_token == b"two"
+            (late,) = await append(
+                node, pb.AppendRequest(stream_id=stream, payload=b"e", fencing_token=b"one")
+            )
+            assert isinstance(from_proto(late.error), errors.TokenMismatch)
+            await asked(b"")
+            (after,) = await append(
+                node, pb.AppendRequest(stream_id=stream, payload=b"f", fencing_token=b"")
+            )
+            assert after.base_offset == 2
+            unknown = pb.SetFencingTokenRequest(stream_id=999_999, fencing_token=b"x")
+            error = await refusal(node.streams.SetFencingToken(unknown))
+            assert isinstance(error, errors.StreamNotFound)
+
+    asyncio.run(main())
+
+
+def test_fields_at_their_edges_are_that_appends_error_at_most() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            most, low = (1 << 32) - 1, -(1 << 63)
+            answers = await append(
+                node,
+                pb.AppendRequest(stream_id=stream, record_count=most, base_timestamp_ms=low),
+                pb.AppendRequest(stream_id=stream, record_count=most, base_timestamp_ms=-low - 1),
+                pb.AppendRequest(stream_id=stream, expected_next_offset=-1),
+                pb.AppendRequest(stream_id=(1 << 64) - 1, payload=b"x"),
+                pb.AppendRequest(stream_id=stream, payload=b"last"),
+            )
+            assert [one.HasField("error") for one in answers] == [False, False, True, True, False]
+            assert answers[-1].base_offset == 2 * most
+            for offset in (low, -1, 3 * most, -low - 1):
+                trim = pb.TrimStreamRequest(stream_id=stream, new_start_offset=offset)
+                if offset < 0:
+                    assert (await node.streams.TrimStream(trim)).start_offset == 0
+                else:
+                    error = await refusal(node.streams.TrimStream(trim))
+                    assert isinstance(error, errors.OffsetOutOfRange)
+            epoch = pb.OpenStreamRequest(stream_id=stream, epoch=(1 << 64) - 1)
+            assert isinstance(await refusal(node.streams.OpenStream(epoch)), errors.Invalid)
+            (again,) = await append(node, pb.AppendRequest(stream_id=stream, payload=b"x"))
+            assert again.base_offset == 2 * most + 1
+
+    asyncio.run(main())
+
+
 def test_fetch_waits_at_the_end_and_out_of_range_says_the_range() -> None:
     async def main() -> None:
         async with running_node() as node:

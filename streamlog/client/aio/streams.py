@@ -245,6 +245,27 @@ class Streams(CallingClient):
         start: int = await self._caller.run(stream_calls.trim(stream_id, new_start_offset))
         return start
 
+    async def set_fencing_token(
+        self,
+        stream_id: int,
+        token: bytes,
+        *,
+        expected_token: bytes | None = None,
+        expected_next_offset: int | None = None,
+    ) -> None:
+        """Shuts out appends that carry another token; b"" takes the token away. Durable on return.
+
+        `expected_token` is what the stream must have now, b"": none; None is not tested. Appends
+        without a token are never tested. When the outcome is unknown, `describe` tells the token.
+        Errors: TokenMismatch, OffsetConflict, Invalid (over 64 bytes); DeadlinePassed (nothing was
+        changed), OutcomeUnknown; StreamFenced, StreamNotFound.
+        """
+        await self._caller.run(
+            stream_calls.set_fencing_token(
+                stream_id, token, expected_token, expected_next_offset, self._timeout_ms
+            )
+        )
+
     async def close(self) -> None:
         self._is_closed = True
         if self._appending is not None:
