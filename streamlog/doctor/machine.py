@@ -11,7 +11,14 @@ from pathlib import Path
 from streamlog.codec import choice
 from streamlog.doctor.findings import Finding, Outcome
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.format import object_header, wal_frame
+from streamlog.format import (
+    checkpoint_state,
+    checkpoint_tail,
+    commit_record,
+    object_header,
+    wal_frame,
+)
+from streamlog.log import meta_codec
 from streamlog.objectstore import cluster_guard
 
 MIB = 1 << 20
@@ -20,7 +27,29 @@ BASE_BYTES = 150 * MIB
 BOUND_FACTOR = 1.5
 FILES_BASE = 256
 """WAL, metadata, listeners, requests under way."""
-PACKAGES = ("streamlog-engine", "grpcio", "protobuf", "rocksdict", "boto3", "zstandard", "awscrt")
+PACKAGES = (
+    "streamlog-engine",
+    "grpcio",
+    "protobuf",
+    "rocksdict",
+    "boto3",
+    "botocore",
+    "urllib3",
+    "zstandard",
+    "awscrt",
+    "cramjam",
+    "aiohttp",
+)
+FORMATS = {
+    "cluster file": cluster_guard.FORMAT_VERSION,
+    "object": object_header.STAGED_VERSION,
+    "WAL": wal_frame.VERSION,
+    "commit record": commit_record.VERSION,
+    "checkpoint": checkpoint_tail.VERSION,
+    "checkpoint state": checkpoint_state.STAGING_VERSION,
+    "log meta": meta_codec.VERSION_GROUP,
+}
+"""The newest version of each that this release reads and writes."""
 PROTO_PACKAGE = "streamlog.v1"
 
 
@@ -39,13 +68,13 @@ def check_versions() -> Finding:
             f"not installed: {', '.join(missing)}",
             "install streamlog-engine again",
         )
+    formats = ", ".join(f"{name} {number}" for name, number in FORMATS.items())
     packages = ", ".join(f"{name} {text}" for name, text in found.items())
     return Finding(
         "versions",
         Outcome.INFO,
         f"Python {platform.python_version()} on {platform.system()} {platform.release()}; "
-        f"{packages}; {choice.description()}; proto {PROTO_PACKAGE}; formats: store "
-        f"{cluster_guard.FORMAT_VERSION}, object {object_header.VERSION}, WAL {wal_frame.VERSION}",
+        f"{packages}; {choice.description()}; proto {PROTO_PACKAGE}; newest formats: {formats}",
     )
 
 

@@ -67,7 +67,14 @@ def test_a_folder_that_may_not_be_looked_at_is_a_finding() -> None:
 def test_versions_name_python_packages_and_formats() -> None:
     found = machine.check_versions()
     assert found.outcome is Outcome.INFO
-    names = ("Python 3.", "streamlog-engine ", "grpcio ", "rocksdict ", "boto3 ", "formats: ")
+    names = (
+        "Python 3.",
+        "streamlog-engine ",
+        "grpcio ",
+        "rocksdict ",
+        "boto3 ",
+        "newest formats: ",
+    )
     for name in (*names, f"{choice.IN_USE} codec"):
         assert name in found.detail
 

@@ -1,4 +1,7 @@
-"""The engine is a medium: the Stream conformance class over both modes, two nodes on one store."""
+"""The engine is a medium: the Stream conformance class over both modes, two nodes on one store.
+
+In memory, and on what users have: a folder with RocksDB beside it, and an S3 server.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
+from streamlog.kvstore.interface import KVStore
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
@@ -21,10 +26,18 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.runtime.rand import SystemRandom
 from streamlog.testing.slow_store import SlowStore
 from streamlog.testing.stream_conformance import StreamConformance
 from streamlog.wal.config import WalConfig
-from streamlog.wiring import Components, OpenEngine, WalMode
+from streamlog.wiring import (
+    Components,
+    OpenEngine,
+    WalMode,
+    open_metadata_store,
+    open_object_store,
+)
+from tests.support.s3 import S3Tests
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -75,22 +88,47 @@ class EngineUnderTest:
         folder: Path,
         exit_stack: AsyncExitStack,
         config: StreamEngineConfig = CONFIG,
+        store_url: str = "",
     ) -> None:
+        """`store_url` empty: store and metadata in memory; else that store, and RocksDB."""
         self._mode: WalMode = mode
         self._config = config
         self._folder = folder
         self._exit = exit_stack
         self._clock = SystemClock()
-        self._store = MemoryObjectStore(self._clock)
-        self._parts = Components(clock=self._clock, kv=MemoryKVStore(self._clock))
+        self._store_url = store_url
+        self._store: ObjectStore | None = None
+        self._parts = Components(clock=self._clock)
         self._process = AsyncExitStack()
         self._engine: OpenEngine
         self._gate: asyncio.Event
 
     async def start(self) -> None:
+        if self._store is None:
+            self._store, kv = await self._open_stores()
+            self._parts = dataclasses.replace(self._parts, kv=kv)
         self._process = await self._exit.enter_async_context(AsyncExitStack())
         self._engine, self._gate = await self._open(self._process, 1)
         self.client = self._engine.streams
+
+    async def _open_stores(self) -> tuple[ObjectStore, KVStore]:
+        if not self._store_url:
+            return MemoryObjectStore(self._clock), MemoryKVStore(self._clock)
+        offload = ThreadOffload()
+        self._exit.push_async_callback(offload.close)
+        store = await open_object_store(
+            self._store_url,
+            self._config,
+            self._clock,
+            SystemRandom(),
+            offload,
+            CollectorRegistry(),
+        )
+        self._exit.push_async_callback(store.close)
+        meta = f"rocksdb://{self._folder}/meta"
+        kv = await open_metadata_store(meta, self._store_url, self._clock, offload)
+        self._exit.push_async_callback(kv.close)
+        return store, kv
 
     @property
     def kv(self) -> KVClient:
@@ -124,6 +162,7 @@ class EngineUnderTest:
         gate = asyncio.Event()
         gate.set()
         offload = GatedOffload(gate) if self._mode == "disk" else ThreadOffload()
+        assert self._store is not None
         store = GatedStore(self._store, gate) if self._mode == "object" else self._store
         stack.push_async_callback(offload.close)
         engine = await stack.enter_async_context(
@@ -142,6 +181,7 @@ class EngineUnderTest:
 class _OverEngine(StreamConformance):
     mode: WalMode
     path: Path
+    store_url = ""
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
@@ -150,7 +190,7 @@ class _OverEngine(StreamConformance):
     @asynccontextmanager
     async def make(self) -> AsyncIterator[EngineUnderTest]:
         async with asyncio.timeout(90), AsyncExitStack() as stack:
-            under_test = EngineUnderTest(self.mode, self.path, stack)
+            under_test = EngineUnderTest(self.mode, self.path, stack, store_url=self.store_url)
             await under_test.start()
             try:
                 yield under_test
@@ -164,3 +204,19 @@ class TestDiskMode(_OverEngine):
 
 class TestObjectMode(_OverEngine):
     mode = "object"
+
+
+class TestDiskModeOnAFolder(_OverEngine):
+    mode = "disk"
+
+    @pytest.fixture(autouse=True)
+    def _store(self, tmp_path: Path) -> None:
+        self.store_url = f"local://{tmp_path}/objects"
+
+
+class TestObjectModeOnS3(_OverEngine):
+    mode = "object"
+
+    @pytest.fixture(autouse=True)
+    def _store(self, s3: S3Tests) -> None:
+        self.store_url = s3.new_url()

@@ -21,6 +21,7 @@ from streamlog.wal.config import WalConfig
 from streamlog.wiring import WalMode
 from tests.engine.test_conformance import EngineUnderTest
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
+from tests.support.s3 import S3Tests
 
 CONFIG = StreamEngineConfig(
     upload=UploadConfig(upload_interval_ms=5),
@@ -50,6 +51,7 @@ class ProcessClient:
 class _OverEngine(LogConformance):
     mode: WalMode
     path: Path
+    store_url = ""
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ class _OverEngine(LogConformance):
     @asynccontextmanager
     async def make(self, configs: Mapping[str, str]) -> AsyncIterator[SharedLogUnderTest]:
         async with asyncio.timeout(90), AsyncExitStack() as stack:
-            engine = EngineUnderTest(self.mode, self.path, stack, CONFIG)
+            engine = EngineUnderTest(self.mode, self.path, stack, CONFIG, self.store_url)
             await engine.start()
 
             async def client_of(_clock: ManualClock) -> Any:
@@ -77,3 +79,19 @@ class TestDiskMode(_OverEngine):
 
 class TestObjectMode(_OverEngine):
     mode = "object"
+
+
+class TestDiskModeOnAFolder(_OverEngine):
+    mode = "disk"
+
+    @pytest.fixture(autouse=True)
+    def _store(self, tmp_path: Path) -> None:
+        self.store_url = f"local://{tmp_path}/objects"
+
+
+class TestObjectModeOnS3(_OverEngine):
+    mode = "object"
+
+    @pytest.fixture(autouse=True)
+    def _store(self, s3: S3Tests) -> None:
+        self.store_url = s3.new_url()

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
+from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.clock import Clock, SystemClock
+from streamlog.testing.slow_store import SlowStore
 from streamlog.wiring import Components, OpenEngine, WalMode
 from tests.engine.harness import batch, error_of, read_all, run, until
 
@@ -175,16 +177,33 @@ def test_what_does_not_go_together_is_refused(
     run(scenario)
 
 
+class NotedDeletes(SlowStore):
+    """When which object was deleted, by the engine's clock."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        super().__init__(store)
+        self._noting_clock = clock
+        self.deleted_at: dict[str, float] = {}
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        now = self._noting_clock.monotonic()
+        self.deleted_at |= dict.fromkeys(keys, now)
+        await super().delete(keys)
+
+
 @both
 def test_objects_without_data_go_after_the_delay(mode: WalMode, tmp_path: Path) -> None:
+    """None goes earlier than the delay after it became garbage, and all go."""
+    delay_ms = 400
+
     async def scenario() -> None:
         config = StreamEngineConfig(
             upload=UploadConfig(upload_interval_ms=1),
-            collector=CollectorConfig(deletion_delay_ms=0, collect_interval_ms=5),
+            collector=CollectorConfig(deletion_delay_ms=delay_ms, collect_interval_ms=5),
             metadata=MetadataConfig(checkpoint_interval_ms=10),
         )
         clock = SystemClock()
-        store, kv = MemoryObjectStore(clock), MemoryKVStore(clock)
+        store, kv = NotedDeletes(MemoryObjectStore(clock), clock), MemoryKVStore(clock)
         async with streamlog.open(
             "memory://",
             wal=mode,
@@ -198,15 +217,20 @@ def test_objects_without_data_go_after_the_delay(mode: WalMode, tmp_path: Path) 
                 await engine.drain()
             await kept.append(batch(b"kept"))
             await engine.drain()
-            before = len((await store.list("data/")).objects)
+            before = {one.key for one in (await store.list("data/")).objects}
+            destroyed_at = clock.monotonic()
             await gone.destroy()
-            assert before >= 6
+            assert len(before) >= 6
 
-            objects = store._objects
-            await until(lambda: sum(key.startswith("data/") for key in objects) == 1)
+            await until(lambda: len(store.deleted_at.keys() & before) == len(before) - 1)
             assert await read_all(kept) == [b"kept"]
+            trimmed_at = clock.monotonic()
             await kept.trim(1)
-            await until(lambda: not any(key.startswith("data/") for key in objects))
+            await until(lambda: store.deleted_at.keys() >= before)
+            times = sorted(store.deleted_at[key] for key in before)
+            assert times[0] - destroyed_at >= delay_ms / 1000
+            assert times[-1] - trimmed_at >= delay_ms / 1000
+            assert not (await store.list("data/")).objects
 
     run(scenario)
 

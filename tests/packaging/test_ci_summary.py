@@ -12,7 +12,7 @@ SUMMARY = Path(__file__).resolve().parents[2] / ".ci" / "summary.py"
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"/>
-<testcase name="c"><skipped/></testcase>{more}
+{more}
 </testsuite></testsuites>"""
 
 
@@ -29,11 +29,12 @@ def _summary(report: Path, *, lint: int = 0, test: int = 0) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("more", "lint", "test", "code", "line"),
     [
-        ("", 0, 0, 0, "2 passed, 0 failed, 1 skipped"),
-        ('<testcase name="d"><failure/></testcase>', 0, 1, 1, "2 passed, 1 failed, 1 skipped"),
-        ('<testcase name="d"><error/></testcase>', 0, 1, 1, "2 passed, 1 failed, 1 skipped"),
-        ("", 0, 3, 1, "2 passed, 1 failed, 1 skipped"),
-        ("", 2, 0, 1, "2 passed, 1 failed, 1 skipped"),
+        ("", 0, 0, 0, "2 passed, 0 failed, 0 skipped"),
+        ('<testcase name="d"><failure/></testcase>', 0, 1, 1, "2 passed, 1 failed, 0 skipped"),
+        ('<testcase name="d"><error/></testcase>', 0, 1, 1, "2 passed, 1 failed, 0 skipped"),
+        ('<testcase name="c"><skipped/></testcase>', 0, 0, 1, "2 passed, 1 failed, 1 skipped"),
+        ("", 0, 3, 1, "2 passed, 1 failed, 0 skipped"),
+        ("", 2, 0, 1, "2 passed, 1 failed, 0 skipped"),
     ],
 )
 def test_last_line_and_exit_code(

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("importlinter", reason="the extra `lint` is not installed")
-
 ROOT = Path(__file__).resolve().parents[2]
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"

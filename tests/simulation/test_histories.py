@@ -7,7 +7,7 @@ import pytest
 from streamlog.testing.simulation.faults import REMOTE_KINDS
 from streamlog.testing.simulation.history import PLAN, run_history
 
-SEEDS = 180
+SEEDS = 300
 CHUNK = 10
 QUICK = 10
 CHUNKS = [
