@@ -11,7 +11,7 @@ import grpc
 
 from streamlog.client import forking
 from streamlog.client.settings import backoff_s
-from streamlog.errors import Invalid, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.v1support.errors import from_rpc_error
 from streamlog.v1support.metadata import CLIENT_ID
 
@@ -67,7 +67,11 @@ def open_channel(server: str) -> grpc.Channel:
 class Retry:
     """Waits between tries of a call until its time is over."""
 
-    def __init__(self, timeout_ms: float, first_ms: float = 50, max_ms: float = 1000) -> None:
+    def __init__(
+        self, timeout_ms: float, first_ms: float = 50, max_ms: float = 1000, *, server: str = ""
+    ) -> None:
+        self._server = server
+        self._timeout_ms = timeout_ms
         self._ends_at = time.monotonic() + timeout_ms / 1000
         self._first_ms = first_ms
         self._max_ms = max_ms
@@ -85,9 +89,18 @@ class Retry:
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
         wait *= 0.8 + 0.4 * random.random()
         is_final = not error.is_retryable or isinstance(error, UnknownTopicOrPartition)
-        if is_final or wait >= self.left_s():
+        if is_final:
             raise error
+        if wait >= self.left_s():
+            raise self._named(error)
         return wait
+
+    def _named(self, error: StreamlogError) -> StreamlogError:
+        """Says which server was asked and for how long, where it was not reached."""
+        if type(error) is not Unavailable or not self._server:
+            return error
+        text = f"{self._server} was not reached within {self._timeout_ms / 1000:g} s: {error}"
+        return Unavailable(text, **error.fields)
 
 
 class Caller:
@@ -95,6 +108,7 @@ class Caller:
 
     def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
         self._channel = open_channel(server)
+        self.server = server
         self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
@@ -130,7 +144,7 @@ class Caller:
         Errors: those of the server; Unavailable where it cannot be reached; OutcomeUnknown where
         a call that writes broke off.
         """
-        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms)
+        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)
         while True:
             try:
                 return self.run_once(call, retry.left_s() * 1000)

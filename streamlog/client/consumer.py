@@ -34,8 +34,11 @@ from streamlog.client.topic_calls import (
     OffsetAndTimestamp,
     TopicPartition,
     list_offsets,
-    partition_count,
+    list_offsets_each,
+    most_partitions,
+    pieces,
 )
+from streamlog.client.topic_lookup import find_topics, run
 from streamlog.errors import (
     Closed,
     Internal,
@@ -43,8 +46,6 @@ from streamlog.errors import (
     InvalidConfig,
     OffsetOutOfRange,
     StreamlogError,
-    Unavailable,
-    UnknownTopicOrPartition,
 )
 from streamlog.v1 import log_pb2
 
@@ -69,6 +70,14 @@ def settings_of(group_id: str | None, given: Mapping[str, Any]) -> ConsumerSetti
     settings = ConsumerSettings(**given)
     check(settings)
     return settings
+
+
+def waiting_for(server: str, state: FetchState, missing: list[str], now: float) -> str | None:
+    if state.failing_since is not None:
+        return f"{server}, for {now - state.failing_since:.0f} s: {state.last_failure}"
+    if missing:
+        return f"topics that do not exist yet: {', '.join(missing)}"
+    return None
 
 
 def fetch_call(request: Any) -> Call:
@@ -130,6 +139,7 @@ class Consumer(Closing):
         self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)
         self._topics: list[str] = []
         self._topics_seen: set[str] = set()
+        self._missing_topics: list[str] = []
         self._refresh_at = 0.0
         self._fetch: Any = None
         self._thread: threading.Thread | None = None
@@ -168,6 +178,12 @@ class Consumer(Closing):
         with self._changed:
             return sorted(self._state.partitions)
 
+    def waiting_for(self) -> str | None:
+        """What keeps records from coming, in words: topics that do not exist, a server that does
+        not answer; None: nothing but records."""
+        with self._changed:
+            return waiting_for(self._caller.server, self._state, self._missing_topics, now_s())
+
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record of the partition is the one at `offset`, or the first after it.
 
@@ -196,7 +212,7 @@ class Consumer(Closing):
             )
         found = self._caller.run(list_offsets({at: time_ms}, self._settings.isolation_level))
         with self._changed:
-            self._state.looked_up(found, generations)
+            self._state.looked_up(found, generations, now_s())
             position = self._state.of(at).position
         if position is None:
             raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
@@ -315,7 +331,7 @@ class Consumer(Closing):
                     return
                 now = now_s()
                 topics = self._topics_to_refresh(now)
-                lookups = self._state.lookups(now)
+                lookups = {} if topics else self._state.lookups(now)
                 generations = self._state.generations(lookups)
                 plan: FetchPlan | None = None
                 if not topics and not lookups:
@@ -372,50 +388,46 @@ class Consumer(Closing):
     def _look_up(
         self, lookups: dict[TopicPartition, int], generations: dict[TopicPartition, int]
     ) -> None:
-        call = list_offsets(lookups, self._settings.isolation_level)
+        call = list_offsets_each(lookups, self._settings.isolation_level)
         try:
             found = self._caller.run_once(call, self._settings.request_timeout_ms)
         except StreamlogError as error:
-            if len(lookups) > 1 and not isinstance(error, Unavailable):
-                for at, time_ms in lookups.items():
-                    self._look_up({at: time_ms}, generations)
-                return
             with self._changed:
                 self._state.lookup_failed(lookups, error, now_s())
                 self._changed.notify_all()
             return
         with self._changed:
-            self._state.looked_up(found, generations)
+            self._state.looked_up(found, generations, now_s())
+            self._changed.notify_all()
 
     def _topics_to_refresh(self, now: float) -> list[str]:
-        return list(self._topics) if self._topics and now >= self._refresh_at else []
+        wanted = self._state.topics_to_find(now)
+        if self._topics and now >= self._refresh_at:
+            wanted += self._topics
+        return list(dict.fromkeys(wanted))
 
     def _refresh(self, topics: list[str]) -> None:
-        """Adds the partitions of subscribed topics; comes back soon for those that are missing."""
-        found: list[TopicPartition] = []
-        missing: list[str] = []
-        for topic in topics:
-            call = partition_count(topic, allow_auto_create=False)
-            try:
-                count = self._caller.run_once(call, self._settings.request_timeout_ms)
-            except UnknownTopicOrPartition:
-                missing.append(topic)
-            except StreamlogError as error:
-                missing.append(topic)
-                if not error.is_retryable:
-                    with self._changed:
-                        self._state.errors.append(error)
-            else:
-                found += [(topic, partition) for partition in range(count)]
+        """Follows the partitions of subscribed topics; comes back soon for those that are missing,
+        and for all where the look-up failed."""
+        timeout_ms = self._settings.request_timeout_ms
+        try:
+            found = run(find_topics(topics), lambda call: self._caller.run_once(call, timeout_ms))
+        except StreamlogError as error:
+            with self._changed:
+                self._state.find_failed(error, now_s())
+                self._refresh_at = now_s() + MISSING_TOPIC_RETRY_S
+                self._changed.notify_all()
+            return
         with self._changed:
-            if self._topics != topics:
-                return
-            for at in found:
-                seen = at[0] in self._topics_seen
-                self._state.add([at], from_start=seen)
-            self._topics_seen |= {topic for topic, _ in found}
-            wait_s = MISSING_TOPIC_RETRY_S if missing else self._settings.metadata_max_age_ms / 1000
-            self._refresh_at = now_s() + wait_s
+            seen = self._topics_seen
+            missing = self._state.topics_found(topics, found, self._topics, seen)
+            self._topics_seen |= found.keys()
+            if set(self._topics) <= set(topics):
+                self._refresh_at = now_s() + self._settings.metadata_max_age_ms / 1000
+            if missing:
+                self._refresh_at = min(self._refresh_at, now_s() + MISSING_TOPIC_RETRY_S)
+            still = {*missing, *self._missing_topics} - found.keys()
+            self._missing_topics = [topic for topic in self._topics if topic in still]
             self._changed.notify_all()
         if missing:
             log.warning("waiting for topics", extra={"topics": missing})
@@ -442,10 +454,17 @@ class Consumer(Closing):
 
         Errors as for `beginning_offsets`.
         """
-        if not times:
-            return {}
-        call = list_offsets(dict(times), self._settings.isolation_level)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = self._caller.run(call)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for piece in pieces(times, self._state.partitions_max):
+            call = list_offsets(piece, self._settings.isolation_level)
+            try:
+                found |= self._caller.run(call)
+            except Invalid as error:
+                most = most_partitions(error)
+                if most is None or most >= len(piece):
+                    raise
+                self._state.partitions_max = most
+                found |= self.offsets_for_times(piece)
         return found
 
     # -- ending

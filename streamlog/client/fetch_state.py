@@ -6,14 +6,16 @@ asked for before is dropped when it comes.
 
 A partition is in one of these states:
     no fetch_offset     its start must be looked up (`lookups`)
-    fetching            in the next request, unless its back-off runs
+    fetching            in the next request, unless its back-off runs; with its topic's id, so that
+                        a topic that was made anew under the name is noticed
     failed              its error is raised by the next poll; then it is fetched again
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.client.records import FetchedBatch
@@ -22,13 +24,17 @@ from streamlog.client.topic_calls import (
     EARLIEST,
     ISOLATION,
     LATEST,
-    OffsetAndTimestamp,
+    PARTITIONS_PER_REQUEST,
+    Place,
     TopicPartition,
+    most_partitions,
 )
+from streamlog.client.topic_lookup import Found
 from streamlog.codec.batch import ScannedBatch, batch_at, scan
 from streamlog.errors import (
     Corrupt,
     CorruptMessage,
+    InconsistentTopicId,
     Invalid,
     InvalidRecord,
     OffsetOutOfRange,
@@ -38,6 +44,10 @@ from streamlog.errors import (
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import from_proto
 
+log = logging.getLogger(__name__)
+
+FIND_AGAIN_S = 1.0
+"""Wait after a look-up of topics that failed."""
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -105,6 +115,15 @@ class FetchState:
         self._generation = 0
         self.errors: list[StreamlogError] = []
         """To be raised by the next poll, oldest first."""
+        self.partitions_max = PARTITIONS_PER_REQUEST
+        """Of one request; lowered when the server says so."""
+        self.topic_ids: dict[str, str] = {}
+        """Of each topic that was looked up and is there."""
+        self.stale_topics: dict[str, None] = {}
+        """To be looked up: new ones, and those that the server says are gone or are others."""
+        self._find_at = 0.0
+        self.failing_since: float | None = None
+        self.last_failure: StreamlogError | None = None
 
     # -- what the caller does
 
@@ -118,6 +137,7 @@ class FetchState:
             at: self.partitions.get(at) or self._start(self._settings.auto_offset_reset)
             for at in wanted
         }
+        self._find_new(topic for topic, _ in wanted)
 
     def add(self, partitions: Iterable[TopicPartition], *, from_start: bool) -> bool:
         """These too; True when one is new. `from_start`: new ones are read from their start."""
@@ -125,7 +145,11 @@ class FetchState:
         for at in new:
             reset = "earliest" if from_start else self._settings.auto_offset_reset
             self.partitions[at] = self._start(reset)
+        self._find_new(topic for topic, _ in new)
         return bool(new)
+
+    def _find_new(self, topics: Iterable[str]) -> None:
+        self.stale_topics.update((topic, None) for topic in topics if topic not in self.topic_ids)
 
     def _start(self, reset: str) -> PartitionFetch:
         return PartitionFetch(self._new_generation(), reset)
@@ -150,12 +174,80 @@ class FetchState:
         self._generation += 1
         return self._generation
 
+    # -- topics
+
+    def topics_to_find(self, now: float) -> list[str]:
+        """Assigned topics whose ids are not known, or not any more."""
+        return list(self.stale_topics) if now >= self._find_at else []
+
+    def topics_found(
+        self, asked: Iterable[str], found: Found, subscribed: Collection[str], seen: Collection[str]
+    ) -> list[str]:
+        """Takes over what was looked up; returns those of the subscribed topics that are missing.
+
+        Of subscribed topics all partitions are read and no others: those of a topic that was
+        deleted go, and so do those that one made anew does not have. New ones of topics that were
+        `seen` before are read from their start.
+        """
+        missing: list[str] = []
+        for topic in asked:
+            self.stale_topics.pop(topic, None)
+            entry = found.get(topic)
+            known = self.topic_ids.get(topic)
+            if entry is not None and known and known != entry.topic_id:
+                self._made_anew(topic)
+            if entry is not None:
+                self.topic_ids[topic] = entry.topic_id
+            if topic not in subscribed:
+                continue
+            if entry is None:
+                missing.append(topic)
+            count = 0 if entry is None else entry.partitions
+            for at in [at for at in self.partitions if at[0] == topic and at[1] >= count]:
+                del self.partitions[at]
+            self.add([(topic, number) for number in range(count)], from_start=topic in seen)
+        return missing
+
+    def find_failed(self, error: StreamlogError, now: float) -> None:
+        """Partitions are fetched with the ids that are known until the next look-up."""
+        self._find_at = now + FIND_AGAIN_S
+        self._note_failure(error, now)
+        if not error.is_retryable:
+            self.errors.append(error)
+
+    def _made_anew(self, topic: str) -> None:
+        """Offsets are another topic's: the new one is read from its start, for all of it is newer.
+
+        With auto_offset_reset = none the caller is told, and seeks.
+        """
+        is_told = self._settings.auto_offset_reset == "none"
+        log.warning("topic was deleted and made anew", extra={"topic": topic})
+        for at, one in self.partitions.items():
+            if at[0] != topic:
+                continue
+            one.generation = self._new_generation()
+            one.failures = one.unknown_attempts = 0
+            one.fetch_offset = one.position = None
+            one.reset = "none" if is_told else "earliest"
+            one.backoff_until = float("inf") if is_told else 0.0
+        if is_told:
+            self.errors.append(
+                InconsistentTopicId(
+                    f"topic {topic} was deleted and made anew, so that positions in it mean "
+                    "nothing any more; seek in its partitions, or use auto_offset_reset = earliest",
+                    topic=topic,
+                )
+            )
+
     # -- starts
 
     def lookups(self, now: float) -> dict[TopicPartition, int]:
-        """Partitions whose start is not known, with ListOffsets' time to ask for."""
+        """Partitions whose start is not known, with ListOffsets' time to ask for; as many as one
+        request names."""
         found: dict[TopicPartition, int] = {}
         for at, one in self.partitions.items():
+            if len(found) == self.partitions_max:
+                break
             if one.fetch_offset is not None or now < one.backoff_until:
                 continue
             time_ms = RESETS.get(one.reset)
@@ -175,12 +267,20 @@ class FetchState:
 
     def looked_up(
         self,
-        found: dict[TopicPartition, OffsetAndTimestamp | None],
+        found: Mapping[TopicPartition, Place],
         generations: dict[TopicPartition, int],
+        now: float,
     ) -> None:
+        self.failing_since = None
+        told = False
         for at, place in found.items():
             one = self.partitions.get(at)
             if one is None or one.generation != generations.get(at) or place is None:
+                continue
+            if isinstance(place, StreamlogError):
+                told = self._failed(one, place, now, told=told)
+                if isinstance(place, UnknownTopicOrPartition):
+                    self.stale_topics[at[0]] = None
                 continue
             one.failures = one.unknown_attempts = 0
             one.fetch_offset = one.position = place.offset
@@ -188,49 +288,72 @@ class FetchState:
     def lookup_failed(
         self, partitions: Iterable[TopicPartition], error: StreamlogError, now: float
     ) -> None:
+        if self._has_learned(error):
+            return
+        self._note_failure(error, now)
         told = False
         for at in partitions:
             one = self.partitions.get(at)
             if one is not None:
                 told = self._failed(one, error, now, told=told)
 
+    def _has_learned(self, error: StreamlogError) -> bool:
+        """The request named too many partitions; the next one names fewer."""
+        most = most_partitions(error)
+        if most is None or most >= self.partitions_max:
+            return False
+        self.partitions_max = most
+        return True
+
+    def _note_failure(self, error: StreamlogError, now: float) -> None:
+        self.last_failure = error
+        if self.failing_since is None:
+            self.failing_since = now
+
     # -- fetching
 
     def plan(self, now: float) -> FetchPlan | None:
         """The next request; None when no partition can be fetched now.
 
-        The partition asked first takes all the room it wants, so the order goes round.
+        The partition asked first takes all the room it wants, so the order goes round. What is more
+        than one request names is asked for in turns, which together wait as long as one would.
         """
         settings = self._settings
         asked: dict[TopicPartition, tuple[int, int]] = {}
         by_topic: dict[str, list[tuple[int, int]]] = {}
+        ready = 0
         for at, one in self.partitions.items():
             if one.fetch_offset is not None and now >= one.backoff_until:
-                asked[at] = (one.generation, one.fetch_offset)
-                by_topic.setdefault(at[0], []).append((at[1], one.fetch_offset))
+                ready += 1
+                if ready <= self.partitions_max:
+                    asked[at] = (one.generation, one.fetch_offset)
+                    by_topic.setdefault(at[0], []).append((at[1], one.fetch_offset))
         if not asked:
             return None
         request = log_pb2.FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms,
+            max_wait_ms=settings.fetch_max_wait_ms * len(asked) // ready,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_max_bytes,
             isolation_level=ISOLATION[settings.isolation_level],
         )
         for topic, partitions in by_topic.items():
-            out = request.topics.add(topic=topic)
+            out = request.topics.add(topic=topic, topic_id=self.topic_ids.get(topic, ""))
             for partition, offset in partitions:
                 out.partitions.add(
                     partition=partition,
                     fetch_offset=offset,
                     partition_max_bytes=settings.max_partition_fetch_bytes,
                 )
-        first = next(iter(self.partitions))
-        self.partitions[first] = self.partitions.pop(first)
+        behind = [next(iter(self.partitions))] if ready == len(asked) else list(asked)
+        for at in behind:
+            self.partitions[at] = self.partitions.pop(at)
         return FetchPlan(request, asked)
 
     def wake_at(self, now: float) -> float:
         """When a back-off ends."""
         waits = [one.backoff_until for one in self.partitions.values() if one.backoff_until > now]
+        if self.stale_topics:
+            waits.append(self._find_at)
         return min(waits, default=float("inf"))
 
     def answered(self, plan: FetchPlan, response: Any, now: float) -> list[FetchedBatch]:
@@ -241,6 +364,7 @@ class FetchState:
         if response.HasField("error"):
             self.fetch_failed(plan, from_proto(response.error), now)
             return []
+        self.failing_since = None
         batches: list[FetchedBatch] = []
         for topic in response.topics:
             for result in topic.partitions:
@@ -318,6 +442,9 @@ class FetchState:
 
     def fetch_failed(self, plan: FetchPlan, error: StreamlogError, now: float) -> None:
         """The whole request came to nothing."""
+        if self._has_learned(error):
+            return
+        self._note_failure(error, now)
         told = False
         for at, (generation, _) in plan.asked.items():
             one = self.partitions.get(at)
@@ -334,6 +461,12 @@ class FetchState:
                 return
             one.fetch_offset = None
             one.generation = self._new_generation()
+            return
+        if isinstance(error, UnknownTopicOrPartition):
+            self.stale_topics[at[0]] = None
+        if isinstance(error, InconsistentTopicId):
+            # What the look-up finds makes the partitions start anew.
+            one.backoff_until = now + self._settings.retry_backoff_ms / 1000
             return
         self._failed(one, error, now)
 

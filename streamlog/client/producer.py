@@ -156,7 +156,7 @@ class Producer:
             client_id=client_id,
         )
         self._partitioner = partitioner
-        self._core = ProducerCore(self._settings)
+        self._core = ProducerCore(self._settings, server)
         self._topics = self._core.accumulator.topics
         self._caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms)
         self._stream = self._caller.channel.stream_stream(
@@ -362,6 +362,7 @@ class Producer:
             self._settings.max_block_ms,
             self._settings.retry_backoff_ms,
             self._settings.retry_backoff_max_ms,
+            server=self._caller.server,
         )
         facts = self._ask_facts(name, retry)
         with self._lock:

@@ -99,14 +99,16 @@ class Message:
 
 
 class ProducerCore:
-    def __init__(self, settings: ProducerSettings) -> None:
+    def __init__(self, settings: ProducerSettings, server: str = "the server") -> None:
         self.settings = settings
+        self._server = server
         self.accumulator = Accumulator(settings)
         self.identity = NO_IDENTITY
         self._identity_state = IdentityState.MISSING
         self._identity_failures = 0
         self._identity_retry_at = 0.0
         self._refusal: StreamlogError | None = None
+        self._away = "it could not be reached"
         self._messages: dict[int, Message] = {}
         self._next_correlation_id = 1
         self._bytes_in_flight = 0
@@ -362,6 +364,7 @@ class ProducerCore:
         messages, self._messages = self._messages, {}
         self._bytes_in_flight = 0
         lost = OutcomeUnknown(f"the connection broke before the answer came: {error}")
+        self._away = str(error)
         limit = _message_limit(error, messages.values())
         if limit is not None:
             self._message_bytes_max = min(self._message_bytes_max, limit)
@@ -398,9 +401,8 @@ class ProducerCore:
         kind = Unavailable if cause is None else type(cause)
         batch.fail(
             kind(
-                f"{batch.topic}-{batch.partition}: not sent (delivery_timeout_ms = "
-                f"{self.settings.delivery_timeout_ms}): "
-                + ("the server could not be reached" if cause is None else str(cause))
+                f"{batch.topic}-{batch.partition}: not sent to {self._server} (delivery_timeout_ms "
+                f"= {self.settings.delivery_timeout_ms}): {self._away if cause is None else cause}"
             )
         )
         self.accumulator.done.append(batch)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from streamlog.client.accumulator import TopicFacts
 from streamlog.client.channel import Call
 from streamlog.client.producer_state import NO_IDENTITY, ProducerIdentity
 from streamlog.client.settings import RECORD_BYTES_MAX_DEFAULT
-from streamlog.errors import Internal
+from streamlog.errors import Internal, Invalid, StreamlogError
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
 
@@ -77,22 +78,33 @@ def init_producer_id(identity: ProducerIdentity) -> Call:
     return Call("LogService/InitProducerId", request, log_pb2.InitProducerIdResponse, read)
 
 
+Place = OffsetAndTimestamp | StreamlogError | None
+"""Where a partition's record is; None: there is no such record."""
+
+
 def list_offsets(times: Mapping[TopicPartition, int], isolation_level: str) -> Call:
-    """Result: partition → OffsetAndTimestamp, or None where there is no such record."""
+    """Result: partition → OffsetAndTimestamp, or None where there is no such record.
+
+    Reading it raises the first partition's error.
+    """
+    call = list_offsets_each(times, isolation_level)
+    return call._replace(read=lambda response: certain(call.read(response)))
+
+
+def list_offsets_each(times: Mapping[TopicPartition, int], isolation_level: str) -> Call:
+    """Result: partition → Place."""
     request = log_pb2.ListOffsetsRequest(isolation_level=ISOLATION[isolation_level])
     for topic, partitions in by_topic(times).items():
         asked = request.topics.add(topic=topic)
         for partition in partitions:
             asked.partitions.add(partition=partition, timestamp_ms=times[topic, partition])
 
-    def read(response: Any) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    def read(response: Any) -> dict[TopicPartition, Place]:
+        found: dict[TopicPartition, Place] = {}
         for topic in response.topics:
             for result in topic.partitions:
-                if result.HasField("error"):
-                    raise from_proto(result.error)
                 at = (topic.topic, result.partition)
-                found[at] = None
+                found[at] = from_proto(result.error) if result.HasField("error") else None
                 if result.HasField("offset"):
                     stamp = result.timestamp_ms if result.HasField("timestamp_ms") else -1
                     found[at] = OffsetAndTimestamp(result.offset, stamp)
@@ -101,6 +113,38 @@ def list_offsets(times: Mapping[TopicPartition, int], isolation_level: str) -> C
         return found
 
     return Call("LogService/ListOffsets", request, log_pb2.ListOffsetsResponse, read)
+
+
+PARTITIONS_PER_REQUEST = 5000
+"""A node takes 10,000 by default; it says where it takes fewer."""
+
+
+def most_partitions(error: StreamlogError) -> int | None:
+    """How many partitions a request may name, where this error says that there were more."""
+    most = error.fields.get("max_partitions")
+    return most if isinstance(error, Invalid) and isinstance(most, int) and most > 0 else None
+
+
+T = TypeVar("T")
+
+
+def pieces(found: Mapping[TopicPartition, T], most: int) -> Iterator[dict[TopicPartition, T]]:
+    """Of so many entries at most."""
+    items = iter(found.items())
+    while piece := dict(islice(items, most)):
+        yield piece
+
+
+def certain(
+    found: Mapping[TopicPartition, Place],
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The places; raises the first error among them."""
+    places: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for at, place in found.items():
+        if isinstance(place, StreamlogError):
+            raise place
+        places[at] = place
+    return places
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import grpc
 from streamlog.codec.batch import BatchHeader, placed, scan, sequence_after
 from streamlog.codec.records import decode
 from streamlog.errors import (
+    InconsistentTopicId,
     Invalid,
     MessageTooLarge,
     ObjectNotFound,
@@ -29,6 +31,7 @@ from streamlog.errors import (
     RecordListTooLarge,
     StoreUnavailable,
     StreamlogError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
@@ -114,6 +117,7 @@ class Topic:
     partitions: list[Partition]
     batch_bytes_max: int = (1 << 20) + 12
     segment_bytes: int = 1 << 30
+    topic_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServicer):
@@ -130,6 +134,9 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         self.produce_messages = 0
         self.id_requests: list[tuple[int | None, int | None]] = []
         self.id_error: StreamlogError | None = None
+        self.calls: list[str] = []
+        """Names of the calls of AdminService and ListOffsets."""
+        self.partitions_per_request_max = 1 << 30
         self.fetch_errors: deque[StreamlogError] = deque()
         self.auto_create = False
         self.changed = threading.Condition()
@@ -184,6 +191,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
     # -- AdminService
 
     def DescribeTopics(self, request: Any, context: Any) -> Any:
+        self.calls.append("DescribeTopics")
         response = admin_pb2.DescribeTopicsResponse()
         for name in request.names:
             out = response.topics.add(name=name)
@@ -194,11 +202,23 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     to_proto(UnknownTopicOrPartition(f"no topic {name}", topic=name))
                 )
                 continue
+            out.topic_id = self.topics[name].topic_id
             for number, one in enumerate(self.topics[name].partitions):
                 out.partitions.add(partition=number, log_end_offset=one.next_offset)
         return response
 
+    def ListTopics(self, request: Any, context: Any) -> Any:
+        self.calls.append("ListTopics")
+        response = admin_pb2.ListTopicsResponse()
+        for name in sorted(name for name in self.topics if name > request.after)[: request.limit]:
+            topic = self.topics[name]
+            response.topics.add(
+                name=name, topic_id=topic.topic_id, partitions=len(topic.partitions)
+            )
+        return response
+
     def DescribeConfigs(self, request: Any, context: Any) -> Any:
+        self.calls.append("DescribeConfigs")
         topic = self.topics[request.resource.name]
         limits = {"max.message.bytes": topic.batch_bytes_max, "segment.bytes": topic.segment_bytes}
         entries = [admin_pb2.ConfigEntry(name=name, value=str(limits[name])) for name in limits]
@@ -267,17 +287,22 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     error = self.refusal(topic.topic, part.partition)
                     if error is not None:
                         raise error
-                    result.base_offset, result.duplicate = self._store(topic.topic, part)
+                    result.base_offset, result.duplicate = self._store(
+                        topic.topic, topic.topic_id, part
+                    )
                     if request.acks == log_pb2.ACKS_NONE:
                         result.base_offset = -1
                 except StreamlogError as refused:
                     result.error.CopyFrom(to_proto(refused))
         return response
 
-    def _store(self, topic: str, part: Any) -> tuple[int, bool]:
+    def _store(self, topic: str, topic_id: str, part: Any) -> tuple[int, bool]:
         found = self.topics.get(topic)
         if found is None:
             raise UnknownTopicOrPartition(f"no topic {topic}", topic=topic)
+        self._check_id(topic, topic_id)
+        if part.partition >= len(found.partitions):
+            raise UnknownTopicOrPartition(f"no partition {part.partition}", topic=topic)
         with self.changed:
             stored = found.partitions[part.partition].append(
                 part.record_batches, found.batch_bytes_max, found.segment_bytes
@@ -290,6 +315,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
     def Fetch(self, request: Any, context: Any) -> Any:
         if self.fetch_errors:
             _abort(context, self.fetch_errors.popleft())
+        self._check_count(request, context)
         ends_at = time.monotonic() + request.max_wait_ms / 1000
         while True:
             with self.changed:
@@ -299,6 +325,23 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     return response
                 self.changed.wait(left)
 
+    def _check_id(self, topic: str, topic_id: str) -> None:
+        known = self.topics.get(topic)
+        if not topic_id:
+            return
+        if known is None:
+            raise UnknownTopicId("deleted", topic=topic, topic_id=topic_id)
+        if known.topic_id != topic_id:
+            raise InconsistentTopicId(
+                "made anew", topic=topic, topic_id=topic_id, current_topic_id=known.topic_id
+            )
+
+    def _check_count(self, request: Any, context: Any) -> None:
+        count, most = sum(len(one.partitions) for one in request.topics), 0
+        most = self.partitions_per_request_max
+        if count > most:
+            _abort(context, Invalid("too many", partitions=count, max_partitions=most))
+
     def _fetch(self, request: Any) -> tuple[Any, bool]:
         response, room, found = log_pb2.FetchResponse(), request.max_bytes or 1 << 24, False
         for topic in request.topics:
@@ -306,7 +349,12 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
             for part in topic.partitions:
                 result = out.partitions.add(partition=part.partition, next_offset=part.fetch_offset)
                 try:
+                    self._check_id(topic.topic, topic.topic_id)
                     stored = self.topics[topic.topic].partitions[part.partition]
+                except StreamlogError as refused:
+                    result.error.CopyFrom(to_proto(refused))
+                    found = True
+                    continue
                 except (KeyError, IndexError):
                     result.error.CopyFrom(to_proto(UnknownTopicOrPartition("no such partition")))
                     found = True
@@ -341,6 +389,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         return response, found
 
     def ListOffsets(self, request: Any, context: Any) -> Any:
+        self.calls.append("ListOffsets")
+        self._check_count(request, context)
         response = log_pb2.ListOffsetsResponse()
         for topic in request.topics:
             out = response.topics.add(topic=topic.topic)

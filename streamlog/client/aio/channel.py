@@ -29,6 +29,7 @@ class Caller:
         self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS
     ) -> None:
         self._channel = grpc.aio.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
+        self.server = server
         self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
@@ -59,7 +60,7 @@ class Caller:
         return found
 
     async def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
-        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms)
+        retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)
         while True:
             try:
                 return await self.run_once(call, retry.left_s() * 1000)

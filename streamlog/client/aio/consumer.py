@@ -16,7 +16,12 @@ from streamlog.client import forking
 from streamlog.client.aio.channel import Caller
 from streamlog.client.channel import typed_error
 from streamlog.client.closing import AsyncClosing
-from streamlog.client.consumer import MISSING_TOPIC_RETRY_S, fetch_call, settings_of
+from streamlog.client.consumer import (
+    MISSING_TOPIC_RETRY_S,
+    fetch_call,
+    settings_of,
+    waiting_for,
+)
 from streamlog.client.fetch_state import (
     RESETS,
     FetchPlan,
@@ -32,16 +37,17 @@ from streamlog.client.topic_calls import (
     OffsetAndTimestamp,
     TopicPartition,
     list_offsets,
-    partition_count,
+    list_offsets_each,
+    most_partitions,
+    pieces,
 )
+from streamlog.client.topic_lookup import find_topics, run_async
 from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
     OffsetOutOfRange,
     StreamlogError,
-    Unavailable,
-    UnknownTopicOrPartition,
 )
 from streamlog.runtime.background import Background
 
@@ -69,6 +75,7 @@ class Consumer(AsyncClosing):
         self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)
         self._topics: list[str] = []
         self._topics_seen: set[str] = set()
+        self._missing_topics: list[str] = []
         self._refresh_at = 0.0
         self._fetch: Any = None
         self._is_started = False
@@ -104,6 +111,11 @@ class Consumer(AsyncClosing):
         """What is read now."""
         return sorted(self._state.partitions)
 
+    def waiting_for(self) -> str | None:
+        """What keeps records from coming, in words: topics that do not exist, a server that does
+        not answer; None: nothing but records."""
+        return waiting_for(self._caller.server, self._state, self._missing_topics, now_s())
+
     async def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record of the partition is the one at `offset`, or the first after it.
 
@@ -129,7 +141,8 @@ class Consumer(AsyncClosing):
             )
         generations = self._state.generations([at])
         call = list_offsets({at: time_ms}, self._settings.isolation_level)
-        self._state.looked_up(await self._caller.run(call), generations)
+        found = await self._caller.run(call)
+        self._state.looked_up(found, generations, now_s())
         position = self._state.of(at).position
         if position is None:
             raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
@@ -237,8 +250,9 @@ class Consumer(AsyncClosing):
         while True:
             self._changed.clear()
             now = now_s()
-            if self._topics and now >= self._refresh_at:
-                await self._refresh(list(self._topics))
+            topics = self._topics_to_refresh(now)
+            if topics:
+                await self._refresh(topics)
                 continue
             lookups = self._state.lookups(now)
             if self._state.errors:
@@ -284,42 +298,43 @@ class Consumer(AsyncClosing):
     async def _look_up(
         self, lookups: dict[TopicPartition, int], generations: dict[TopicPartition, int]
     ) -> None:
-        call = list_offsets(lookups, self._settings.isolation_level)
+        call = list_offsets_each(lookups, self._settings.isolation_level)
         try:
             found = await self._caller.run_once(call, self._settings.request_timeout_ms)
         except StreamlogError as error:
-            if len(lookups) > 1 and not isinstance(error, Unavailable):
-                for at, time_ms in lookups.items():
-                    await self._look_up({at: time_ms}, generations)
-                return
             self._state.lookup_failed(lookups, error, now_s())
             self._arrived.set()
             return
-        self._state.looked_up(found, generations)
+        self._state.looked_up(found, generations, now_s())
+        self._arrived.set()
+
+    def _topics_to_refresh(self, now: float) -> list[str]:
+        wanted = self._state.topics_to_find(now)
+        if self._topics and now >= self._refresh_at:
+            wanted += self._topics
+        return list(dict.fromkeys(wanted))
 
     async def _refresh(self, topics: list[str]) -> None:
-        """Adds the partitions of subscribed topics; comes back soon for those that are missing."""
-        missing: list[str] = []
-        found: list[TopicPartition] = []
-        for topic in topics:
-            call = partition_count(topic, allow_auto_create=False)
-            try:
-                count = await self._caller.run_once(call, self._settings.request_timeout_ms)
-            except UnknownTopicOrPartition:
-                missing.append(topic)
-            except StreamlogError as error:
-                missing.append(topic)
-                if not error.is_retryable:
-                    self._state.errors.append(error)
-            else:
-                found += [(topic, partition) for partition in range(count)]
-        if self._topics != topics:
+        """Follows the partitions of subscribed topics; comes back soon for those that are missing,
+        and for all where the look-up failed."""
+        timeout_ms = self._settings.request_timeout_ms
+        try:
+            found = await run_async(
+                find_topics(topics), lambda call: self._caller.run_once(call, timeout_ms)
+            )
+        except StreamlogError as error:
+            self._state.find_failed(error, now_s())
+            self._refresh_at = now_s() + MISSING_TOPIC_RETRY_S
+            self._arrived.set()
             return
-        for at in found:
-            self._state.add([at], from_start=at[0] in self._topics_seen)
-        self._topics_seen |= {topic for topic, _ in found}
-        wait_s = MISSING_TOPIC_RETRY_S if missing else self._settings.metadata_max_age_ms / 1000
-        self._refresh_at = now_s() + wait_s
+        missing = self._state.topics_found(topics, found, self._topics, self._topics_seen)
+        self._topics_seen |= found.keys()
+        if set(self._topics) <= set(topics):
+            self._refresh_at = now_s() + self._settings.metadata_max_age_ms / 1000
+        if missing:
+            self._refresh_at = min(self._refresh_at, now_s() + MISSING_TOPIC_RETRY_S)
+        still = {*missing, *self._missing_topics} - found.keys()
+        self._missing_topics = [topic for topic in self._topics if topic in still]
         self._arrived.set()
         if missing:
             log.warning("waiting for topics", extra={"topics": missing})
@@ -350,10 +365,17 @@ class Consumer(AsyncClosing):
 
         Errors as for `beginning_offsets`.
         """
-        if not times:
-            return {}
-        call = list_offsets(dict(times), self._settings.isolation_level)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = await self._caller.run(call)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for piece in pieces(times, self._state.partitions_max):
+            call = list_offsets(piece, self._settings.isolation_level)
+            try:
+                found |= await self._caller.run(call)
+            except Invalid as error:
+                most = most_partitions(error)
+                if most is None or most >= len(piece):
+                    raise
+                self._state.partitions_max = most
+                found |= await self.offsets_for_times(piece)
         return found
 
     # -- ending

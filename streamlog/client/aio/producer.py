@@ -67,7 +67,7 @@ class Producer:
     ) -> None:
         self._settings = settings_of(**settings)
         self._partitioner = partitioner
-        self._core = ProducerCore(self._settings)
+        self._core = ProducerCore(self._settings, server)
         self._topics = self._core.accumulator.topics
         self._caller = Caller(
             server,
@@ -247,6 +247,7 @@ class Producer:
                 self._settings.max_block_ms,
                 self._settings.retry_backoff_ms,
                 self._settings.retry_backoff_max_ms,
+                server=self._caller.server,
             ),
         )
         self._check_open(None, 0)

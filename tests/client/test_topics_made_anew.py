@@ -1,0 +1,181 @@
+"""Consumers whose topics come, go, come again, and are more than one request names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from streamlog.client import Consumer, Producer, aio
+from streamlog.errors import InconsistentTopicId, StreamlogError, UnknownTopicOrPartition
+from tests.client.fake_node import FakeNode
+
+WAIT_S = 20
+QUICK: dict[str, Any] = dict(retry_backoff_ms=1, retry_backoff_max_ms=5, fetch_max_wait_ms=20)
+
+
+def fill(node: FakeNode, topic: str, values: list[bytes], partition: int = 0) -> None:
+    with Producer(node.server) as producer:
+        producer.send_many(topic, values, partition=partition).result(WAIT_S)
+
+
+def read(consumer: Consumer, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < count:
+        records = consumer.poll(WAIT_S)
+        assert records
+        found += [record.value for record in records]
+    return found
+
+
+@pytest.mark.parametrize("subscribes", [True, False])
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_topic_made_anew_is_read_from_its_start(
+    node: FakeNode, subscribes: bool, reset: str
+) -> None:
+    node.create("t", 2)
+    old, new = [b"old%d" % n for n in range(5)], [b"new%d" % n for n in range(9)]
+    with Consumer(node.server, auto_offset_reset=reset, **QUICK) as consumer:
+        if subscribes:
+            consumer.subscribe(["t"])
+        else:
+            consumer.assign([("t", 0)])
+        while consumer.poll(0.01) or consumer.assignment() == []:
+            pass
+        consumer.position("t", 0)
+        fill(node, "t", old)
+        assert read(consumer, 5) == old
+        # With more records than were read: without the id they would be taken for later ones.
+        node.create("t", 1)
+        fill(node, "t", new)
+        assert read(consumer, 9) == new
+        assert consumer.position("t", 0) == 9
+        assert consumer.assignment() == [("t", 0)]
+
+
+def test_the_same_in_asyncio(node: FakeNode) -> None:
+    node.create("t", 2)
+    new = [b"new%d" % n for n in range(9)]
+
+    async def main() -> list[bytes | None]:
+        async with aio.Consumer(node.server, **QUICK) as consumer:
+            await consumer.subscribe(["t"])
+            fill(node, "t", [b"old"])
+            assert len(await consumer.poll(WAIT_S)) == 1
+            node.create("t", 1)
+            await asyncio.to_thread(fill, node, "t", new)
+            found: list[bytes | None] = []
+            while len(found) < 9:
+                found += [record.value for record in await consumer.poll(WAIT_S)]
+            assert consumer.assignment() == [("t", 0)]
+            return found
+
+    assert asyncio.run(main()) == new
+
+
+def test_without_a_reset_a_topic_made_anew_is_told(node: FakeNode) -> None:
+    node.create("t")
+    fill(node, "t", [b"old"])
+    with Consumer(node.server, auto_offset_reset="none", **QUICK) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 0)
+        assert read(consumer, 1) == [b"old"]
+        node.create("t")
+        fill(node, "t", [b"new0", b"new1"])
+        with pytest.raises(InconsistentTopicId, match="made anew"):
+            consumer.poll(WAIT_S)
+        assert consumer.poll(0.05) == []
+        consumer.seek("t", 0, 1)
+        assert read(consumer, 1) == [b"new1"]
+
+
+def test_a_subscribed_topic_that_is_deleted_is_waited_for(node: FakeNode) -> None:
+    node.create("t", 2)
+    fill(node, "t", [b"old"])
+    with Consumer(node.server, **QUICK) as consumer:
+        consumer.subscribe(["t", "later"])
+        assert read(consumer, 1) == [b"old"]
+        deleted = node.topics.pop("t")
+        while consumer.assignment():
+            assert consumer.poll(0.01) == []
+        assert consumer.waiting_for() == "topics that do not exist yet: t, later"
+        node.create("t")
+        fill(node, "t", [b"new"])
+        assert read(consumer, 1) == [b"new"]
+        assert node.topics["t"].topic_id != deleted.topic_id
+
+
+def test_an_assigned_topic_that_is_deleted_is_told(node: FakeNode) -> None:
+    node.create("t")
+    fill(node, "t", [b"old"])
+    with Consumer(node.server, **QUICK) as consumer:
+        consumer.assign([("t", 0)])
+        assert read(consumer, 1) == [b"old"]
+        del node.topics["t"]
+        with pytest.raises(UnknownTopicOrPartition):
+            consumer.poll(WAIT_S)
+        node.create("t")
+        fill(node, "t", [b"new0", b"new1"])
+        found: list[bytes | None] = []
+        while len(found) < 2:
+            try:
+                found += [record.value for record in consumer.poll(WAIT_S)]
+            except UnknownTopicOrPartition:
+                continue
+        assert found == [b"new0", b"new1"]
+
+
+def test_more_partitions_than_a_request_names_are_asked_for_in_turns(node: FakeNode) -> None:
+    node.create("t", 50)
+    for partition in range(50):
+        fill(node, "t", [b"%d" % partition], partition)
+    node.partitions_per_request_max = 7
+    everything = [("t", partition) for partition in range(50)]
+
+    async def main() -> list[bytes | None]:
+        async with aio.Consumer(node.server, **QUICK) as consumer:
+            await consumer.assign(everything)
+            assert sum((await consumer.end_offsets(everything)).values()) == 51
+            found: list[bytes | None] = []
+            while len(found) < 51:
+                found += [record.value for record in await consumer.poll(WAIT_S)]
+            return found
+
+    with Consumer(node.server, **QUICK) as consumer:
+        consumer.assign(everything)
+        assert sorted(read(consumer, 50)) == sorted(b"%d" % n for n in range(50))  # type: ignore[type-var]
+        fill(node, "t", [b"again"], 49)
+        assert read(consumer, 1) == [b"again"]
+        assert consumer.beginning_offsets(everything) == dict.fromkeys(everything, 0)
+    assert len(set(asyncio.run(main()))) == 51
+
+
+def test_many_topics_are_looked_up_in_few_calls(node: FakeNode) -> None:
+    names = [f"topic-{number:04d}" for number in range(0, 900, 3)]
+    for number in range(900):
+        node.create(f"topic-{number:04d}")
+    with Consumer(node.server, **QUICK) as consumer:
+        consumer.subscribe([*names, "absent"])
+        while len(consumer.assignment()) < 300:
+            consumer.poll(0.01)
+        assert consumer.assignment() == [(name, 0) for name in names]
+        assert node.calls.count("ListTopics") + node.calls.count("DescribeTopics") <= 4
+
+
+def test_a_consumer_names_the_server_that_does_not_answer() -> None:
+    async def main() -> str | None:
+        async with aio.Consumer("127.0.0.1:1", **QUICK) as consumer:
+            await consumer.subscribe(["t"])
+            while consumer.waiting_for() is None:
+                assert await consumer.poll(0.01) == []
+            return consumer.waiting_for()
+
+    with Consumer("127.0.0.1:1", default_api_timeout_ms=300, **QUICK) as consumer:
+        consumer.assign([("t", 0)])
+        while consumer.waiting_for() is None:
+            assert consumer.poll(0.01) == []
+        assert (consumer.waiting_for() or "").startswith("127.0.0.1:1, for 0 s: ")
+        with pytest.raises(StreamlogError, match=r"127\.0\.0\.1:1 was not reached within 0\.\d s"):
+            consumer.end_offsets([("t", 0)])
+    assert (asyncio.run(main()) or "").startswith("127.0.0.1:1, for ")
