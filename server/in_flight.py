@@ -47,7 +47,8 @@ class ConnectionBudget:
             if waiter.done() and not waiter.cancelled():
                 self.release(size_bytes)
             else:
-                self._waiters.remove(entry)
+                if entry in self._waiters:
+                    self._waiters.remove(entry)
                 self._admit()
             raise
 
@@ -59,6 +60,10 @@ class ConnectionBudget:
     def _admit(self) -> None:
         while self._waiters:
             size_bytes, waiter = self._waiters[0]
+            if waiter.done():
+                # Cancelled, and its caller has not run since: room given to it would be lost.
+                self._waiters.popleft()
+                continue
             if self.used and self.used + size_bytes > self._bound:
                 return
             self._waiters.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from streamlog.server.grpc_log import Refusal
@@ -43,3 +44,28 @@ def test_tiny_requests_are_bounded_by_what_they_hold_not_by_their_bytes() -> Non
         assert (taken, written, budget.used) == (10_000, 10_000, 0)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_room_is_not_given_to_a_call_that_was_cancelled_in_the_same_moment(later: bool) -> None:
+    """It would never be given back, and the connection would stand still."""
+
+    async def main() -> None:
+        budget = ConnectionBudget(10, ServerMetrics(CollectorRegistry()))
+        await budget.take(10)
+        left = [asyncio.create_task(budget.take(10)) for _ in range(3)]
+        kept = asyncio.create_task(budget.take(10))
+        await asyncio.sleep(0)
+        for one in left:
+            one.cancel()
+        if later:
+            await asyncio.wait(left)
+        budget.release(10)
+        await asyncio.wait([*left, kept])
+        assert all(one.cancelled() for one in left)
+        await kept
+        assert budget.used == 10
+        budget.release(10)
+        assert budget.try_take(10)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
