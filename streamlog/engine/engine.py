@@ -26,7 +26,7 @@ from streamlog.engine.cold_reader import ReaderMetadata
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.early_room import EarlyRoom
 from streamlog.engine.fetcher import Fetcher
-from streamlog.engine.group import Group, confirm
+from streamlog.engine.group import ITEMS_MAX, Group, confirm
 from streamlog.engine.group_commit import GroupCommit
 from streamlog.engine.lagging_turns import LaggingTurns
 from streamlog.engine.metrics import EngineMetrics
@@ -118,6 +118,7 @@ class Engine:
         self.uploader = Uploader(
             self._policy(is_disk),
             self._uploads_in_flight_max(is_disk),
+            self._items_max,
             parts.metadata,
             self.writer,
             self.put,
@@ -135,6 +136,7 @@ class Engine:
             self.group_commit = GroupCommit(
                 config.append,
                 parts.wal,
+                self._items_max,
                 self.uploader.offer,
                 self._set_door,
                 parts.clock,
@@ -443,10 +445,14 @@ class Engine:
                 row = self.metadata.stream(entry.stream_id)
                 assert row is not None
                 items.append((self.core(row), entry))
-            group = recovered_group(sequence, items, overhead)
-            group.opened_at = self.parts.clock.monotonic()
-            self.budget.take_unbounded(sum(item.charge for item in group.items))
-            self.uploader.offer(group)
+            for low in range(0, len(items), self._items_max):
+                # The group's own sequence goes with its last piece: all of it is stored then.
+                some = items[low : low + self._items_max]
+                is_last = low + self._items_max >= len(items)
+                group = recovered_group(sequence if is_last else 0, some, overhead)
+                group.opened_at = self.parts.clock.monotonic()
+                self.budget.take_unbounded(sum(item.charge for item in group.items))
+                self.uploader.offer(group)
         if found.groups:
             log.info(
                 "replayed the WAL",
@@ -454,6 +460,14 @@ class Engine:
             )
         elif read.last_sequence:
             wal.release(read.last_sequence)
+
+    @property
+    def _items_max(self) -> int:
+        """Appends in one object: as many rows fit into one commit record twice over, for with
+        wal=disk a batch passes its bound by one group of the WAL."""
+        metadata = self.config.metadata
+        rows = min(metadata.object_streams_max, (metadata.record_bytes_max - 256) // 8)
+        return max(1, min(ITEMS_MAX, rows // 2))
 
     def _policy(self, is_disk: bool) -> ClosePolicy:
         if is_disk:

@@ -11,7 +11,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import AppendResult
 
 ITEMS_MAX = 16_384
-"""Appends in one group: so many streams fit into one commit record twice over."""
+"""Appends in one group at most: so many streams fit twice into a commit record of usual size."""
 
 
 class Pending(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig
-from streamlog.engine.group import ITEMS_MAX, Group, Pending, confirm
+from streamlog.engine.group import Group, Pending, confirm
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.stream_core import ErrorFactory
 from streamlog.errors import (
@@ -26,6 +26,7 @@ from streamlog.errors import (
     StreamlogError,
     Unavailable,
 )
+from streamlog.format.wal_frame import TABLES_BYTES_MAX
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
@@ -41,6 +42,7 @@ class GroupCommit:
         self,
         config: AppendConfig,
         wal: WriteAheadLog,
+        items_max: int,
         confirmed: Callable[[Group], None],
         set_door: Callable[[ErrorFactory | None], None],
         clock: Clock,
@@ -51,6 +53,8 @@ class GroupCommit:
         self._wal = wal
         # A group passes its bound by one batch, and the WAL takes neither if they are too large.
         self._group_bytes_max = min(config.group_bytes_max, wal.group_bytes_max // 4)
+        # Its tables are no larger than an eighth: appends without payload count as well.
+        self._items_max = max(1, min(items_max, wal.group_bytes_max // 8 // TABLES_BYTES_MAX))
         self._confirmed = confirmed
         self._set_door = set_door
         self._clock = clock
@@ -71,7 +75,7 @@ class GroupCommit:
             self._wake.set()
         group.items.append(pending)
         group.size_bytes += pending.size_bytes
-        if group.size_bytes >= self._group_bytes_max or len(group.items) >= ITEMS_MAX:
+        if group.size_bytes >= self._group_bytes_max or len(group.items) >= self._items_max:
             self._full.append(group)
             self._open = Group()
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from streamlog.engine.closing import ClosePolicy
-from streamlog.engine.group import ITEMS_MAX, Group, Pending
+from streamlog.engine.group import Group, Pending
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.object_writer import ObjectWriter
@@ -54,6 +54,7 @@ class Uploader:
         self,
         policy: ClosePolicy,
         uploads_in_flight_max: int,
+        items_max: int,
         metadata: Metadata,
         writer: ObjectWriter,
         put: ObjectPut,
@@ -67,6 +68,7 @@ class Uploader:
         overlap_bytes = policy.overlap_bytes
         self._overlap_bytes = policy.bytes_target if overlap_bytes is None else overlap_bytes
         self._in_flight_max = uploads_in_flight_max
+        self._items_max = items_max
         self._metadata = metadata
         self._writer = writer
         self._put = put
@@ -97,7 +99,7 @@ class Uploader:
             group.opened_at = self._clock.monotonic()
         group.items.append(pending)
         group.size_bytes += pending.size_bytes
-        if group.size_bytes >= self._policy.bytes_target or len(group.items) >= ITEMS_MAX:
+        if group.size_bytes >= self._policy.bytes_target or len(group.items) >= self._items_max:
             self._close("size")
         # With a timer set only a batch that has grown enough changes what is due.
         elif self._timer is not None and group.size_bytes < max(
@@ -110,7 +112,8 @@ class Uploader:
         """A confirmed group (wal=disk); groups come in WAL order."""
         self._open.extend(group)
         self._metrics.upload_backlog_bytes.inc(group.size_bytes)
-        if self._open.size_bytes >= self._policy.bytes_target or len(self._open.items) >= ITEMS_MAX:
+        bytes_target, items_max = self._policy.bytes_target, self._items_max
+        if self._open.size_bytes >= bytes_target or len(self._open.items) >= items_max:
             self._close("size")
         self._schedule()
 

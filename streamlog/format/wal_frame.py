@@ -49,6 +49,7 @@ from typing import NamedTuple
 from streamlog.codec.crc import crc32c
 from streamlog.format.corrupt import unsupported
 from streamlog.format.entry import StreamEntry
+from streamlog.model.batch import ATTRIBUTES_BYTES_MAX
 from streamlog.runtime.buffers import Buffer, parts_size
 
 VERSION = 1
@@ -58,6 +59,8 @@ _HEADER = Struct("<4sHHQQQQQIIQII")
 _ENTRY = Struct("<QQqIqBII")
 _HEADER_CRC_POSITION = 68
 HEADER_BYTES = _HEADER.size
+TABLES_BYTES_MAX = _ENTRY.size + ATTRIBUTES_BYTES_MAX
+"""What one append takes in a frame beside its payload."""
 _ZEROS = bytes(ALIGNMENT)
 
 
