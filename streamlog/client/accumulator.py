@@ -18,9 +18,15 @@ from streamlog.client.settings import (
     ProducerSettings,
 )
 from streamlog.client.splitting import split
+from streamlog.client.wire import topic_head
 from streamlog.codec.batch import Compression
 from streamlog.codec.records import Headers, record_bytes_max
-from streamlog.errors import MessageTooLarge
+from streamlog.errors import (
+    MessageTooLarge,
+    OutcomeUnknown,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
 from streamlog.runtime.buffers import Buffer
 
 GROW_AT_BATCHES = 2
@@ -33,6 +39,9 @@ class TopicFacts:
 
     partitions: int
     batch_bytes_max: int = RECORD_BYTES_MAX_DEFAULT
+    topic_id: str = ""
+    knows_limit: bool = True
+    """False: batch_bytes_max is a guess."""
 
 
 class PartitionQueue:
@@ -82,11 +91,23 @@ class PartitionQueue:
 class TopicQueues:
     """The partitions of a topic; `sticky` takes the records without a key."""
 
-    __slots__ = ("batch_bytes_max", "loaded_at", "name", "name_utf8", "queues", "sticky")
+    __slots__ = (
+        "batch_bytes_max",
+        "head",
+        "knows_limit",
+        "loaded_at",
+        "name",
+        "queues",
+        "sticky",
+        "topic_id",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.name_utf8 = name.encode()
+        self.topic_id = ""
+        self.head = topic_head(name, "")
+        """The topic's part of a message."""
+        self.knows_limit = True
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue
         self.batch_bytes_max = RECORD_BYTES_MAX_DEFAULT
@@ -118,8 +139,18 @@ class Accumulator:
         """Somebody waits for room: open batches are sent at once."""
 
     def update_topic(self, name: str, facts: TopicFacts, now: float) -> TopicQueues:
-        """Takes over what the server says; partitions are added, never removed."""
+        """Takes over what the server says.
+
+        Partitions that are gone were those of a topic that was made anew: what waits for them
+        fails.
+        """
         topic = self.topics.get(name) or TopicQueues(name)
+        if facts.topic_id != topic.topic_id and facts.topic_id:
+            is_another = bool(topic.topic_id)
+            topic.topic_id, topic.head = facts.topic_id, topic_head(name, facts.topic_id)
+            for queue in topic.queues if is_another else ():
+                queue.sequencer.topic_made_anew()
+        self._drop_partitions(topic, facts.partitions)
         for partition in range(len(topic.queues), facts.partitions):
             sequencer = PartitionSequencer(self._settings, self.done)
             size = min(self._settings.batch_size_bytes, facts.batch_bytes_max)
@@ -127,9 +158,23 @@ class Accumulator:
         if name not in self.topics:
             topic.sticky = topic.queues[next_sticky(-1, facts.partitions + 1) - 1]
         topic.loaded_at = now
+        topic.knows_limit = facts.knows_limit
         topic.limit_batches(facts.batch_bytes_max)
         self.topics[name] = topic
         return topic
+
+    def _drop_partitions(self, topic: TopicQueues, count: int) -> None:
+        gone = topic.queues[count:]
+        if not gone:
+            return
+        del topic.queues[count:]
+        for queue in gone:
+            self.active.pop(queue, None)
+            for batch in queue.drop_all():
+                batch.fail(_partition_gone(batch, count))
+                self.done.append(batch)
+        if topic.sticky.partition >= count:
+            topic.sticky = topic.queues[next_sticky(-1, count + 1) - 1]
 
     def record_limit(
         self, topic: TopicQueues, key: Buffer | None, value: Buffer | None, headers: Headers
@@ -243,6 +288,17 @@ class Accumulator:
     def linger_ends_at(self, queue: PartitionQueue) -> float:
         batch = queue.open
         return float("inf") if batch is None else batch.opened_at + self._linger_s
+
+
+def _partition_gone(batch: PendingBatch, count: int) -> StreamlogError:
+    place = f"{batch.topic}-{batch.partition}"
+    if batch.in_flight or batch.may_be_stored:
+        return OutcomeUnknown(f"{place}: the topic was made anew before the answer came")
+    return UnknownTopicOrPartition(
+        f"{place}: the topic was made anew with the partitions 0 to {count - 1}",
+        topic=batch.topic,
+        partition=batch.partition,
+    )
 
 
 def _whole(parts: list[PendingBatch]) -> list[PendingBatch]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,12 +36,16 @@ from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
 from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
 from streamlog.client.settings import ProducerSettings, backoff_s, check
-from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
+from streamlog.client.topic_calls import init_producer_id
+from streamlog.client.topic_directory import TopicDirectory
+from streamlog.client.topic_lookup import run
+from streamlog.codec.records import Headers
 from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
     InvalidConfig,
+    MessageTooLarge,
     Overloaded,
     StreamlogError,
     Unavailable,
@@ -56,6 +61,8 @@ NO_HEADERS: list[tuple[str, bytes | None]] = []
 
 OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
 """Called with the metadata or with the error, from the producer's thread: it must be quick."""
+
+AskFacts = Callable[[str, float], Generator[Call, Any, TopicFacts]]
 
 now_s = time.monotonic
 
@@ -158,6 +165,7 @@ class Producer:
         self._partitioner = partitioner
         self._core = ProducerCore(self._settings, server)
         self._topics = self._core.accumulator.topics
+        self._directory = TopicDirectory(self._settings.metadata_max_age_ms / 1000)
         self._caller = Caller(server, client_id=client_id, timeout_ms=request_timeout_ms)
         self._stream = self._caller.channel.stream_stream(
             PRODUCE_STREAM,
@@ -213,15 +221,24 @@ class Producer:
         else:
             checked_partition(queues, partition)
         pairs = checked_headers(headers) if headers else NO_HEADERS
-        with self._lock:
-            batch = (queues.sticky if partition is None else queues.queues[partition]).open
-            if batch is None or not batch.append(timestamp_ms, key, value, pairs):
-                batch = self._append_slowly(queues, partition, (timestamp_ms, key, value, pairs))
-            view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)  # type: ignore[union-attr]
-            if on_delivery is not None:
-                if batch.callbacks is None:
-                    batch.callbacks = []
-                batch.callbacks.append(_reporting(view, on_delivery))
+        try:
+            with self._lock:
+                batch = (queues.sticky if partition is None else queues.queues[partition]).open
+                if batch is None or not batch.append(timestamp_ms, key, value, pairs):
+                    if not queues.knows_limit:
+                        self._check_guessed_limit(queues, key, value, pairs)
+                    batch = self._append_slowly(
+                        queues, partition, (timestamp_ms, key, value, pairs)
+                    )
+                view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)  # type: ignore[union-attr]
+                if on_delivery is not None:
+                    if batch.callbacks is None:
+                        batch.callbacks = []
+                    batch.callbacks.append(_reporting(view, on_delivery))
+        except IndexError:
+            # The topic was made anew with fewer partitions since this one was chosen.
+            checked_partition(queues, partition or 0)
+            raise
         return view
 
     def send_many(
@@ -246,7 +263,13 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         if partition is not None:
             checked_partition(queues, partition)
-        self._core.check_sizes(queues, values, keys)
+        try:
+            self._core.check_sizes(queues, values, keys)
+        except MessageTooLarge:
+            if queues.knows_limit:
+                raise
+            self._learn_limit(queues)
+            self._core.check_sizes(queues, values, keys)
         which: list[int] | None = None
         groups = [PartitionRecords(partition, range(len(values)), values, keys)]
         if partition is None and (keys is not None or self._partitioner is not None):
@@ -346,48 +369,78 @@ class Producer:
         if queues is not None and not self._refreshing:
             age_ms = (now_s() - queues.loaded_at) * 1000
             if age_ms > self._settings.metadata_max_age_ms:
-                threading.Thread(
-                    target=self._refresh, args=(queues,), name="streamlog-metadata", daemon=True
-                ).start()
-                self._refreshing = True
+                self._start_refresh(queues)
+
+    def _start_refresh(self, queues: TopicQueues) -> None:
+        """With the lock held, while none runs."""
+        threading.Thread(
+            target=self._refresh, args=(queues,), name="streamlog-metadata", daemon=True
+        ).start()
+        self._refreshing = True
 
     # -- topics
+
+    def _check_guessed_limit(
+        self, queues: TopicQueues, key: Buffer | None, value: Buffer | None, headers: Headers
+    ) -> None:
+        """With the lock held: a record that is more than the guess asks for the limit, without it.
+
+        Errors: those of asking.
+        """
+        try:
+            self._core.accumulator.record_limit(queues, key, value, headers)
+        except MessageTooLarge:
+            self._lock.release()
+            try:
+                self._learn_limit(queues)
+            finally:
+                self._lock.acquire()
+
+    def _learn_limit(self, queues: TopicQueues) -> None:
+        facts = self._ask_facts(queues.name, self._retry(), self._directory.fresh_facts)
+        with self._lock:
+            self._core.accumulator.update_topic(queues.name, facts, now_s())
+
+    def _retry(self) -> Retry:
+        return Retry(
+            self._settings.max_block_ms,
+            self._settings.retry_backoff_ms,
+            self._settings.retry_backoff_max_ms,
+            server=self._caller.server,
+        )
 
     def _load_topic(self, name: str) -> TopicQueues:
         if self._failure is not None:
             raise self._failure
         if self._is_closed:
             raise Closed("the producer is closed; open another one")
-        retry = Retry(
-            self._settings.max_block_ms,
-            self._settings.retry_backoff_ms,
-            self._settings.retry_backoff_max_ms,
-            server=self._caller.server,
-        )
-        facts = self._ask_facts(name, retry)
+        facts = self._ask_facts(name, self._retry(), self._directory.facts)
         with self._lock:
             return self._core.accumulator.update_topic(name, facts, now_s())
 
-    def _ask_facts(self, name: str, retry: Retry) -> TopicFacts:
+    def _ask_facts(self, name: str, retry: Retry, ask: AskFacts) -> TopicFacts:
         while True:
             try:
                 left_ms = min(retry.left_s(), METADATA_TIMEOUT_S_MAX) * 1000
-                partitions = self._caller.run_once(partition_count(name), left_ms)
-                batch_bytes = self._caller.run_once(batch_bytes_max(name), left_ms)
-                return TopicFacts(partitions, batch_bytes)
+                steps = ask(name, now_s())
+                return run(steps, partial(self._caller.run_once, timeout_ms=left_ms))
             except StreamlogError as error:
                 time.sleep(retry.wait_s(error))
 
     def _refresh(self, queues: TopicQueues) -> None:
-        facts = TopicFacts(len(queues.queues), queues.batch_bytes_max)
+        facts = TopicFacts(len(queues.queues), queues.batch_bytes_max, queues.topic_id)
         try:
-            facts = self._ask_facts(queues.name, Retry(self._settings.request_timeout_ms))
+            retry = Retry(self._settings.request_timeout_ms)
+            facts = self._ask_facts(queues.name, retry, self._directory.fresh_facts)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
         finally:
             with self._lock:
                 self._core.accumulator.update_topic(queues.name, facts, now_s())
                 self._refreshing = False
+                done = self._take_done()
+                self._work.notify_all()
+            deliver_in_background(done)
 
     # -- the producer's own thread
 
@@ -432,6 +485,9 @@ class Producer:
                 done = self._take_done()
                 identity = self._core.identity_request(now)
                 self._watch_connection(now)
+                if self._core.stale_topics and not self._refreshing:
+                    queues, _ = self._core.stale_topics.popitem()
+                    self._start_refresh(queues)
                 if self._connection is None and self._core.has_work and now >= self._connect_at:
                     connection = self._connection = _Connection()
                 elif identity is None and not done:

@@ -41,12 +41,14 @@ from streamlog.client.wire import ACKS_ALL, ACKS_NONE, encode_produce
 from streamlog.codec.records import Headers
 from streamlog.errors import (
     Closed,
+    InconsistentTopicId,
     Internal,
     Invalid,
     MessageTooLarge,
     OutcomeUnknown,
     StreamlogError,
     Unavailable,
+    UnknownTopicId,
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1support.errors import from_proto
@@ -92,8 +94,7 @@ class Message:
     def encode(self, acks: int, timeout_ms: int) -> bytes:
         """May run without the lock: batches in flight keep their bytes."""
         pieces = [
-            (queue.topic.name_utf8, queue.partition, batch.data or b"")
-            for queue, batch, _ in self.parts
+            (queue.topic.head, queue.partition, batch.data or b"") for queue, batch, _ in self.parts
         ]
         return encode_produce(self.correlation_id, acks, timeout_ms, pieces)
 
@@ -109,6 +110,8 @@ class ProducerCore:
         self._identity_retry_at = 0.0
         self._refusal: StreamlogError | None = None
         self._away = "it could not be reached"
+        self.stale_topics: dict[TopicQueues, None] = {}
+        """To be looked up again: the server says that they are gone, or are others."""
         self._messages: dict[int, Message] = {}
         self._next_correlation_id = 1
         self._bytes_in_flight = 0
@@ -342,6 +345,8 @@ class ProducerCore:
         now: float,
     ) -> None:
         """The server stored nothing of the batch. What is too large goes out again in parts."""
+        if isinstance(error, UnknownTopicId | InconsistentTopicId):
+            self.stale_topics[queue.topic] = None
         if is_too_large(error):
             limit = bytes_max_of(error)
             if limit is not None:

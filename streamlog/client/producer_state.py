@@ -41,6 +41,7 @@ from streamlog.client.settings import (
 )
 from streamlog.codec.batch import NO_PRODUCER, Producer, sequence_after
 from streamlog.errors import (
+    InconsistentTopicId,
     Internal,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -92,6 +93,9 @@ def judge(
         if not is_head:
             return Verdict.RETRY
         return Verdict.FAIL if may_be_stored else Verdict.RENUMBER
+    if isinstance(error, InconsistentTopicId):
+        # The topic is looked up again, and the batch sent with the new id.
+        return Verdict.RETRY
     if isinstance(error, UnknownTopicOrPartition):
         if unknown_topic_attempts >= UNKNOWN_TOPIC_ATTEMPTS_MAX:
             return Verdict.FAIL
@@ -182,6 +186,10 @@ class PartitionSequencer:
             return False
         self.unanswered.append(batch)
         return True
+
+    def topic_made_anew(self) -> None:
+        """The new topic's partition knows no producer: as under a new id, one batch goes first."""
+        self._is_known = not self._settings.is_idempotent
 
     def may_split(self, batch: PendingBatch, attempt: int) -> bool:
         """The batch was refused for sure, and has records that can be stored without the others."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from streamlog.client.accumulator import TopicFacts
 from streamlog.client.channel import Call
 from streamlog.client.producer_state import NO_IDENTITY, ProducerIdentity
 from streamlog.client.settings import RECORD_BYTES_MAX_DEFAULT
+from streamlog.client.topic_lookup import TopicEntry
 from streamlog.errors import Internal, Invalid, StreamlogError
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
@@ -40,6 +40,17 @@ def partition_count(topic: str, *, allow_auto_create: bool = True) -> Call:
     return Call("AdminService/DescribeTopics", request, admin_pb2.DescribeTopicsResponse, read)
 
 
+def create_if_missing(topic: str) -> Call:
+    """Result: the topic's entry. Errors: UnknownTopicOrPartition, where none is made."""
+
+    def read(response: Any) -> TopicEntry:
+        found = only_topic(response, topic)
+        return TopicEntry(topic, found.topic_id, len(found.partitions))
+
+    request = admin_pb2.DescribeTopicsRequest(names=[topic], allow_auto_create=True)
+    return Call("AdminService/DescribeTopics", request, admin_pb2.DescribeTopicsResponse, read)
+
+
 def only_topic(response: Any, topic: str) -> Any:
     """The description of the one topic asked for. Raises its error."""
     if len(response.topics) != 1:
@@ -62,10 +73,6 @@ def batch_bytes_max(topic: str) -> Call:
     resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic)
     request = admin_pb2.DescribeConfigsRequest(resource=resource)
     return Call("AdminService/DescribeConfigs", request, admin_pb2.DescribeConfigsResponse, read)
-
-
-def facts_of(partitions: int, batch_bytes: int) -> TopicFacts:
-    return TopicFacts(partitions, batch_bytes)
 
 
 def init_producer_id(identity: ProducerIdentity) -> Call:

@@ -11,7 +11,7 @@ that the number of calls does not grow with the number of topics.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from streamlog.client.channel import Call
 from streamlog.errors import StreamlogError, Unauthorized, UnsupportedVersion
@@ -29,7 +29,7 @@ class TopicEntry(NamedTuple):
 
 
 Found = dict[str, TopicEntry]
-Steps = Generator[Call, Any, Found]
+Result = TypeVar("Result")
 
 
 def just_before(name: str) -> str:
@@ -67,7 +67,7 @@ def describe(names: Iterable[str]) -> Call:
     )
 
 
-def find_topics(names: Iterable[str]) -> Steps:
+def find_topics(names: Iterable[str]) -> Generator[Call, Any, Found]:
     """Name → entry of those that exist. A generator of calls, sent their results."""
     todo = sorted(set(names))
     found: Found = {}
@@ -85,8 +85,8 @@ def find_topics(names: Iterable[str]) -> Steps:
     return found
 
 
-def run(steps: Steps, call: Callable[[Call], Any]) -> Found:
-    """Errors: those of `call`."""
+def run(steps: Generator[Call, Any, Result], call: Callable[[Call], Any]) -> Result:
+    """What the generator returns. Errors: those of `call`, where it does not take them."""
     try:
         asked = next(steps)
         while True:
@@ -97,12 +97,14 @@ def run(steps: Steps, call: Callable[[Call], Any]) -> Found:
             else:
                 asked = steps.send(result)
     except StopIteration as end:
-        found: Found = end.value
-        return found
+        final: Result = end.value
+        return final
 
 
-async def run_async(steps: Steps, call: Callable[[Call], Awaitable[Any]]) -> Found:
-    """Errors: those of `call`."""
+async def run_async(
+    steps: Generator[Call, Any, Result], call: Callable[[Call], Awaitable[Any]]
+) -> Result:
+    """As `run`."""
     try:
         asked = next(steps)
         while True:
@@ -113,5 +115,5 @@ async def run_async(steps: Steps, call: Callable[[Call], Awaitable[Any]]) -> Fou
             else:
                 asked = steps.send(result)
     except StopIteration as end:
-        found: Found = end.value
-        return found
+        final: Result = end.value
+        return final

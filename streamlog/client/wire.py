@@ -4,7 +4,7 @@ Ordinary protobuf, as `log.proto` says:
 
     ProduceStreamRequest  1 varint correlation_id   2 len request
     ProduceRequest        2 varint acks             3 varint timeout_ms   4* len topics
-    ProduceTopic          1 len topic               2 len partitions
+    ProduceTopic          1 len topic               2 len partitions   3 len topic_id
     ProducePartition      1 varint partition        2 len record_batches
 """
 
@@ -30,20 +30,27 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+def topic_head(topic: str, topic_id: str) -> bytes:
+    """The fields of a ProduceTopic beside its partitions."""
+    name, identity = topic.encode(), topic_id.encode()
+    head = b"\x0a" + varint(len(name)) + name
+    return head + b"\x1a" + varint(len(identity)) + identity if identity else head
+
+
 def encode_produce(
     correlation_id: int,
     acks: int,
     timeout_ms: int,
     parts: Sequence[tuple[bytes, int, Buffer]],
 ) -> bytes:
-    """A ProduceStreamRequest of (topic in UTF-8, partition, record batches), in that order."""
+    """A ProduceStreamRequest of (`topic_head`, partition, record batches), in that order."""
     pieces: list[Buffer] = []
     size = 0
-    for topic, partition, data in parts:
+    for topic_fields, partition, data in parts:
         head = b"\x12" + varint(len(data))
         if partition:
             head = b"\x08" + varint(partition) + head
-        named = b"\x0a" + varint(len(topic)) + topic + b"\x12" + varint(len(head) + len(data))
+        named = topic_fields + b"\x12" + varint(len(head) + len(data))
         whole = len(named) + len(head) + len(data)
         front = b"\x22" + varint(whole) + named + head
         pieces += (front, data)

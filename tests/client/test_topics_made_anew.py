@@ -1,4 +1,4 @@
-"""Consumers whose topics come, go, come again, and are more than one request names."""
+"""Topics that come, go, come again under their name, and are more than one request names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from streamlog.client import Consumer, Producer, aio
-from streamlog.errors import InconsistentTopicId, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import (
+    InconsistentTopicId,
+    MessageTooLarge,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
 from tests.client.fake_node import FakeNode
 
 WAIT_S = 20
@@ -179,3 +184,90 @@ def test_a_consumer_names_the_server_that_does_not_answer() -> None:
         with pytest.raises(StreamlogError, match=r"127\.0\.0\.1:1 was not reached within 0\.\d s"):
             consumer.end_offsets([("t", 0)])
     assert (asyncio.run(main()) or "").startswith("127.0.0.1:1, for ")
+
+
+def test_a_producer_goes_on_in_a_topic_made_anew(node: FakeNode) -> None:
+    node.create("t", 3)
+    with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+        for partition in range(3):
+            producer.send("t", b"old", partition=partition).result(WAIT_S)
+        node.create("t", 1)
+        sent = [producer.send("t", b"%d" % n, partition=0) for n in range(20)]
+        assert [one.result(WAIT_S).offset for one in sent] == list(range(20))
+        # The partitions that are gone are no more chosen, and are refused where they are named.
+        assert {producer.send("t", b"k").result(WAIT_S).partition for _ in range(20)} == {0}
+        assert producer.send("t", b"v", key=b"some key").result(WAIT_S).partition == 0
+        with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 0"):
+            producer.send("t", b"v", partition=2)
+    assert node.values("t")[:20] == [b"%d" % n for n in range(20)]
+
+
+def test_the_same_for_a_producer_in_asyncio(node: FakeNode) -> None:
+    node.create("t", 3)
+
+    async def main() -> None:
+        async with aio.Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+            await (await producer.send("t", b"old", partition=2))
+            node.create("t", 1)
+            sent = [await producer.send("t", b"%d" % n, partition=0) for n in range(20)]
+            assert [(await one).offset for one in sent] == list(range(20))
+            with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 0"):
+                await producer.send("t", b"v", partition=2)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_records_for_partitions_that_are_gone_fail(node: FakeNode) -> None:
+    node.create("t", 2)
+    with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+        producer.send("t", b"old", partition=1).result(WAIT_S)
+        node.create("t", 1)
+        lost = producer.send("t", b"lost", partition=1)
+        kept = producer.send("t", b"kept", partition=0)
+        assert isinstance(lost.exception(WAIT_S), UnknownTopicOrPartition)
+        assert kept.result(WAIT_S).offset == 0
+        assert producer.metrics()["buffered_bytes"] == 0
+
+
+def test_a_producer_sends_to_a_topic_that_is_made_again_later(node: FakeNode) -> None:
+    node.create("t")
+    with Producer(node.server, linger_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=2) as producer:
+        producer.send("t", b"old").result(WAIT_S)
+        del node.topics["t"]
+        assert isinstance(producer.send("t", b"x").exception(WAIT_S), UnknownTopicOrPartition)
+        node.create("t")
+        assert producer.send("t", b"new").result(WAIT_S).offset == 0
+
+
+def test_first_records_to_many_topics_take_few_calls(node: FakeNode) -> None:
+    names = [f"topic-{number:04d}" for number in range(300)]
+    for name in names:
+        node.create(name)
+    node.create("topic-low", batch_bytes_max=200)
+    node.create("topic-wide", batch_bytes_max=4 << 20)
+
+    async def main() -> None:
+        async with aio.Producer(node.server, linger_ms=0) as producer:
+            for name in names:
+                await producer.send(name, b"aio")
+            refused = await producer.send("topic-low", b"x" * 300)
+            assert isinstance(await refused.exception(), MessageTooLarge)
+            await (await producer.send("topic-wide", b"x" * (2 << 20)))
+            await producer.flush(WAIT_S)
+
+    with Producer(node.server, linger_ms=0) as producer:
+        sent = [producer.send(name, b"v") for name in names]
+        assert [one.result(WAIT_S).offset for one in sent] == [0] * 300
+        assert len(node.calls) <= 20
+        # What was guessed of those that were read ahead is asked for when it matters.
+        assert producer.send_many("topic-low", [b"y" * 100] * 4).outcomes(WAIT_S)
+        with pytest.raises(MessageTooLarge):
+            producer.send("topic-low", b"x" * 300)
+        with pytest.raises(MessageTooLarge):
+            producer.send_many("topic-low", [b"x" * 300])
+        assert producer.send("topic-wide", b"x" * (2 << 20)).result(WAIT_S).offset == 0
+    node.calls.clear()
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert len(node.calls) <= 22
+    assert all(node.values(name) == [b"v", b"aio"] for name in names)
+    assert node.values("topic-low") == [b"y" * 100] * 4

@@ -5,27 +5,31 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.client.wire import encode_produce
+from streamlog.client.wire import encode_produce, topic_head
 from streamlog.v1 import log_pb2
 
+names = st.text(max_size=40)
 parts = st.lists(
-    st.tuples(st.text(max_size=40), st.integers(0, 2**31 - 1), st.binary(max_size=300)), max_size=5
+    st.tuples(names, names, st.integers(0, 2**31 - 1), st.binary(max_size=300)), max_size=5
 )
 
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from([1, 2]), st.integers(0, 2**31 - 1), parts)
 def test_it_parses(
-    correlation_id: int, acks: int, timeout_ms: int, given: list[tuple[str, int, bytes]]
+    correlation_id: int, acks: int, timeout_ms: int, given: list[tuple[str, str, int, bytes]]
 ) -> None:
     encoded = encode_produce(
-        correlation_id, acks, timeout_ms, [(name.encode(), *rest) for name, *rest in given]
+        correlation_id,
+        acks,
+        timeout_ms,
+        [(topic_head(name, topic_id), *rest) for name, topic_id, *rest in given],
     )
     message = log_pb2.ProduceStreamRequest.FromString(encoded)
     assert message.correlation_id == correlation_id
     assert message.request.acks == acks
     assert message.request.timeout_ms == timeout_ms
     found = [
-        (topic.topic, part.partition, part.record_batches)
+        (topic.topic, topic.topic_id, part.partition, part.record_batches)
         for topic in message.request.topics
         for part in topic.partitions
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from streamlog.client.wire import ACKS_ALL, encode_produce
+from streamlog.client.wire import ACKS_ALL, encode_produce, topic_head
 from streamlog.errors import Invalid
 from streamlog.log.topic_config import TopicConfig
 from streamlog.log.validation import check_batches
@@ -70,7 +70,7 @@ def _records(data: bytes) -> object:
     return bytes(encode_plain_records(records, NOW_MS))
 
 
-_PARTS = [(b"t.x", 3, BATCHES[0]), ("größe".encode(), 0, b"abc")]
+_PARTS = [(topic_head("t.x", ""), 3, BATCHES[0]), (topic_head("größe", "id"), 0, b"abc")]
 _ENVELOPE = encode_produce(7, ACKS_ALL, 3000, _PARTS)
 _RECORD_LIST = log_pb2.ProducePartition(
     partition=2,

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer import (
     NO_HEADERS,
     PRODUCE_STREAM,
+    AskFacts,
     OnDelivery,
     checked_headers,
     no_room,
@@ -36,11 +38,14 @@ from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
 from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
 from streamlog.client.settings import backoff_s
-from streamlog.client.topic_calls import batch_bytes_max, init_producer_id, partition_count
+from streamlog.client.topic_calls import init_producer_id
+from streamlog.client.topic_directory import TopicDirectory
+from streamlog.client.topic_lookup import run_async
 from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
+    MessageTooLarge,
     Overloaded,
     StreamlogError,
     Unavailable,
@@ -69,6 +74,7 @@ class Producer:
         self._partitioner = partitioner
         self._core = ProducerCore(self._settings, server)
         self._topics = self._core.accumulator.topics
+        self._directory = TopicDirectory(self._settings.metadata_max_age_ms / 1000)
         self._caller = Caller(
             server,
             client_id=self._settings.client_id,
@@ -124,6 +130,11 @@ class Producer:
         batch = (queues.sticky if partition is None else queues.queues[partition]).open
         if batch is None or not batch.append(*record):
             self._check_open(queues, 0)
+            if not queues.knows_limit:
+                try:
+                    self._core.accumulator.record_limit(queues, *record[1:])
+                except MessageTooLarge:
+                    await self._learn_limit(queues)
             ends_at = self._block_ends_at()
             try:
                 while (batch := self._core.append(queues, partition, record, now_s())) is None:
@@ -156,7 +167,13 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         if partition is not None:
             checked_partition(queues, partition)
-        self._core.check_sizes(queues, values, keys)
+        try:
+            self._core.check_sizes(queues, values, keys)
+        except MessageTooLarge:
+            if queues.knows_limit:
+                raise
+            await self._learn_limit(queues)
+            self._core.check_sizes(queues, values, keys)
         which: list[int] | None = None
         groups = [PartitionRecords(partition, range(len(values)), values, keys)]
         if partition is None and (keys is not None or self._partitioner is not None):
@@ -229,9 +246,10 @@ class Producer:
         if queues is not None and queues.name not in self._loads:
             age_ms = (now_s() - queues.loaded_at) * 1000
             if age_ms > self._settings.metadata_max_age_ms:
-                self._loads[queues.name] = self._background.spawn(
-                    self._refresh(queues), name="metadata"
-                )
+                self._start_refresh(queues)
+
+    def _start_refresh(self, queues: TopicQueues) -> None:
+        self._loads[queues.name] = self._background.spawn(self._refresh(queues), name="metadata")
 
     def _wake(self) -> None:
         self._work.set()
@@ -241,15 +259,7 @@ class Producer:
 
     async def _load_topic(self, name: str) -> TopicQueues:
         self._check_open(None, 0)
-        facts = await self._ask_facts(
-            name,
-            Retry(
-                self._settings.max_block_ms,
-                self._settings.retry_backoff_ms,
-                self._settings.retry_backoff_max_ms,
-                server=self._caller.server,
-            ),
-        )
+        facts = await self._ask_facts(name, self._retry(), self._directory.facts)
         self._check_open(None, 0)
         if not self._asking:
             self._asking = True
@@ -257,25 +267,39 @@ class Producer:
             self._background.spawn(self._keep_connected(), name="connection")
         return self._core.accumulator.update_topic(name, facts, now_s())
 
-    async def _ask_facts(self, name: str, retry: Retry) -> TopicFacts:
+    async def _learn_limit(self, queues: TopicQueues) -> None:
+        facts = await self._ask_facts(queues.name, self._retry(), self._directory.fresh_facts)
+        self._core.accumulator.update_topic(queues.name, facts, now_s())
+
+    def _retry(self) -> Retry:
+        return Retry(
+            self._settings.max_block_ms,
+            self._settings.retry_backoff_ms,
+            self._settings.retry_backoff_max_ms,
+            server=self._caller.server,
+        )
+
+    async def _ask_facts(self, name: str, retry: Retry, ask: AskFacts) -> TopicFacts:
         while True:
             try:
                 left_ms = retry.left_s() * 1000
-                partitions = await self._caller.run_once(partition_count(name), left_ms)
-                batch_bytes = await self._caller.run_once(batch_bytes_max(name), left_ms)
-                return TopicFacts(partitions, batch_bytes)
+                steps = ask(name, now_s())
+                return await run_async(steps, partial(self._caller.run_once, timeout_ms=left_ms))
             except StreamlogError as error:
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
 
     async def _refresh(self, queues: TopicQueues) -> None:
         try:
-            facts = await self._ask_facts(queues.name, Retry(self._settings.request_timeout_ms))
+            retry = Retry(self._settings.request_timeout_ms)
+            facts = await self._ask_facts(queues.name, retry, self._directory.fresh_facts)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
-            facts = TopicFacts(len(queues.queues), queues.batch_bytes_max)
+            facts = TopicFacts(len(queues.queues), queues.batch_bytes_max, queues.topic_id)
         self._core.accumulator.update_topic(queues.name, facts, now_s())
         del self._loads[queues.name]
+        self._deliver()
+        self._wake()
 
     # -- tasks
 
@@ -302,6 +326,10 @@ class Producer:
             now = now_s()
             self._core.expire(now)
             self._deliver()
+            for queues in list(self._core.stale_topics):
+                if queues.name not in self._loads:
+                    del self._core.stale_topics[queues]
+                    self._start_refresh(queues)
             identity = self._core.identity_request(now)
             if identity is not None:
                 await self._ask_identity(identity)
@@ -353,6 +381,8 @@ class Producer:
                 self._core.answered(response.answers, now_s())
                 self._deliver()
                 self._writable.set()
+                if self._core.stale_topics:
+                    self._work.set()
             code = await call.code()
             reason = f"{code.name}: {await call.details()}"
             return answered, Unavailable(f"the server ended the stream, {reason}")
