@@ -17,11 +17,12 @@ from google.protobuf.message import DecodeError
 
 from streamlog.errors import Internal, Invalid, Overloaded, StreamlogError
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.logs import client_id as current_client_id
 from streamlog.runtime.logs import trace_id as current_trace_id
 from streamlog.runtime.rand import Random
 from streamlog.server.context import ANONYMOUS, RequestContext
 from streamlog.server.ended_calls import is_ended
-from streamlog.server.metrics import ServerMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics
 from streamlog.settings.limits import CLIENT_ID_BYTES_MAX, LimitsConfig
 from streamlog.v1support import metadata
 from streamlog.v1support.errors import to_status
@@ -68,8 +69,15 @@ class Calls:
     """Makes gRPC handlers out of plain coroutines."""
 
     def __init__(
-        self, *, clock: Clock, random: Random, limits: LimitsConfig, metrics: ServerMetrics
+        self,
+        *,
+        clock: Clock,
+        random: Random,
+        limits: LimitsConfig,
+        metrics: ServerMetrics,
+        clients: ClientMetrics,
     ) -> None:
+        self._clients = clients
         self._clock = clock
         self._random = random
         self._limits = limits
@@ -99,7 +107,7 @@ class Calls:
 
     @asynccontextmanager
     async def _enter(self, name: str, context: Context) -> AsyncIterator[RequestContext]:
-        status, token = "OK", None
+        status, tokens = "OK", None
         self._active += 1
         self._metrics.requests_active.set(self._active)
         try:
@@ -109,7 +117,8 @@ class Calls:
                     bound=self._limits.requests_max,
                 )
             known = self._request_context(context)
-            token = current_trace_id.set(known.trace_id)
+            tokens = current_trace_id.set(known.trace_id), current_client_id.set(known.client_id)
+            self._clients.requested(known.client_id)
             yield known
         except StreamlogError as error:
             status = self._refuse(name, error, context)
@@ -131,8 +140,9 @@ class Calls:
             self._active -= 1
             self._metrics.requests_active.set(self._active)
             self._metrics.requests.labels(name, status).inc()
-            if token is not None:
-                current_trace_id.reset(token)
+            if tokens is not None:
+                current_trace_id.reset(tokens[0])
+                current_client_id.reset(tokens[1])
 
     def _refuse(self, name: str, error: StreamlogError, context: Context) -> str:
         """Sets status and details; the call ends with them."""

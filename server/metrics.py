@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+NO_CLIENT_ID = "(none)"
+OTHER_CLIENT_IDS = "(other)"
 _LAG_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
@@ -78,6 +80,49 @@ class TopicMetrics:
         for topic in {*self._in, *self._out}:
             if not self._is_known(topic):
                 self.forget(topic)
+
+
+class ClientMetrics:
+    """Requests and bytes per client id; as many ids as `ids_max` have lines of their own.
+
+    Clients choose their ids, so without a bound they could fill the node's memory, and that of
+    whatever scrapes it.
+    """
+
+    def __init__(self, registry: CollectorRegistry, ids_max: int) -> None:
+        self._ids_max = ids_max
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"streamlog_client_{name}", text, ["client_id"], registry=registry)
+
+        self._requests = counter("requests", "Requests begun, by the client's own name.")
+        self._bytes_in = counter("bytes_in", "Bytes of record batches that clients sent.")
+        self._bytes_out = counter("bytes_out", "Bytes of record batches handed to clients.")
+        self._lines: dict[str, tuple[Counter, Counter, Counter]] = {}
+
+    def requested(self, client_id: str) -> None:
+        self._of(client_id)[0].inc()
+
+    def sent(self, client_id: str, size_bytes: int) -> None:
+        self._of(client_id)[1].inc(size_bytes)
+
+    def took(self, client_id: str, size_bytes: int) -> None:
+        self._of(client_id)[2].inc(size_bytes)
+
+    def _of(self, client_id: str) -> tuple[Counter, Counter, Counter]:
+        found = self._lines.get(client_id)
+        if found is not None:
+            return found
+        label = client_id or NO_CLIENT_ID
+        if len(self._lines) >= self._ids_max and label != OTHER_CLIENT_IDS:
+            return self._of(OTHER_CLIENT_IDS)
+        found = (
+            self._requests.labels(label),
+            self._bytes_in.labels(label),
+            self._bytes_out.labels(label),
+        )
+        self._lines[client_id] = found
+        return found
 
 
 class ServerMetrics:

@@ -40,7 +40,7 @@ from streamlog.server.grpc_stream import GrpcStream
 from streamlog.server.http import HttpServer
 from streamlog.server.in_flight import Budgets
 from streamlog.server.listeners import check_listeners
-from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
 from streamlog.server.pipeline import Drain
 from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
 from streamlog.server.services.admin import AdminService
@@ -102,11 +102,13 @@ class Service:
         self._set_bounds()
         self._is_ready = False
         self._is_stopping = False
+        self._clients = ClientMetrics(backend.registry, settings.limits.client_ids_max)
         self._calls = Calls(
             clock=backend.clock,
             random=backend.random,
             limits=settings.limits,
             metrics=self.metrics,
+            clients=self._clients,
         )
         self._grpc = GrpcServer(
             self._handlers(authorize),
@@ -148,6 +150,7 @@ class Service:
             metrics=topics,
             auto_create=self._auto_create,
             offload=backend.offload,
+            clients=self._clients,
         )
         fetch = FetchService(
             backend.logs,
@@ -158,6 +161,7 @@ class Service:
             metrics=topics,
             offload=backend.offload,
             record_bytes_max=self._settings.log.decoded_bytes_max,
+            clients=self._clients,
         )
         streams = StreamService(
             backend.streams, self._polls, clock=clock, authorize=authorize, limits=limits

@@ -25,7 +25,7 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import TopicMetrics
+from streamlog.server.metrics import ClientMetrics, TopicMetrics
 from streamlog.server.services.plain_records import decode_plain_records
 from streamlog.server.services.ports import Logs, check_partitions
 from streamlog.server.services.requests import (
@@ -166,8 +166,10 @@ class FetchService:
         metrics: TopicMetrics,
         offload: Offload,
         record_bytes_max: int,
+        clients: ClientMetrics,
     ) -> None:
         self._logs = logs
+        self._clients = clients
         self._record_bytes_max = record_bytes_max
         self._polls = polls
         self._offload = offload
@@ -204,6 +206,7 @@ class FetchService:
                 if part.log is not None
             ]
             await self._polls.wait(watches, seconds)
+        self._clients.took(context.client_id, size)
         return await self._finish(topics, call)
 
     def _begin(self, call: FetchCall, max_bytes: int) -> list[tuple[str, list[_Progress]]]:

@@ -22,7 +22,7 @@ from streamlog.log.abstract import AbstractLog, LogAppendInfo, ProduceContext, T
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import TopicMetrics
+from streamlog.server.metrics import ClientMetrics, TopicMetrics
 from streamlog.server.services.plain_records import encode_plain_records
 from streamlog.server.services.ports import Logs, check_partitions
 from streamlog.server.services.requests import (
@@ -144,8 +144,10 @@ class ProduceService:
         metrics: TopicMetrics,
         auto_create: Callable[[], bool],
         offload: Offload,
+        clients: ClientMetrics,
     ) -> None:
         self._logs = logs
+        self._clients = clients
         self._offload = offload
         self._clock = clock
         self._authorize = authorize
@@ -182,6 +184,8 @@ class ProduceService:
         except BaseException:
             sequenced.abandon()
             raise
+        size_bytes = sum(part.size_bytes for _, parts in topics for part in parts)
+        self._clients.sent(context.client_id, size_bytes)
         if not call.wait_durable:
             sequenced.abandon()
         return sequenced

@@ -23,6 +23,7 @@ class Pending(NamedTuple):
     charge: int
     future: asyncio.Future[AppendResult] | None
     deadline: float | None
+    trace_id: str = ""
 
 
 class Group:
@@ -51,6 +52,21 @@ class Group:
         self.wal_sequence = max(self.wal_sequence, other.wal_sequence)
 
 
+TRACE_IDS_MAX = 16
+"""In one log line; a group may hold appends of thousands of requests."""
+
+
+def trace_ids(items: Iterable[Pending]) -> list[str]:
+    """Of the requests that the appends came by, the first ones; for log lines."""
+    found: dict[str, None] = {}
+    for item in items:
+        if item.trace_id:
+            found[item.trace_id] = None
+            if len(found) == TRACE_IDS_MAX:
+                break
+    return list(found)
+
+
 class Sink(Protocol):
     """Where sequenced appends go to become durable."""
 
@@ -68,7 +84,7 @@ def confirm(group: Group) -> None:
     no sweep of what is unconfirmed will meet this group any more.
     """
     touched: dict[StreamCore, None] = {}
-    for core, entry, _, _, future, _ in group.items:
+    for core, entry, _, _, future, _, _ in group.items:
         if core.stop is not None:
             if future is not None and not future.done():
                 future.set_exception(core.stop())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig
-from streamlog.engine.group import Group, Pending, confirm
+from streamlog.engine.group import Group, Pending, confirm, trace_ids
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.stream_core import ErrorFactory
 from streamlog.errors import (
@@ -150,6 +150,16 @@ class GroupCommit:
         metrics.append_bytes.inc(group.size_bytes)
         metrics.group_bytes.observe(group.size_bytes)
         metrics.ack_seconds.observe(self._clock.monotonic() - group.opened_at)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "appends are durable in the WAL",
+                extra={
+                    "sequence": group.wal_sequence,
+                    "appends": len(group.items),
+                    "size_bytes": group.size_bytes,
+                    "trace_ids": trace_ids(group.items),
+                },
+            )
         self._confirmed(group)
 
 

@@ -153,7 +153,7 @@ class Sequencer:
     def sweep(self) -> None:
         """Tells the appends of streams that were lost why they will never be confirmed."""
         for group in self._sink.unconfirmed():
-            for core, _, _, _, future, _ in group.items:
+            for core, _, _, _, future, _, _ in group.items:
                 if core.stop is not None and future is not None and not future.done():
                     error = core.stop()
                     future.set_exception(error)
@@ -261,7 +261,7 @@ class Sequencer:
         core.next = end
         core.tail.push(entry, size_bytes)
         deadline = context.deadline
-        self._sink.add(Pending(core, entry, size_bytes, charge, future, deadline))
+        self._sink.add(Pending(core, entry, size_bytes, charge, future, deadline, context.trace_id))
         if deadline is not None and deadline < self._timer_deadline:
             self._arm(deadline)
 

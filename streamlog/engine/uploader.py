@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from streamlog.engine.closing import ClosePolicy
-from streamlog.engine.group import Group, Pending
+from streamlog.engine.group import Group, Pending, trace_ids
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.object_writer import ObjectWriter
@@ -219,6 +219,16 @@ class Uploader:
             self._metrics.object_bytes.observe(written.size_bytes)
             await self._put.put(data_key(written.object_id), written.parts)
             self._metrics.put_bytes.inc(written.size_bytes)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug(
+                    "appends are in the store, to be committed",
+                    extra={
+                        "object_id": written.object_id,
+                        "appends": len(entries),
+                        "size_bytes": written.size_bytes,
+                        "trace_ids": trace_ids(upload.group.items),
+                    },
+                )
             upload.new_object = written.new_object
             # Committing needs ranges alone: the bytes may go.
             written.parts = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamlog.errors import InvalidConfig
 from streamlog.runtime.config import setting
 
 
@@ -93,4 +94,16 @@ class MetadataConfig:
         "it stops sooner, for one GET each time.",
         minimum=100,
     )
-    rack: str = setting("", "Where the node stands; told to other nodes.")
+    rack: str = setting(
+        "",
+        "Where the node stands. It would have no effect yet: it comes with replicas, and must be "
+        "left empty.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.rack:
+            raise InvalidConfig(
+                f"engine.metadata.rack is {self.rack!r}, but would have no effect: no node or "
+                "client chooses by racks yet (it comes with replicas); leave it out",
+                name="rack",
+            )

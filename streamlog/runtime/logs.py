@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 trace_id: ContextVar[str] = ContextVar("streamlog_trace_id", default="")
 """The trace id of the request that this task serves; set by whoever accepts the request."""
+client_id: ContextVar[str] = ContextVar("streamlog_client_id", default="")
+"""The name that the request's client gives itself; set with the trace id."""
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,9 +24,13 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
     facts = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    current = trace_id.get()
-    if current and "trace_id" not in facts:
-        facts["trace_id"] = current
+    if "trace_ids" in facts:
+        # Work for many requests: it may have begun within one of them, which says nothing.
+        return facts
+    for name, variable in (("trace_id", trace_id), ("client_id", client_id)):
+        current = variable.get()
+        if current and name not in facts:
+            facts[name] = current
     return facts
 
 

@@ -68,6 +68,13 @@ class LimitsConfig:
         minimum=1,
         maximum=3_600_000,
     )
+    client_ids_max: int = setting(
+        100,
+        "Client ids that have metric lines of their own; requests of further ones are counted "
+        "under `(other)`, those without one under `(none)`. Each costs three lines of a scrape.",
+        minimum=1,
+        maximum=10_000,
+    )
     partitions_per_request_max: int = setting(
         10_000, "Partitions named in one request.", minimum=1, maximum=1_000_000
     )

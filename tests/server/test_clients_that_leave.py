@@ -20,7 +20,7 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.calls import Calls
 from streamlog.server.ended_calls import GRPC_LOGGER
-from streamlog.server.metrics import ServerMetrics
+from streamlog.server.metrics import ClientMetrics, ServerMetrics
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
@@ -157,6 +157,7 @@ def test_a_stream_whose_client_left_is_counted_as_cancelled(
         random=SeededRandom(1),
         limits=LimitsConfig(),
         metrics=ServerMetrics(registry),
+        clients=ClientMetrics(registry, 10),
     )
 
     async def write(_: object, __: object, ___: object) -> None:
