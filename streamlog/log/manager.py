@@ -337,12 +337,22 @@ class LogManager:
 
     async def close(self) -> None:
         """What was sequenced becomes durable; partitions are given up for others to open."""
+        if await self._ended():
+            await self._logs.close()
+
+    async def stop(self) -> None:
+        """As `close`, where the engine below is closed next and gives everything up at once."""
+        if await self._ended():
+            await self._logs.stop()
+
+    async def _ended(self) -> bool:
+        """Nothing is opened any more, and no work goes on; False: so it was before."""
         if self._is_closed:
-            return
+            return False
         self._is_closed = True
         await self._logs.stop_opening()
         await self._background.close()
-        await self._logs.close()
+        return True
 
     async def kill(self) -> None:
         """Stops at once, as a crash would: nothing is waited for, nothing given up."""

@@ -16,7 +16,7 @@ from streamlog.log.config import LogConfig
 from streamlog.log.log_factory import LogFactory
 from streamlog.log.metrics import LogMetrics
 from streamlog.log.names import check_topic_name
-from streamlog.log.together import each
+from streamlog.log.together import in_turn
 from streamlog.log.topic_config import TopicConfig
 from streamlog.log.topic_record import TopicRecord, TopicState, decode_partition, partition_key
 from streamlog.log.topics import CachedTopic, Topics
@@ -25,6 +25,9 @@ from streamlog.runtime.background import Background
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
+
+STOPS_AT_ONCE_MAX = 4096
+"""Logs that end at the same time when the node stops; each holds a task and two small appends."""
 
 
 class OpenLogs:
@@ -162,8 +165,11 @@ class OpenLogs:
             self._background.spawn(self._close_one(failed), name=f"close {partition}")
 
     async def _close_one(self, opened: AbstractLog) -> None:
+        await self._end_one(opened, opened.close())
+
+    async def _end_one(self, opened: AbstractLog, end: Awaitable[None]) -> None:
         try:
-            await opened.close()
+            await end
         except StreamlogError as error:
             log.warning("%s did not close cleanly: %s", opened.topic_partition, error)
 
@@ -175,16 +181,23 @@ class OpenLogs:
 
     async def close(self) -> None:
         """Call it when the background is closed."""
-        await self._all(self._close_one)
+        await self._all(self._config.opens_at_once_max, self._close_one)
+
+    async def stop(self) -> None:
+        """As `close`; the engine below gives up all streams at once. What the logs still write is
+        little and shares objects and syncs, so nearly all of them go at a time."""
+        await self._all(STOPS_AT_ONCE_MAX, lambda opened: self._end_one(opened, opened.stop()))
 
     async def kill(self) -> None:
         """Call it when the background is closed."""
         self._is_closed = True
-        await self._all(lambda opened: opened.kill())
+        await self._all(
+            self._config.opens_at_once_max, lambda opened: self._end_one(opened, opened.kill())
+        )
 
-    async def _all(self, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
+    async def _all(self, at_once_max: int, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
         logs, self._logs = list(self._logs.values()), {}
-        await each(self._slots, (end(one) for one in logs))
+        await in_turn(at_once_max, (end(one) for one in logs))
 
 
 async def usable_topic(topics: Topics, name: str) -> CachedTopic:

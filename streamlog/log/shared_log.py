@@ -457,8 +457,19 @@ class SharedLog(AbstractLog):
 
         After a failure nothing is waited for. Errors: what kept the last appends from being stored.
         """
+        if await self._ended():
+            await all_of(stream.close() for stream in self._streams.by_id.values())
+            await self._streams.meta.stream.close()
+
+    async def stop(self) -> None:
+        """Four commit entries for each of many partitions would take longer than all else that a
+        node does when it stops; the seal of its tenure says the same in one."""
+        await self._ended()
+
+    async def _ended(self) -> bool:
+        """Whether the log came to its end in order, now."""
         if self._is_closed:
-            return
+            return False
         is_orderly = self._failure is None
         self._is_closed = True
         self._waiters.release()
@@ -467,9 +478,7 @@ class SharedLog(AbstractLog):
                 await self._finish()
         finally:
             await self._end_work()
-        if is_orderly:
-            await all_of(stream.close() for stream in self._streams.by_id.values())
-            await self._streams.meta.stream.close()
+        return is_orderly
 
     async def _finish(self) -> None:
         await self._acks.drained()

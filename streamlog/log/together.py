@@ -26,3 +26,18 @@ async def each(slots: asyncio.Semaphore, work: Iterable[Awaitable[object]]) -> N
             await item
 
     await all_of(one(item) for item in work)
+
+
+async def in_turn(at_once_max: int, work: Iterable[Awaitable[None]]) -> None:
+    """A bounded number at a time, each taken from `work` when its turn comes; they raise nothing.
+
+    For very many: `at_once_max` tasks take one item after another. With a task for each item that
+    waits at a semaphore, every release would look through all that were woken before it.
+    """
+    items = iter(work)
+
+    async def take() -> None:
+        for item in items:
+            await item
+
+    await all_of(take() for _ in range(at_once_max))

@@ -1,0 +1,49 @@
+"""What a node does to stop does not grow with its open partitions, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import streamlog
+from streamlog.codec.records import encode_values
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.log.abstract import TopicPartition
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.clock import SystemClock
+from streamlog.wiring import Components, OpenEngine
+
+PARTITIONS = 300
+
+
+async def _written(engine: OpenEngine) -> None:
+    """One record in each partition, all of them open."""
+    partitions = [TopicPartition("t", index) for index in range(PARTITIONS)]
+    logs = [await engine.logs.log(one) for one in partitions]
+    await asyncio.gather(
+        *[await one.append(encode_values([b"value"], timestamp_ms=1).data) for one in logs]
+    )
+
+
+def test_a_clean_stop_commits_few_records_and_the_next_start_moves_no_stream() -> None:
+    async def main() -> None:
+        clock = SystemClock()
+        store, kv = MemoryObjectStore(clock), MemoryKVStore(clock)
+        components = Components(store=store, kv=kv)
+        async with streamlog.open("memory://", meta="memory://", components=components) as engine:
+            await engine.logs.create_topic("t", PARTITIONS)
+            await _written(engine)
+            before = await kv.revision()
+        # The last uploads, a checkpoint, the seal: but no commit for each partition.
+        assert await kv.revision() - before < PARTITIONS / 10
+
+        async with streamlog.open("memory://", meta="memory://", components=components) as engine:
+            before = await kv.revision()
+            logs = [
+                await engine.logs.log(TopicPartition("t", index)) for index in range(PARTITIONS)
+            ]
+            assert {one.high_watermark for one in logs} == {1}
+            # A new leader epoch for each, without a transaction for each stream.
+            assert {one.leader_epoch for one in logs} == {2}
+            assert await kv.revision() - before < PARTITIONS / 10
+
+    asyncio.run(asyncio.wait_for(main(), 60))
