@@ -163,8 +163,7 @@ class GrpcAdmin:
             out.topic_id = topic.topic_id
             out.configs.update(topic.configs)
             out.capped_configs.update(self._admin.capped(topic.configs))
-            for partition in range(topic.partitions):
-                described = await self._admin.partition(name, partition)
+            for described in await self._admin.partitions(name, topic.partitions):
                 self._set_partition(out.partitions.add(), described)
         return response
 

@@ -104,10 +104,7 @@ class GrpcServer:
         )
 
     async def start(self, address: str) -> str:
-        """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable.
-
-        The health service says NOT_SERVING until `set_serving`.
-        """
+        """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable."""
         host, port = split_address(address)
         probe(address)
         try:
@@ -115,7 +112,7 @@ class GrpcServer:
         except RuntimeError as error:
             raise _cannot_listen(address, str(error), "--listen") from error
         await self._server.start()
-        await self.set_serving(False)
+        await self.set_serving(True)
         return joined(host, chosen)
 
     async def set_serving(self, is_serving: bool) -> None:

@@ -26,6 +26,7 @@ from streamlog.server.context import (
 )
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
 from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts
+from streamlog.server.services.together import in_order
 from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
 
@@ -145,6 +146,10 @@ class AdminService:
                 f"there is no topic {name[:80]!r}; create it first", topic=name
             )
         return found
+
+    async def partitions(self, topic: str, count: int) -> list[PartitionDescription]:
+        """All of the topic's partitions as they are now, each with its error inside."""
+        return await in_order([self.partition(topic, one) for one in range(count)])
 
     async def partition(self, topic: str, partition: int) -> PartitionDescription:
         """The partition as it is now; its error inside."""

@@ -35,6 +35,7 @@ from streamlog.server.services.requests import (
     FetchTopic,
     FetchTopicResult,
 )
+from streamlog.server.services.together import in_order
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
 
@@ -217,16 +218,25 @@ class FetchService:
         ]
 
     async def _open(self, context: RequestContext, partitions: list[_Progress]) -> None:
+        closed: list[_Progress] = []
         for part in partitions:
-            try:
-                self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
-                key = TopicPartition(part.topic, part.result.partition)
-                part.log = self._logs.open_log(key) or await self._logs.log(key)
-                check_topic_id(self._logs, part.topic, part.result.partition, part.topic_id)
-                part.topic_id = part.topic_id or id_of(self._logs, part.topic)
-                check_leader_epoch(part.log, part.current_leader_epoch)
-            except StreamlogError as error:
-                part.fail(error)
+            if self._logs.open_log(TopicPartition(part.topic, part.result.partition)) is None:
+                closed.append(part)
+            else:
+                await self._open_one(context, part)
+        if closed:
+            await in_order([self._open_one(context, part) for part in closed])
+
+    async def _open_one(self, context: RequestContext, part: _Progress) -> None:
+        try:
+            self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
+            key = TopicPartition(part.topic, part.result.partition)
+            part.log = self._logs.open_log(key) or await self._logs.log(key)
+            check_topic_id(self._logs, part.topic, part.result.partition, part.topic_id)
+            part.topic_id = id_of(self._logs, part.topic)
+            check_leader_epoch(part.log, part.current_leader_epoch)
+        except StreamlogError as error:
+            part.fail(error)
 
     async def _read(self, partitions: list[_Progress], max_bytes: int, isolation: Isolation) -> int:
         """Reads on in every partition; bytes in the answer so far."""

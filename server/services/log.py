@@ -26,6 +26,7 @@ from streamlog.server.context import (
 )
 from streamlog.server.services.fetch import check_leader_epoch
 from streamlog.server.services.ports import Logs
+from streamlog.server.services.together import in_order
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import LimitsConfig
 
@@ -63,7 +64,9 @@ class LogService:
         def ask(log: AbstractLog, value: int | None) -> Awaitable[TimestampAndOffset]:
             return log.offset_for_timestamp(value or 0, isolation)
 
-        return [await self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
+        return await in_order(
+            [self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
+        )
 
     async def offsets_for_leader_epoch(
         self, context: RequestContext, questions: Sequence[PartitionQuestion]
@@ -73,7 +76,9 @@ class LogService:
         async def ask(log: AbstractLog, value: int | None) -> EpochEndOffset:
             return log.end_offset_for_epoch(value or 0)
 
-        return [await self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
+        return await in_order(
+            [self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
+        )
 
     async def delete_records(
         self, context: RequestContext, questions: Sequence[PartitionQuestion], timeout_ms: int = 0
@@ -114,7 +119,7 @@ class LogService:
         topic, partition, topic_id = question.topic, question.partition, question.topic_id
         try:
             log = await self._log(context, operation, question)
-            topic_id = topic_id or id_of(self._logs, topic)
+            topic_id = id_of(self._logs, topic)
             return await ask(log, question.value)
         except StreamlogError as error:
             return as_told(error, self._logs, topic, partition, topic_id)
