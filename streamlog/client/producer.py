@@ -65,6 +65,7 @@ OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
 AskFacts = Callable[[str, float], Generator[Call, Any, TopicFacts]]
 
 now_s = time.monotonic
+new_object = object.__new__
 
 
 def settings_of(**given: Any) -> ProducerSettings:
@@ -207,8 +208,9 @@ class Producer:
         MessageTooLarge, InvalidTimestamp, UnknownTopicOrPartition, Unavailable, Closed, TypeError,
         what the partitioner raises; then nothing of the record was taken.
         """
-        queues = self._topics.get(topic)
-        if queues is None:
+        try:
+            queues = self._topics[topic]
+        except KeyError:
             queues = self._load_topic(topic)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
@@ -230,7 +232,11 @@ class Producer:
                     batch = self._append_slowly(
                         queues, partition, (timestamp_ms, key, value, pairs)
                     )
-                view = Delivery(batch, batch.builder.record_count - 1, timestamp_ms)  # type: ignore[union-attr]
+                # Made without a call of __init__, which costs as much as all else about it.
+                view = new_object(Delivery)
+                view._batch = batch
+                view._index = batch.builder.record_count - 1  # type: ignore[union-attr]
+                view._timestamp_ms = timestamp_ms
                 if on_delivery is not None:
                     if batch.callbacks is None:
                         batch.callbacks = []
