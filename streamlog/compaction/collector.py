@@ -26,12 +26,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from streamlog.compaction.collector_guard import Guard, Objection
 from streamlog.errors import (
+    Conflict,
     Corrupt,
+    Invalid,
     OutcomeUnknown,
+    QuotaExceeded,
     StoreUnavailable,
     Unauthorized,
     Unavailable,
-    UnsupportedVersion,
 )
 from streamlog.metadata.interface import DeadObject, Metadata, Orphans
 from streamlog.objectstore.interface import ObjectStore
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _DELETED_MAX = 100_000
 """Dead objects in one run."""
+REFUSALS = (Unauthorized, Invalid, Conflict, QuotaExceeded, Corrupt)
+"""What a store may say to a deletion (object lock, no such operation), and damage. The next run
+tries again: that objects stay is no reason to end a node."""
 _PAUSE_S = 0.1
 """Between two runs, at least."""
 
@@ -149,7 +154,7 @@ class Collector:
                 await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})
-        except (Unauthorized, Corrupt, UnsupportedVersion) as error:
+        except REFUSALS as error:
             self._failed.inc()
             log.error("nothing was deleted in this run: %s", error)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from streamlog.compaction.spool import Spool
 from streamlog.errors import OutcomeUnknown, StoreUnavailable
+from streamlog.objectstore.errors import refusals_as_unavailable
 from streamlog.objectstore.interface import ObjectStore, ObjectUpload, upload_to
 from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.offload import Lane, Offload
@@ -15,6 +16,7 @@ from streamlog.runtime.offload import Lane, Offload
 log = logging.getLogger(__name__)
 
 PUT_TRIES = 3
+WHAT = "an output of a compaction"
 
 
 class Output(Protocol):
@@ -57,12 +59,14 @@ class UploadedOutput:
 
     async def drain(self) -> None:
         parts, self._parts, self.written_bytes = self._parts, [], 0
-        await self._upload.write(parts)
+        with refusals_as_unavailable(WHAT):
+            await self._upload.write(parts)
 
     async def finish(self) -> None:
         await self.drain()
         try:
-            await self._upload.finish()
+            with refusals_as_unavailable(WHAT):
+                await self._upload.finish()
         except OutcomeUnknown as error:
             raise StoreUnavailable(error.message, **error.fields) from error
 
@@ -93,7 +97,8 @@ class SpooledOutput:
         for _ in range(PUT_TRIES):
             try:
                 # Same key, same bytes.
-                await self._store.put(self._key, content)
+                with refusals_as_unavailable(WHAT):
+                    await self._store.put(self._key, content)
             except OutcomeUnknown as error:
                 log.warning("an output's PUT gave no answer", extra={"reason": str(error)})
             else:

@@ -28,7 +28,6 @@ from typing import TypeVar
 from streamlog.errors import (
     MetadataUnavailable,
     ObjectNotFound,
-    StoreUnavailable,
     StreamlogError,
     TenureFenced,
 )
@@ -44,7 +43,7 @@ from streamlog.kvstore.interface import (
     RevisionIs,
     prefix_end,
 )
-from streamlog.metadata.backoff import TRANSIENT, Retry, is_transient
+from streamlog.metadata.backoff import Retry, is_transient
 from streamlog.metadata.checkpoint_appendix import encode_appendix
 from streamlog.metadata.checkpoint_build import Built, BuiltFile, Snapshot, build, take_snapshot
 from streamlog.metadata.checkpoint_files import BlockReader, LevelFile, Levels
@@ -57,7 +56,7 @@ from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import cluster_of, tenure_in
 from streamlog.metadata.loader import State
 from streamlog.metadata.metrics import MetadataMetrics
-from streamlog.objectstore.errors import may_succeed_later
+from streamlog.objectstore.errors import refusals_as_unavailable
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.clock import Clock
@@ -260,15 +259,9 @@ class Checkpointer:
         """What the object store answers. Errors: StoreUnavailable for every refusal, also one that
         is on no list: `run` tries again for ever, and says why; a bug's.
         """
-        try:
+        # An absent object (of an upload, by a proxy) says nothing of the files that `k` names.
+        with refusals_as_unavailable("a request for checkpoint files"):
             return await work
-        except StreamlogError as error:
-            if isinstance(error, TRANSIENT) or not may_succeed_later(error):
-                raise
-            # An absent object (of an upload, by a proxy) says nothing of the files that `k` names.
-            raise StoreUnavailable(
-                f"the store refused a request for checkpoint files: {error.message}"
-            ) from error
 
     def _name_of(self, file: BuiltFile) -> FileRef:
         """A new name for a new file."""

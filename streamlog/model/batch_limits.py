@@ -21,6 +21,8 @@ OFFSET_MAX = (1 << 63) - 1
 TOKEN_BYTES_MAX = 64
 """A stream's fencing token, bytes."""
 
+BYTES = (bytes, bytearray)
+
 _try_to_encode = struct.Struct("<IqI").pack
 """Record count, base timestamp and payload CRC, as frames and blocks hold them."""
 
@@ -42,19 +44,27 @@ def refusal_of(batch: RecordBatch) -> Invalid | None:
             f"a batch's attributes have {len(attributes)} bytes; at most {ATTRIBUTES_BYTES_MAX}"
         )
     for part in batch.parts:
-        if isinstance(part, memoryview):
-            # The length of other views is not their size in bytes.
-            if part.itemsize != 1 or not part.c_contiguous or part.ndim != 1:
-                return Invalid(
-                    "a part of a batch is a memoryview that is not a plain run of bytes; pass "
-                    "view.cast('B'), or bytes(view)"
-                )
-        elif not isinstance(part, bytes | bytearray):
-            return Invalid(
-                "a part of a batch is bytes, a bytearray or a memoryview, not "
-                f"{type(part).__name__}"
-            )
+        if type(part) is not bytes:
+            refusal = _part_refused(part)
+            if refusal is not None:
+                return refusal
     return None
+
+
+def _part_refused(part: object) -> Invalid | None:
+    if isinstance(part, memoryview):
+        # The length of other views is not their size in bytes.
+        if part.itemsize == 1 and part.ndim == 1 and part.c_contiguous:
+            return None
+        return Invalid(
+            "a part of a batch is a memoryview that is not a plain run of bytes; pass "
+            "view.cast('B'), or bytes(view)"
+        )
+    if isinstance(part, BYTES):
+        return None
+    return Invalid(
+        f"a part of a batch is bytes, a bytearray or a memoryview, not {type(part).__name__}"
+    )
 
 
 def check_deadline(deadline: float | None) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from streamlog.errors import (
     AlreadyExists,
     Corrupt,
@@ -11,7 +14,10 @@ from streamlog.errors import (
     Internal,
     Invalid,
     ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
     StreamlogError,
+    Unavailable,
     UnsupportedVersion,
     ValueConflict,
 )
@@ -38,6 +44,21 @@ def may_succeed_later(error: StreamlogError) -> bool:
     must wait for a store that is misconfigured, and must not end the node.
     """
     return not isinstance(error, NEVER)
+
+
+@contextmanager
+def refusals_as_unavailable(what: str) -> Iterator[None]:
+    """Around requests without a condition: every refusal becomes StoreUnavailable.
+
+    A conflict or an absent object, of a proxy or of a multipart upload, says nothing of what its
+    caller would take it for.
+    """
+    try:
+        yield
+    except StreamlogError as error:
+        if isinstance(error, Unavailable | OutcomeUnknown) or not may_succeed_later(error):
+            raise
+        raise StoreUnavailable(f"the store refused {what}: {error.message}") from error
 
 
 def not_found(key: str) -> ObjectNotFound:

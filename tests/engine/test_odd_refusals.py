@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import streamlog
+from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     Internal,
@@ -51,6 +53,15 @@ CONFIG = dataclasses.replace(
 )
 
 
+COMPACTING = dataclasses.replace(
+    CONFIG,
+    collector=CollectorConfig(deletion_delay_ms=0, collect_interval_ms=150),
+    compaction=CompactionConfig(
+        compaction_process="inline", compaction_interval_ms=10**6, small_objects_min=2
+    ),
+)
+
+
 class OddStore(MemoryObjectStore):
     """PUTs below `folder` meet `error`, if there is one."""
 
@@ -58,7 +69,17 @@ class OddStore(MemoryObjectStore):
         super().__init__(SystemClock())
         self.folder = ""
         self.error: StreamlogError | None = None
+        self.delete_error: StreamlogError | None = None
         self.refused = 0
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        if self.delete_error is not None:
+            self.refused += 1
+            raise self.delete_error
+        await super().delete(keys)
+
+    def keys_below(self, folder: str) -> int:
+        return sum(key.startswith(folder) for key in self._keys)
 
     async def put(
         self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
@@ -156,6 +177,39 @@ def test_creates_and_stages_end_with_what_may_be_retried(
             store.error = None
             await log.staging.stage("w", "1", {stream.stream_id: [batch(b"s")]})
             assert (await stream.append(batch(b"a"))).base_offset == 0
+
+    run(scenario)
+
+
+@odd
+def test_compaction_and_deletion_go_on_later(error: StreamlogError, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = OddStore()
+        async with streamlog.open(
+            "memory://",
+            wal="object",
+            config=COMPACTING,
+            components=Components(store=store, kv=MemoryKVStore(SystemClock())),
+        ) as log:
+            stream = await log.streams.create_and_open_stream()
+            for number in range(4):
+                await stream.append(batch(b"%d" % number))
+            compactor = log.compactor
+            assert compactor is not None
+            store.folder, store.error = "data/", error
+            assert isinstance(await error_of(compactor.compact_all()), StoreUnavailable)
+            assert store.refused
+            store.error = None
+            await compactor.compact_all()
+            assert (await stream.append(batch(b"4"))).base_offset == 4
+            await stream.trim(4)
+            store.delete_error, store.refused = error, 0
+            await log.metadata.checkpoint()
+            await until(lambda: store.refused > 1)
+            store.delete_error = None
+            await until(lambda: store.keys_below("data/") == 1)
+            assert log.engine.failure is None
+            assert payloads((await stream.fetch(4, 5, 1)).batches) == [b"4"]
 
     run(scenario)
 
