@@ -65,13 +65,14 @@ def _readers(batch: Buffer, record_bytes_max: int) -> Iterator[RecordReader]:
     left, rest = header.record_count, b""
     for piece in decompressed(header.codec, records, record_bytes_max):
         rest += piece
-        count, end = _whole_records(rest, left)
+        count, end, next_bytes = _whole_records(rest, left)
         if count:
             counted = header._replace(record_count=count)
             yield RecordReader(counted, memoryview(rest)[:end], header.base_offset)
             left -= count
             rest = rest[end:]
-        if left and len(rest) > record_bytes_max:
+        # A record says its length first: what is too large is refused before it is there.
+        if left and max(next_bytes, len(rest)) > record_bytes_max:
             raise too_large(header.record_count - left, record_bytes_max)
     if left or rest:
         raise InvalidRecord(
@@ -80,25 +81,27 @@ def _readers(batch: Buffer, record_bytes_max: int) -> Iterator[RecordReader]:
         )
 
 
-def _whole_records(data: bytes, most: int) -> tuple[int, int]:
-    """How many of at most `most` records are there to their end, and where that is."""
-    count = position = 0
+def _whole_records(data: bytes, most: int) -> tuple[int, int, int]:
+    """How many of at most `most` records are there to their end, and where that is; what the next
+    one takes (0: not known)."""
+    count = position = next_bytes = 0
     size = len(data)
     try:
         while count < most:
             length, start = varint(data, position)
             # A length that cannot be is for the reader to refuse: it gets what is there.
             if length < 0:
-                return count + 1, size
+                return count + 1, size, 0
             if start + length > size:
+                next_bytes = length
                 break
             position = start + length
             count += 1
     except IndexError:
         pass
     except ValueError:
-        return count + 1, size
-    return count, position
+        return count + 1, size, 0
+    return count, position, next_bytes
 
 
 def too_large(index: int, record_bytes_max: int) -> InvalidRecord:
