@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from streamlog.codec.batch import DELETE_HORIZON, HEADER_BYTES, Compression, ScannedBatch, scan
 from streamlog.codec.compression import DECOMPRESSED_BYTES_MAX, begins_as
-from streamlog.codec.records import RECORD_BYTES_MIN, check_records, iterate
+from streamlog.codec.piecewise import iterate
+from streamlog.codec.records import RECORD_BYTES_MIN, RECORD_OVERHEAD_BYTES_MAX, check_records
 from streamlog.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -26,6 +27,7 @@ from streamlog.log.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.runtime.buffers import Buffer
 
 NO_TIMESTAMP = -1
+SEARCHED_BYTES_MAX = 1 << 20
 
 
 def check_batches(
@@ -129,22 +131,37 @@ def _check_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> 
 def _outside(
     batch: ScannedBatch, config: TopicConfig, now_ms: int, timestamp_ms: int
 ) -> InvalidTimestamp:
-    """Names the first record at fault where the records can be read."""
-    index = -1
-    try:
-        for position, (_, stamp, _, _, _) in enumerate(iterate(batch.view, verify_crc=False)):
-            if stamp != NO_TIMESTAMP and (
-                stamp - now_ms > config.message_timestamp_after_max_ms
-                or now_ms - stamp > config.message_timestamp_before_max_ms
-            ):
-                index, timestamp_ms = position, stamp
-                break
-    except (InvalidRecord, CorruptMessage) as error:
-        raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error
+    """Names the first record at fault where it is soon found."""
+    found = _record_outside(batch, config, now_ms)
+    index, stamp = found or (-1, timestamp_ms)
+    what = "the header of the batch" if found is None else f"record {index} of the batch"
     return InvalidTimestamp(
-        f"record {index} of the batch has timestamp {timestamp_ms}, the server's clock says "
+        f"{what} has timestamp {stamp}, the server's clock says "
         f"{now_ms}; the topic allows {config.message_timestamp_before_max_ms} ms before and "
         f"{config.message_timestamp_after_max_ms} ms after "
         "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
         record_index=index,
     )
+
+
+def _record_outside(
+    batch: ScannedBatch, config: TopicConfig, now_ms: int
+) -> tuple[int, int] | None:
+    """Index and timestamp, from among the first SEARCHED_BYTES_MAX: this is on the event loop, and
+    compressed records may expand to any size."""
+    seen_bytes = 0
+    try:
+        for index, (_, stamp, key, value, _) in enumerate(iterate(batch.view, SEARCHED_BYTES_MAX)):
+            if stamp != NO_TIMESTAMP and (
+                stamp - now_ms > config.message_timestamp_after_max_ms
+                or now_ms - stamp > config.message_timestamp_before_max_ms
+            ):
+                return index, stamp
+            seen_bytes += RECORD_OVERHEAD_BYTES_MAX + len(key or b"") + len(value or b"")
+            if seen_bytes > SEARCHED_BYTES_MAX:
+                return None
+    except (InvalidRecord, CorruptMessage) as error:
+        if "max_bytes" in error.fields:
+            return None
+        raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error
+    return None

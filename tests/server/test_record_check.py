@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -73,6 +75,42 @@ def test_what_nobody_could_read_is_refused() -> None:
             assert isinstance(error, errors.InvalidTimestamp)
             for number, codec in enumerate(Compression):
                 assert (await produced(node, batch(codec=codec))).base_offset == number
+
+    asyncio.run(main())
+
+
+def test_a_timestamp_out_of_range_is_told_without_expanding_the_batch() -> None:
+    """The record at fault is looked for on the event loop, so not among all that may be there."""
+    now_ms = int(time.time() * 1000)
+    far = now_ms + 10**9
+
+    def stamped(values: list[bytes], stamps: list[int], codec: Compression) -> bytes:
+        made = encode_values(values, timestamp_ms=0, timestamps_ms=stamps, compression=codec)
+        return bytes(made.data)
+
+    near = stamped([b"a", b"b"], [now_ms, far], Compression.ZSTD)
+    bomb = stamped([bytes(100 << 20), b"b"], [now_ms, far], Compression.ZSTD)
+    lie = patched(stamped([b"a"], [now_ms], Compression.NONE), max_timestamp_ms=far)
+
+    async def main() -> None:
+        async with running_node() as node:
+            await create(node)
+            for data, index, says in (
+                (near, 1, "record 1 of the batch"),
+                (lie, -1, "the header of the batch"),
+            ):
+                error = from_proto((await produced(node, data)).error)
+                assert isinstance(error, errors.InvalidTimestamp)
+                assert error.fields["record_index"] == index
+                assert says in error.message
+            tracemalloc.start()
+            try:
+                error = from_proto((await produced(node, bomb)).error)
+                assert tracemalloc.get_traced_memory()[1] < 16 << 20
+            finally:
+                tracemalloc.stop()
+            assert isinstance(error, errors.InvalidTimestamp)
+            assert error.fields["record_index"] == -1
 
     asyncio.run(main())
 
