@@ -104,7 +104,10 @@ class GrpcServer:
         )
 
     async def start(self, address: str) -> str:
-        """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable."""
+        """Listens; the address with the port that was chosen. Errors: Invalid, Unavailable.
+
+        The health service says NOT_SERVING until `set_serving`.
+        """
         host, port = split_address(address)
         probe(address)
         try:
@@ -112,7 +115,7 @@ class GrpcServer:
         except RuntimeError as error:
             raise _cannot_listen(address, str(error), "--listen") from error
         await self._server.start()
-        await self.set_serving(True)
+        await self.set_serving(False)
         return joined(host, chosen)
 
     async def set_serving(self, is_serving: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -22,23 +23,22 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return not isinstance(error, HttpProcessingError)
 
 
-class HttpServer:
-    """Made inside a running loop; of use after `start`."""
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """What the pages tell. `offload` None: the metrics page is small enough for the event loop."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        *,
-        not_ready_reason: Callable[[], str | None],
-        is_alive: Callable[[], bool],
-        before_scrape: Callable[[], None],
-        offload: Offload,
-    ) -> None:
-        self._offload = offload
-        self._registry = registry
-        self._not_ready_reason = not_ready_reason
-        self._is_alive = is_alive
-        self._before_scrape = before_scrape
+    registry: CollectorRegistry
+    not_ready_reason: Callable[[], str | None]
+    is_alive: Callable[[], bool]
+    before_scrape: Callable[[], None]
+    offload: Offload | None
+
+
+class HttpServer:
+    """Made inside a running loop; of use after `start`. `source` may be replaced while it runs."""
+
+    def __init__(self, source: HttpSource) -> None:
+        self.source = source
         app = web.Application()
         app.add_routes(
             [
@@ -70,16 +70,20 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        self._before_scrape()
-        # Thousands of topics take longer than the event loop may be held.
-        body = await self._offload.run(Lane.CPU, generate_latest, self._registry)
+        source = self.source
+        source.before_scrape()
+        if source.offload is None:
+            body = generate_latest(source.registry)
+        else:
+            # Thousands of topics take longer than the event loop may be held.
+            body = await source.offload.run(Lane.CPU, generate_latest, source.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _livez(self, _: web.Request) -> web.Response:
-        return _answer(self._is_alive(), "alive", "the engine has failed; see the log")
+        return _answer(self.source.is_alive(), "alive", "the engine has failed; see the log")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        reason = self._not_ready_reason()
+        reason = self.source.not_ready_reason()
         return _answer(reason is None, "ready", f"not ready: {reason}")
 
     async def _index(self, _: web.Request) -> web.Response:

@@ -1,7 +1,8 @@
 """A node: an engine opened from settings, its listeners, and their life as a process.
 
-SIGINT or SIGTERM drains and closes; a second one stops at once, as a crash would. What keeps a node
-from starting is one line on stderr and exit code 1.
+SIGINT or SIGTERM drains and closes; a second one stops at once, as a crash would. A store or
+metadata that is away is waited for (`starting.py`), with the listeners up as soon as that takes
+longer than a second. What else keeps a node from starting is one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from streamlog.objectstore.url import LocalUrl, RocksUrl
 from streamlog.repair.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
+from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.lockfile import publish
 from streamlog.server.banner import Banner
 from streamlog.server.listeners import with_usable_listeners
+from streamlog.server.node_listeners import Listeners
 from streamlog.server.service import Backend, Service
+from streamlog.server.starting import WORDS_EVERY_S, Starting, open_patiently
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
 from streamlog.wiring import Components, lock_paths
@@ -44,6 +48,9 @@ log = logging.getLogger(__name__)
 
 DEV_DATA = "streamlog-data"
 STOPPED_AT_ONCE = 130
+QUIET_S = 1.0
+"""A start that takes longer listens meanwhile."""
+STOP_WAITING_S = 3.0
 
 
 def with_places(node: NodeConfig, mode: str) -> NodeConfig:
@@ -92,34 +99,92 @@ class Node:
         self.engine: OpenEngine | None = None
 
     async def start(self) -> Banner:
-        """Opens the engine, then listens; where.
+        """Opens the engine, waiting for what is away, and listens; where.
 
-        Errors: DataInUse, ForeignCluster, UnsupportedVersion, StoreUntrusted, Invalid, Unavailable.
+        Errors: DataInUse, ForeignCluster, LineageFenced, UnsupportedVersion, StoreUntrusted,
+        Invalid, Unauthorized, Corrupt, WalPending; Unavailable of what waiting cannot mend, or with
+        `wait_at_start` off. Cancelled, nothing stays open.
         """
-        self.settings, listeners_note = with_usable_listeners(self.settings, self.mode)
-        node = self.settings.node
-        assert node.store is not None
-        async with AsyncExitStack() as stack:
-            engine = await stack.enter_async_context(
-                streamlog.open(
-                    node.store,
-                    meta=node.meta,
-                    wal=cast("WalMode | None", node.wal),
-                    wal_dir=node.wal_dir,
-                    node_id=node.node_id,
-                    config=_with_compactor(self.settings.engine, node.store),
-                    logs=self.settings.log,
-                    components=Components(log_style=(node.log_format, node.log_level)),
-                    check_store=True,
-                )
-            )
-            self.engine = engine
-            service = self._service = Service(_backend(engine), self.settings)
+        self.settings, note = with_usable_listeners(self.settings, self.mode)
+        starting = Starting(SystemClock())
+        listeners = Listeners(self.settings, lambda: starting.reason)
+        opening = asyncio.create_task(self._open(starting), name="node.open")
+        listening = asyncio.create_task(
+            self._listen_meanwhile(listeners, starting, opening), name="node.listen_meanwhile"
+        )
+        try:
+            await asyncio.wait({opening, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                listening.result()  # an address that cannot be listened on
+            self._exit = opening.result()
+            await listening
+            assert self.engine is not None
+            backend = _backend(self.engine)
+            service = self._service = Service(backend, self.settings, listeners=listeners)
             await service.start()
-            self._exit = stack.pop_all()
-        banner = await self._banner(engine, service, listeners_note)
+        except BaseException:
+            opening.cancel()
+            await asyncio.gather(opening, listening, return_exceptions=True)
+            await listeners.stop(0)
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                await opening.result().aclose()
+            raise
+        banner = await self._banner(self.engine, service, note)
         _publish_address(banner)
         return banner
+
+    async def _open(self, starting: Starting) -> AsyncExitStack:
+        """Opens `engine`; what closes it."""
+
+        async def attempt() -> AsyncExitStack:
+            node = self.settings.node
+            assert node.store is not None
+            async with AsyncExitStack() as stack:
+                self.engine = await stack.enter_async_context(
+                    streamlog.open(
+                        node.store,
+                        meta=node.meta,
+                        wal=cast("WalMode | None", node.wal),
+                        wal_dir=node.wal_dir,
+                        node_id=node.node_id,
+                        config=_with_compactor(self.settings.engine, node.store),
+                        logs=self.settings.log,
+                        components=Components(log_style=(node.log_format, node.log_level)),
+                        check_store=True,
+                        on_step=starting.at,
+                    )
+                )
+                return stack.pop_all()
+
+        if not self.settings.node.wait_at_start:
+            return await attempt()
+        return await open_patiently(attempt, starting)
+
+    async def _listen_meanwhile(
+        self, listeners: Listeners, starting: Starting, opening: asyncio.Task[AsyncExitStack]
+    ) -> None:
+        """Listens when opening fails or takes long, and says what it waits for; until it ends.
+
+        Not before: most starts are over by then, and a client that is refused costs it a pause.
+        """
+        failed = asyncio.create_task(starting.is_waiting.wait())
+        try:
+            await asyncio.wait(
+                {opening, failed}, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if opening.done():
+                return
+            await listeners.start()
+            log.info(
+                "listening while the node starts",
+                extra={"grpc": listeners.grpc_address, "http": listeners.http_address},
+            )
+            while not opening.done():
+                await asyncio.wait({opening}, timeout=WORDS_EVERY_S)
+                if not opening.done():
+                    starting.tell()
+        finally:
+            failed.cancel()
 
     async def _banner(self, engine: OpenEngine, service: Service, note: str) -> Banner:
         status = await engine.status()
@@ -159,7 +224,10 @@ class Node:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
         try:
-            announce(await self.start())
+            banner = await self._start_unless(ended)
+            if banner is None:
+                return
+            announce(banner)
             failure = await self._until(ended)
             log.info("draining", extra={"reason": str(failure) if failure else "signal"})
             await self.stop()
@@ -168,6 +236,27 @@ class Node:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    async def _start_unless(self, ended: asyncio.Event) -> Banner | None:
+        """None: a signal came before the node was open; nothing stays open."""
+        start = asyncio.create_task(self.start(), name="node.start")
+        signalled = asyncio.create_task(ended.wait())
+        try:
+            await asyncio.wait({start, signalled}, return_when=asyncio.FIRST_COMPLETED)
+            if start.done():
+                return start.result()
+            log.info("stopped before the node was open", extra={"reason": "signal"})
+            start.cancel()
+            await asyncio.wait({start}, timeout=STOP_WAITING_S)
+            if not start.done():
+                # A request to a store that hangs holds its thread up; nothing here depends on it.
+                logging.shutdown()
+                os._exit(0)
+            if not start.cancelled() and start.exception() is None:
+                await self.stop()
+            return None
+        finally:
+            signalled.cancel()
 
     async def _until(self, ended: asyncio.Event) -> StreamlogError | None:
         """Waits for the end; the reason, when the engine has failed."""

@@ -24,23 +24,16 @@ from streamlog.runtime.progress import ProgressWatch
 from streamlog.runtime.rand import Random
 from streamlog.server.calls import Calls, Handlers
 from streamlog.server.context import Authorize, allow_all
-from streamlog.server.grpc_admin import SERVICE as ADMIN
 from streamlog.server.grpc_admin import GrpcAdmin
-from streamlog.server.grpc_compaction import SERVICE as COMPACTION
 from streamlog.server.grpc_compaction import GrpcCompaction
-from streamlog.server.grpc_kv import SERVICE as KV
 from streamlog.server.grpc_kv import GrpcKV
-from streamlog.server.grpc_log import SERVICE as LOG
 from streamlog.server.grpc_log import GrpcLog
-from streamlog.server.grpc_server import GrpcServer
-from streamlog.server.grpc_staging import SERVICE as STAGING
 from streamlog.server.grpc_staging import GrpcStaging
-from streamlog.server.grpc_stream import SERVICE as STREAM
 from streamlog.server.grpc_stream import GrpcStream
-from streamlog.server.http import HttpServer
+from streamlog.server.http import HttpSource
 from streamlog.server.in_flight import Budgets
-from streamlog.server.listeners import check_listeners
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.node_listeners import Listeners
 from streamlog.server.pipeline import Drain
 from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
 from streamlog.server.services.admin import AdminService
@@ -90,8 +83,13 @@ class Service:
     """Made inside a running loop; of use after `start`."""
 
     def __init__(
-        self, backend: Backend, settings: Settings, authorize: Authorize = allow_all
+        self,
+        backend: Backend,
+        settings: Settings,
+        authorize: Authorize = allow_all,
+        listeners: Listeners | None = None,
     ) -> None:
+        """`listeners` may be listening already, while the backend was opened."""
         self._settings = settings
         self._backend = backend
         self._background = Background("service", self._failed)
@@ -110,20 +108,8 @@ class Service:
             metrics=self.metrics,
             clients=self._clients,
         )
-        self._grpc = GrpcServer(
-            self._handlers(authorize),
-            [LOG, STREAM, KV, ADMIN, STAGING, COMPACTION],
-            settings.limits,
-        )
-        self._http = HttpServer(
-            backend.registry,
-            not_ready_reason=self.not_ready_reason,
-            is_alive=lambda: backend.is_alive() and self._background.failure is None,
-            before_scrape=self._before_scrape,
-            offload=backend.offload,
-        )
-        self.grpc_address = self.http_address = ""
-        self.is_insecure = False
+        self._listeners = listeners or Listeners(settings)
+        self._served = self._handlers(authorize)
 
     def _set_bounds(self) -> None:
         limits, metrics = self._settings.limits, self.metrics
@@ -227,23 +213,40 @@ class Service:
             "topics": topics,
             "partitions": partitions,
             "rss_bytes": resident_bytes(),
-            "connections": self._grpc.connections(),
+            "connections": self._listeners.grpc.connections(),
         }
 
     async def start(self) -> None:
-        """Listens. Errors: Invalid (address not allowed), Unavailable (port in use)."""
-        node = self._settings.node
-        self.is_insecure = check_listeners(node)
+        """Listens and serves. Errors: Invalid (address not allowed), Unavailable (port in use)."""
+        if not self._listeners.is_listening:
+            await self._listeners.start()
+        backend = self._backend
         self.metrics.is_insecure.set(int(self.is_insecure))
-        self.http_address = await self._http.start(node.http_listen)
-        try:
-            self.grpc_address = await self._grpc.start(node.listen)
-        except BaseException:
-            await self._http.stop()
-            raise
+        await self._listeners.serve(
+            self._served,
+            HttpSource(
+                backend.registry,
+                not_ready_reason=self.not_ready_reason,
+                is_alive=lambda: backend.is_alive() and self._background.failure is None,
+                before_scrape=self._before_scrape,
+                offload=backend.offload,
+            ),
+        )
         watch_loop_lag(self._background, self.metrics)
         self._is_ready = True
         self.metrics.is_ready.set(1)
+
+    @property
+    def grpc_address(self) -> str:
+        return self._listeners.grpc_address
+
+    @property
+    def http_address(self) -> str:
+        return self._listeners.http_address
+
+    @property
+    def is_insecure(self) -> bool:
+        return self._listeners.is_insecure
 
     def not_ready_reason(self) -> str | None:
         """Why no requests should be sent here now, for people; None: they should."""
@@ -266,16 +269,15 @@ class Service:
         self._is_stopping = True
         self._is_ready = False
         self.metrics.is_ready.set(0)
-        await self._grpc.set_serving(False)
+        await self._listeners.grpc.set_serving(False)
         self._polls.drain()
         self._drain.start()
-        await self._grpc.stop(grace_s)
-        await self._http.stop()
+        await self._listeners.stop(grace_s)
         await self._background.close()
 
     def _before_scrape(self) -> None:
         self.metrics.rss_bytes.set(resident_bytes())
-        self.metrics.connections.set(self._grpc.connections())
+        self.metrics.connections.set(self._listeners.grpc.connections())
         topics, partitions = self._admin.count()
         self.metrics.topics.set(topics)
         self._topics.forget_deleted()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -252,13 +252,15 @@ async def open(
     logs: LogConfig | None = None,
     components: Components | None = None,
     check_store: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[OpenEngine]:
     """Opens an engine in this process; what is acknowledged when the context ends is in the store.
 
     `store` is memory://, local:///abs/path or s3://bucket/prefix; `meta` defaults to
     rocksdb:///PATH/meta for local:///PATH. `wal` defaults to disk on local stores and object on
     others; its folder to PATH/wal. `check_store`: half a dozen requests tell first whether the
-    store does what data rests on.
+    store does what data rests on. `on_step` hears what is opened next, a noun. A store or metadata
+    that is away raises Unavailable: opening may be tried again.
 
     Errors: Invalid (a URL, or what does not go together), DataInUse (another process has the data),
     ForeignCluster, LineageFenced, WalPending, Corrupt, UnsupportedVersion, Unavailable (a folder or
@@ -268,7 +270,13 @@ async def open(
     plan = _plan(store, meta, wal, wal_dir, node_id, parts)
     async with AsyncExitStack() as built:
         opened = await _open(
-            plan, config or StreamEngineConfig(), logs, parts, built, check_store=check_store
+            plan,
+            config or StreamEngineConfig(),
+            logs,
+            parts,
+            built,
+            check_store=check_store,
+            on_step=on_step,
         )
         try:
             yield opened
@@ -310,6 +318,7 @@ async def _open(
     built: AsyncExitStack,
     *,
     check_store: bool,
+    on_step: Callable[[str], None],
 ) -> OpenEngine:
     clock = parts.clock or SystemClock()
     random = parts.random or SystemRandom()
@@ -320,10 +329,12 @@ async def _open(
         built.push_async_callback(offload.close)
     started_ms = clock.now_ms()
     kv_store = parts.kv
+    on_step(f"the metadata store {plan.meta}")
     if kv_store is None:
         kv_store = await _open_kv(plan.meta, clock, offload)
         built.push_async_callback(kv_store.close)
     store = parts.store
+    on_step(f"the object store {plan.store}")
     if store is None:
         store = await open_store(
             plan.store, offload, clock, random, config=config.store, registry=registry
@@ -335,9 +346,11 @@ async def _open(
     kv_answers = Answers(f"the metadata store {plan.meta}", clock, is_quick=True)
     store, kv_store = observed(store, store_answers), ObservedKVStore(kv_store, kv_answers)
     cluster_id = await settle_cluster_id(kv_store, store, random)
+    on_step(f"the write-ahead log {plan.wal_dir or ''}".rstrip())
     wal = await _open_wal(plan, config, parts, offload, registry, random, built)
     if wal is not None:
         built.push_async_callback(wal.close)
+    on_step(f"the metadata in {plan.meta} and its checkpoint in {plan.store}")
     metadata = await open_metadata(
         kv_store,
         store,
@@ -360,6 +373,7 @@ async def _open(
             ),
             config,
         )
+        on_step(f"the streams, with metadata in {plan.meta} and the object store {plan.store}")
         await engine.start()
         streams = EngineStreamClient(engine)
         staging = EngineStaging(engine, streams, metadata, config.staging)

@@ -233,7 +233,7 @@ class FetchService:
             key = TopicPartition(part.topic, part.result.partition)
             part.log = self._logs.open_log(key) or await self._logs.log(key)
             check_topic_id(self._logs, part.topic, part.result.partition, part.topic_id)
-            part.topic_id = id_of(self._logs, part.topic)
+            part.topic_id = part.topic_id or id_of(self._logs, part.topic)
             check_leader_epoch(part.log, part.current_leader_epoch)
         except StreamlogError as error:
             part.fail(error)

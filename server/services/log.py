@@ -119,7 +119,7 @@ class LogService:
         topic, partition, topic_id = question.topic, question.partition, question.topic_id
         try:
             log = await self._log(context, operation, question)
-            topic_id = id_of(self._logs, topic)
+            topic_id = topic_id or id_of(self._logs, topic)
             return await ask(log, question.value)
         except StreamlogError as error:
             return as_told(error, self._logs, topic, partition, topic_id)

@@ -45,6 +45,8 @@ def backup(
     """
     import asyncio
 
+    if not out.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {out.absolute().parent}", param_hint="--out")
     with _new_file(out) as file_out:
         if data is None and store is None:
             if meta is not None:

@@ -10,7 +10,7 @@ import click
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import BytesOut, emit, note, text_or_base64
 from streamlog.cli.remote import key_values
-from streamlog.cli.standard_streams import read_all, stdin_descriptor, stdout_is_terminal
+from streamlog.cli.standard_streams import read_input, stdout_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import KeyNotFound
 
@@ -84,7 +84,7 @@ def put(
     if if_absent and expected_revision is not None:
         raise click.UsageError("--if-absent and --expected-revision exclude each other")
     name = _bytes(key)
-    data = read_all(stdin_descriptor()) if value is None else _bytes(value)
+    data = read_input("the value") if value is None else _bytes(value)
     with key_values(state) as client:
         if if_absent:
             stored = client.put_if_absent(name, data, namespace=namespace)

@@ -112,6 +112,12 @@ def settings_options(function: Function) -> Function:
             default=None,
             help="Allow addresses beyond loopback without TLS.",
         ),
+        click.option(
+            "--wait/--no-wait",
+            "wait_at_start",
+            default=None,
+            help="Whether to wait for a store or metadata that is away. [default: wait]",
+        ),
         click.option("--log-format", type=click.Choice(("text", "json")), help="[default: text]"),
         more_option,
         json_option,

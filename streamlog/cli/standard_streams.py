@@ -127,6 +127,14 @@ def stdout_is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def read_input(what: str) -> bytes:
+    """All of stdin; tells a person at a terminal that it is waited for. Errors: StdinClosed."""
+    descriptor = stdin_descriptor()
+    if stdin_is_terminal():
+        print(f"reading {what} from the terminal; Ctrl-D ends it", file=sys.stderr)
+    return read_all(descriptor)
+
+
 def read_all(descriptor: int) -> bytes:
     """Everything up to the end of the input."""
     parts = []

@@ -14,7 +14,7 @@ from streamlog.cli.lines import LineReader
 from streamlog.cli.output import BytesOut, emit, facts, note, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import streams
-from streamlog.cli.standard_streams import read_all, stdin_descriptor
+from streamlog.cli.standard_streams import read_input, stdin_descriptor
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.model.batch_limits import TOKEN_BYTES_MAX
 
@@ -147,7 +147,7 @@ def append(
     if lines and (records != 1 or expected_next_offset is not None):
         raise click.UsageError("--lines stands alone: a line is one record, wherever the tail is")
     with streams(state) as client:
-        for payload in _lines() if lines else [read_all(stdin_descriptor())]:
+        for payload in _lines() if lines else [read_input("the batch")]:
             done = client.append(
                 stream_id,
                 payload,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 
 from streamlog.doctor.scratch import Scratch
-from streamlog.errors import AlreadyExists, ObjectNotFound, StoreUntrusted
+from streamlog.errors import AlreadyExists, ObjectNotFound, StoreUntrusted, Unavailable
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
@@ -13,21 +15,42 @@ from streamlog.runtime.rand import Random
 log = logging.getLogger(__name__)
 
 _NAME = "quick"
+REMOVE_S = 5.0
+"""How long a failed check tries to remove what it wrote: the store may be away."""
 
 
 async def check_quickly(store: ObjectStore, clock: Clock, random: Random) -> None:
     """Conditional put, read-after-write, ranged get, delete.
 
-    Errors: StoreUntrusted (field `check`); what the store itself raises, such as StoreUnavailable.
+    What looks like a broken contract is looked at once more, with another key: a store that is just
+    going away or coming back must not be taken for one that cannot be trusted. Errors:
+    StoreUntrusted (field `check`); what the store itself raises, such as StoreUnavailable.
     """
+    try:
+        await _check_once(store, clock, random)
+    except StoreUntrusted as error:
+        log.warning("a check of the store failed, and is made again", extra={"reason": str(error)})
+        await _check_once(store, clock, random)
+
+
+async def _check_once(store: ObjectStore, clock: Clock, random: Random) -> None:
     # A local store makes a folder for each slash, and keeps it.
     scratch = Scratch(store, clock, random, separator="-")
     try:
         await _check(scratch)
-    except BaseException:
-        left = await scratch.remove()
+    except asyncio.CancelledError:
+        # The node ends, and is not to wait for a store that may be away.
+        log.warning("%s may be left in the store", scratch.prefix)
+        raise
+    except BaseException as error:
+        left = str(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REMOVE_S):
+                left = await scratch.remove()
         if left:
-            log.warning("%s was left in the store: %s", scratch.prefix, left)
+            # Where the store is away this comes with every try, and most likely nothing is there.
+            level = logging.INFO if isinstance(error, Unavailable) else logging.WARNING
+            log.log(level, "%s may be left in the store: %s", scratch.prefix, left)
         raise
 
 
@@ -40,7 +63,13 @@ async def _check(scratch: Scratch) -> None:
         pass
     else:
         raise _untrusted("store.if_absent", "a put with If-None-Match replaced an object")
-    if await scratch.get(_NAME) != data:
+    try:
+        found = await scratch.get(_NAME)
+    except ObjectNotFound:
+        raise _untrusted(
+            "store.read_after_write", "a get right after a put found nothing"
+        ) from None
+    if found != data:
         raise _untrusted("store.read_after_write", "a get right after a put had other bytes")
     if await scratch.get(_NAME, 989, 10) != data[989:999]:
         raise _untrusted("store.range", "a ranged get had other bytes")

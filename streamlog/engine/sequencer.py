@@ -144,11 +144,22 @@ class Sequencer:
         core.gate = {}
 
     def open_gate(self, core: StreamCore) -> None:
-        """Sequences what waited."""
-        held, core.gate = core.gate or {}, None
-        for append in held:
-            append.go_on()
-        core.progressed()
+        """Sequences what waited.
+
+        The gate stays closed meanwhile: an append that is refused, or whose caller has left, gives
+        back room, and what gets that room was called later than those that wait here.
+        """
+        gate = core.gate
+        if gate is None:
+            return
+        try:
+            while gate:
+                append = next(iter(gate))
+                del gate[append]
+                append.go_on()
+        finally:
+            core.gate = None
+            core.progressed()
 
     def sweep(self) -> None:
         """Tells the appends of streams that were lost why they will never be confirmed."""
@@ -219,11 +230,23 @@ class Sequencer:
         charge: int,
         size_bytes: int,
     ) -> None:
-        if core.gate is not None:
-            QueuedAppend(
-                core, batch, context, future, charge, size_bytes, self._budget, self._sequence
-            ).wait_at_gate(self._delay_s(context.deadline))
+        if core.gate is None:
+            self._sequence_now(core, batch, context, future, charge, size_bytes)
             return
+        QueuedAppend(
+            core, batch, context, future, charge, size_bytes, self._budget, self._sequence_now
+        ).wait_at_gate(self._delay_s(context.deadline))
+
+    def _sequence_now(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+    ) -> None:
+        """Past the gate, if there is one."""
         self._on_append()
         base = core.next
         end = base + batch.record_count

@@ -21,18 +21,30 @@ _ADVICE = {
 }
 
 
+_LASTING = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EMFILE, errno.ENFILE}
+)
+
+
 def typed_os_error(
     error: OSError, path: str, doing: str, unavailable: type[Unavailable]
 ) -> Unavailable:
-    """DiskFull where there is no room, else `unavailable`; says what failed, where, what to do."""
+    """DiskFull where there is no room, else `unavailable`; says what failed, where, what to do.
+
+    Its field `waiting_helps` is False where the same call fails until a person changes something.
+    """
     reason = error.strerror or str(error)
     if error.errno in DISK_FULL:
         return DiskFull(
             f"{doing} failed at {path}: {reason}; free some space, work goes on by itself",
             path=path,
         )
+    # A person has to change something; what hangs or is not mounted yet may come back by itself.
+    waiting_helps = error.errno not in _LASTING
     advice = _ADVICE.get(error.errno or 0, "look at the disk and its file system")
-    return unavailable(f"{doing} failed at {path}: {reason}; {advice}", path=path)
+    return unavailable(
+        f"{doing} failed at {path}: {reason}; {advice}", path=path, waiting_helps=waiting_helps
+    )
 
 
 def fsync_folder(path: str) -> None:

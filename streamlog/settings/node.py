@@ -49,6 +49,11 @@ class NodeConfig:
         "Allows addresses beyond loopback without TLS: anybody who reaches the port may read and "
         "write everything.",
     )
+    wait_at_start: bool = setting(
+        True,
+        "Whether a start waits for a store or metadata that is away, and says for what every 10 s. "
+        "False: it ends with the error, for supervisors that do the waiting.",
+    )
     shutdown_grace_ms: int = setting(
         4000,
         "How long requests under way may take to end at shutdown, before they are cut off.",

@@ -44,6 +44,7 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
         ("consume t --format vlaue", "is none of value, key-value, json"),
         ("consume t --format %q", "'%q' is none of"),
         ("produce t --header =v", "is not NAME=VALUE"),
+        ("backup --out /no-such-folder/file", "there is no folder /no-such-folder"),
         ("topic alter t --config retention.ms=1 --unset retention.ms", "give --config or --unset"),
         ("topic create t --config a=1 --config a=2", "a is given twice"),
     ],

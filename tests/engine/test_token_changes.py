@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from streamlog.errors import (
 )
 from streamlog.model.batch import AppendContext
 from streamlog.model.stream import Stream
-from tests.engine.harness import World, batch, error_of, read_all, run, sent, until
+from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
 
 both = pytest.mark.parametrize("mode", ["disk", "object"])
 NEW = AppendContext(fencing_token=b"new")
@@ -186,5 +187,34 @@ def test_an_append_behind_a_change_is_acknowledged_after_its_commit() -> None:
             assert isinstance(await error_of(again.append(batch(b"x"), OLD)), TokenMismatch)
             await again.append(batch(b"last"), NEW)
             assert await read_all(again) == [b"before", b"after", b"last"]
+
+    run(scenario)
+
+
+@both
+def test_appends_keep_their_order_when_the_one_at_the_gate_gives_back_room(mode: WalMode) -> None:
+    """The refused one's room goes to an append that was called after those behind it."""
+
+    async def scenario() -> None:
+        config = dataclasses.replace(
+            QUICK, append=dataclasses.replace(QUICK.append, append_bytes_max=64 * 1024)
+        )
+        world = World(mode, config)
+        large = bytes(20 * 1024)
+        async with world.engine(crash=True) as (client, engine):
+            stream = await client.create_and_open_stream()
+            world.metadata.gate.clear()
+            changing = change(stream)
+            await committing(world)
+            wrong = sent(stream.append(batch(large), OLD))
+            second = sent(stream.append(batch(large)))
+            third = sent(stream.append(batch(large)))
+            fourth = sent(stream.append(batch(large)))
+            await until(lambda: engine.budget.waiters == 1)
+            world.metadata.gate.set()
+            await changing
+            assert isinstance(await error_of(wrong), TokenMismatch)
+            offsets = [(await one).base_offset for one in (second, third, fourth)]
+            assert offsets == [0, 1, 2]
 
     run(scenario)

@@ -208,6 +208,44 @@ def test_a_crash_between_data_and_meta_records_loses_nothing():
     run(test, {"index.interval.bytes": "100"})
 
 
+@pytest.mark.parametrize("durable_pieces", [1, 2, 5])
+def test_a_crash_between_the_pieces_of_a_checkpoint_loses_nothing(durable_pieces):
+    """What a checkpoint of many producers has written is void without its end."""
+    count = 150
+
+    async def test(t):
+        for i in range(count):
+            await append(t.log, encoded([b"x"], producer=(i, 0, 0)))
+        for _ in range(2):
+            meta = t.log._streams.meta.stream
+            real, written = meta.append, []
+
+            async def cut_short(batch, real=real, meta=meta, written=written):
+                if len(written) == durable_pieces:
+                    t.client.hold(meta.stream_id)
+                written.append(batch)
+                return await real(batch)
+
+            meta.append = cut_short
+            roll = asyncio.ensure_future(t.log.roll())
+            await turns(100)
+            assert len(written) == durable_pieces + 1
+            await t.crashed()
+            with pytest.raises(StreamlogError):
+                await roll
+            assert len(t.log.segments) == 1
+            for i in range(count):
+                assert (await append(t.log, encoded([b"x"], producer=(i, 0, 0)))).is_duplicate
+        await t.log.roll()
+        await t.crashed()
+        assert len(t.log.segments) == 2
+        for i in range(count):
+            again = await append(t.log, encoded([b"x"], producer=(i, 0, 0)))
+            assert (again.is_duplicate, again.base_offset) == (True, i)
+
+    run(test, message_bytes_max=1024)
+
+
 def test_the_time_stream_is_indexed_through_reopens():
     async def test(t):
         for i in range(200):

@@ -163,7 +163,7 @@ def _confirm_at_sequencing(patch: Patch) -> None:
         original(self, core, *arguments)
         core.confirm = core.next
 
-    original = patch.set(Sequencer, "_sequence", sequence)
+    original = patch.set(Sequencer, "_sequence_now", sequence)
 
 
 def _commit_before_put(patch: Patch) -> None:
@@ -190,7 +190,7 @@ def _conditional_on_confirmed(patch: Patch) -> None:
             context = replace(context, expected_next_offset=None)
         original(self, core, batch, context, future, charge, size)
 
-    original = patch.set(Sequencer, "_sequence", sequence)
+    original = patch.set(Sequencer, "_sequence_now", sequence)
 
 
 def _any_token(patch: Patch) -> None:
@@ -200,7 +200,7 @@ def _any_token(patch: Patch) -> None:
         context = replace(context, fencing_token=None)
         original(self, core, batch, context, future, charge, size)
 
-    original = patch.set(Sequencer, "_sequence", sequence)
+    original = patch.set(Sequencer, "_sequence_now", sequence)
 
 
 def _sealed_as_drained(patch: Patch) -> None:
