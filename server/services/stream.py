@@ -111,7 +111,9 @@ class SequencedAppend:
 
     def abandon(self) -> None:
         """Nobody waits any more. What has its place is stored; what waits for room gives up."""
-        self._ack.cancel()
+        if not self._ack.cancel() and not self._ack.cancelled():
+            # It had ended with an error that nobody will ask for.
+            self._ack.exception()
 
 
 class StreamService:

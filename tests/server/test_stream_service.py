@@ -178,6 +178,35 @@ def test_fields_at_their_edges_are_that_appends_error_at_most() -> None:
     asyncio.run(main())
 
 
+def test_what_a_client_that_left_had_waiting_for_room_is_let_go() -> None:
+    """While the store is away; what has its place waits for the store and is stored."""
+
+    async def main() -> None:
+        async with running_node(engine__append__append_bytes_max=1 << 20) as node:
+            assert node.node.engine is not None
+            engine = node.node.engine.engine
+            store = engine.parts.store
+            put = store.put
+
+            async def away(*_: Any, **__: Any) -> Any:
+                raise errors.StoreUnavailable("away", operation="put")
+
+            stream = await create(node)
+            store.put = away  # type: ignore[method-assign]
+            call = node.streams.Append()
+            for _ in range(10):
+                await call.write(pb.AppendRequest(stream_id=stream, payload=bytes(400 << 10)))
+            await eventually(lambda: engine.budget.waiters == 8)
+            call.cancel()
+            await eventually(lambda: engine.budget.waiters == 0)
+            store.put = put  # type: ignore[method-assign]
+            await eventually(lambda: engine.budget.used_bytes == 0)
+            (last,) = await append(node, pb.AppendRequest(stream_id=stream, payload=b"last"))
+            assert last.base_offset == 2
+
+    asyncio.run(main())
+
+
 def test_fetch_waits_at_the_end_and_out_of_range_says_the_range() -> None:
     async def main() -> None:
         async with running_node() as node:
