@@ -16,6 +16,7 @@ from streamlog.testing.simulation.verdict import (
     SentBatch,
     StagedModel,
     StreamModel,
+    TokenModel,
     Violation,
 )
 
@@ -141,6 +142,16 @@ def opened_before_a_trim(model: StreamModel) -> None:
     model.opened("n1", 1, 0, 5, 2, 5)
 
 
+def a_start_that_was_seen_goes_back(model: StreamModel) -> None:
+    model.saw(2, 5)
+    model.finish(0, 5, {0: A, 2: B})
+
+
+def an_end_that_was_told_goes_back(model: StreamModel) -> None:
+    model.saw_end(6)
+    model.opened("n1", 1, 0, 5, model.start_seen, model.end)
+
+
 def epoch_opened_twice(model: StreamModel) -> None:
     model.opened("n1", 1, 0, 5, 0, 5)
     model.opened("n2", 1, 0, 5, 0, 5)
@@ -168,6 +179,8 @@ def epoch_opened_twice(model: StreamModel) -> None:
         writer_out_of_order,
         opened_too_short,
         opened_before_a_trim,
+        a_start_that_was_seen_goes_back,
+        an_end_that_was_told_goes_back,
         epoch_opened_twice,
     ],
 )
@@ -175,6 +188,26 @@ def test_a_wrong_history_of_a_stream_is_found(history: Callable[[StreamModel], N
     model = stream()
     with pytest.raises(Violation, match=r"^s: "):
         history(model)
+
+
+def test_a_token_passes_while_it_may_be_the_streams_and_is_refused_when_it_is_not() -> None:
+    model = TokenModel("s")
+    model.change(b"a")
+    with model.call() as seen:
+        # Whether "a" was set is not known, and "b" comes while the call is under way.
+        model.change(b"b")
+        for token in (b"", b"a", b"b"):
+            model.passed(token, seen)
+            model.refused(token, seen)
+    model.changed(b"b")
+    with model.call() as seen:
+        model.passed(b"b", seen)
+        for token in (b"", b"a", b"never"):
+            model.refused(token, seen)
+            with pytest.raises(Violation, match="passed where the token was"):
+                model.passed(token, seen)
+        with pytest.raises(Violation, match="was refused and is the stream's token"):
+            model.refused(b"b", seen)
 
 
 def partition() -> PartitionModel:

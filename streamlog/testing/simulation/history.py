@@ -5,8 +5,10 @@
 2. Users own streams and partitions at whatever node serves; others take over from dead nodes.
 3. Outages, failed calls, lost answers, late effects, disk faults, clocks that are set.
 4. It goes on until it had enough operations, faults and crashes.
-5. At the end all is calm: everything is read back and held against the models, then deleted, and
-   nothing may be left.
+5. Then all is calm: every call that waits is answered, and no node holds ids, room or memory for
+   calls that have ended.
+6. At the end everything is read back and held against the models, then deleted, and nothing may be
+   left.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from streamlog.testing.simulation.bystanders import (
     ShortLives,
     Undertaker,
 )
+from streamlog.testing.simulation.creates import Creates
 from streamlog.testing.simulation.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.incarnation import SimulationClock
 from streamlog.testing.simulation.kv_users import KVUser, Register
@@ -41,6 +44,8 @@ from streamlog.testing.simulation.node import (
     with_spare_room,
 )
 from streamlog.testing.simulation.offload import InlineOffload
+from streamlog.testing.simulation.quiet import answer_everybody, check_nothing_is_held
+from streamlog.testing.simulation.recovery import OLD_NODES_LIVE_S, MetadataLoss
 from streamlog.testing.simulation.staging_users import StagedJob
 from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
 from streamlog.testing.simulation.verdict import Violation, few
@@ -53,6 +58,9 @@ HISTORY_S_MAX = 1800.0
 TRACE_TAIL = 60
 JOB_SEED = 1 << 40
 SPARE_SEED = 1 << 41
+RECOVERY_SEED = 1 << 42
+AFTER_RECOVERY_S = 15.0
+"""Virtual seconds that a history goes on after a recovery: longer than the deletion delay."""
 
 
 @dataclass
@@ -110,6 +118,9 @@ class Plan:
     duel_fault_share: float = 0.4
     staged: float = 0.3
     """Share of histories with a job that writes by staging."""
+    recovered: float = 0.1
+    """Share of `wal=object` histories in which the metadata is rebuilt from the bucket while nodes
+    run. They have streams and partitions alone: what else there is a recovery may lose."""
 
 
 PLAN = Plan()
@@ -149,7 +160,9 @@ def run_history(
         # Drawn apart: histories without the one or the other are what they were.
         has_job = SeededRandom(seed + JOB_SEED).random() < plan.staged
         is_spare = SeededRandom(seed + SPARE_SEED).random() < plan.spare
-        await _History(worlds[0], plan, has_job=has_job, is_spare=is_spare).run()
+        loses = mode == "object" and SeededRandom(seed + RECOVERY_SEED).random() < plan.recovered
+        history = _History(worlds[0], plan, has_job=has_job, is_spare=is_spare, loses=loses)
+        await history.run()
 
     try:
         run(main, limit_s=HISTORY_S_MAX)
@@ -166,7 +179,9 @@ def run_history(
 
 
 class _History:
-    def __init__(self, world: World, plan: Plan, *, has_job: bool, is_spare: bool) -> None:
+    def __init__(
+        self, world: World, plan: Plan, *, has_job: bool, is_spare: bool, loses: bool
+    ) -> None:
         self._world = world
         self._plan = plan
         self._random = world.fork()
@@ -189,7 +204,9 @@ class _History:
             for n in range(plan.partitions)
         ]
         self._register = Register(world, "register")
-        self._jobs = [StagedJob(world)] if has_job else []
+        self._jobs = [StagedJob(world)] if has_job and not loses else []
+        self._loses_metadata = loses
+        self._recovered_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -197,10 +214,13 @@ class _History:
         works = [self._run_machine(machine) for machine in self._machines]
         works += [world.weather(), self._make_streams()]
         works += [user.caretaker() for user in self._partitions]
-        works += [KVUser(world, self._register).caretaker() for _ in range(2)]
-        works += [ShortLives(world).caretaker()]
-        works += [job.caretaker() for job in self._jobs]
-        works += [PinnedReader(world).run(), Undertaker(world).run()]
+        if self._loses_metadata:
+            works += [MetadataLoss(world).run(self._has_data, self._recovered)]
+        else:
+            works += [KVUser(world, self._register).caretaker() for _ in range(2)]
+            works += [ShortLives(world).caretaker(), Creates(world).caretaker()]
+            works += [job.caretaker() for job in self._jobs]
+            works += [PinnedReader(world).run(), Undertaker(world).run()]
         self._tasks = [world.loop.create_task(work) for work in works]
         while not self._is_enough and not world.failures:
             await asyncio.sleep(0.2)
@@ -208,9 +228,12 @@ class _History:
                 if task.done():
                     task.result()
         world.raise_failures()
+        await answer_everybody(world)
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        world.raise_failures()
+        await check_nothing_is_held(world)
         for node in world.nodes:
             node.crash()
         await self._finish()
@@ -225,7 +248,30 @@ class _History:
             and world.fault_count >= plan.faults_min
             and world.trace.counts.get("crash", 0) >= plan.crashes_min
             and len(self._streams) == plan.streams
+            and (not self._loses_metadata or self._is_long_recovered)
         )
+
+    # a recovery
+
+    def _has_data(self) -> bool:
+        """Each stream and partition has records: what is empty may be unknown to the bucket."""
+        return (
+            len(self._streams) == self._plan.streams
+            and all(user.model.place for user in self._streams)
+            and all(any(b.base_offset for b in user.model.sent) for user in self._partitions)
+        )
+
+    def _recovered(self) -> None:
+        self._recovered_at = self._world.now
+        for stream in self._streams:
+            stream.recovered()
+        for partition in self._partitions:
+            partition.recovered()
+
+    @property
+    def _is_long_recovered(self) -> bool:
+        at = self._recovered_at
+        return at is not None and self._world.now >= at + AFTER_RECOVERY_S
 
     # machines
 
@@ -244,7 +290,11 @@ class _History:
                 opening.result()
                 await asyncio.sleep(0.3 + self._life_s_max * random())
             self._lives += 1
-            if not await self._end(machine, node):
+            await self._world.until_ending()
+            if node.is_detached and node.incarnation.is_alive:
+                # It goes on beside its successor until it notices, or longer.
+                self._start_task(self._crash_later(node, OLD_NODES_LIVE_S))
+            elif not await self._end(machine, node):
                 await asyncio.sleep(12 * random() if random() < 0.2 else 0.5 * random())
 
     async def _end(self, machine: Machine, node: Node) -> bool:
@@ -277,8 +327,8 @@ class _History:
             node.go_on()
         await self._crash_later(node)
 
-    async def _crash_later(self, node: Node) -> None:
-        await asyncio.sleep(4 * self._random.random())
+    async def _crash_later(self, node: Node, after_s_max: float = 4.0) -> None:
+        await asyncio.sleep(after_s_max * self._random.random())
         node.crash()
         await asyncio.get_running_loop().create_future()
 
@@ -302,6 +352,8 @@ class _History:
                 task.cancel()
                 continue
             error = task.exception()
+            if node.is_detached:
+                continue
             if error is None:
                 world.tally.count("create")
                 user = StreamUser(world, task.result().stream_id, len(self._streams))
@@ -344,7 +396,8 @@ class _History:
             offload=InlineOffload(),
             options=FsckOptions(deep=True),
         )
-        worst = Severity.ERROR if world.has_wild_clocks else Severity.WARNING
+        has_leftovers = world.has_wild_clocks or world.is_recovered
+        worst = Severity.ERROR if has_leftovers else Severity.WARNING
         found = [str(one) for one in report.findings if one.severity >= worst]
         if found:
             raise Violation(f"fsck: {few(found)}")
@@ -362,7 +415,8 @@ class _History:
             await partition.check(node)
         for job in self._jobs:
             await job.check(node)
-        await self._register.check(node)
+        if not self._loses_metadata:
+            await self._register.check(node)
 
     async def _delete_everything(self, node: Node) -> None:
         """Where nothing is left to read, no data object stays: neither dead ones nor orphans."""
@@ -379,6 +433,8 @@ class _History:
             left = [info.key for info in (await world.store.list(DATA_PREFIX)).objects]
             if not left:
                 return
+            if world.is_recovered:
+                return  # what nodes on the old metadata stored late is nobody's to delete
         if not world.has_wild_clocks:
             raise Violation(f"everything was deleted, and this stays: {few(left)}")
 

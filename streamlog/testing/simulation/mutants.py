@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamlog.compaction import collector_guard
+from streamlog.engine.budget import Budget
 from streamlog.engine.engine import Engine
 from streamlog.engine.group import confirm
 from streamlog.engine.group_commit import GroupCommit
@@ -18,7 +20,17 @@ from streamlog.engine.kv_client import EngineKVClient
 from streamlog.engine.object_put import ObjectPut
 from streamlog.engine.sequencer import Sequencer
 from streamlog.engine.staging import EngineStaging
+from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.token_change import TokenChange
 from streamlog.engine.uploader import Uploader
+from streamlog.errors import (
+    Closed,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    ProducerFenced,
+    StreamlogError,
+    Unavailable,
+)
 from streamlog.format import wal_frame
 from streamlog.kvstore.interface import Compare, Operation, Put, ValueIs
 from streamlog.log.producers import ProducerStates
@@ -28,10 +40,11 @@ from streamlog.metadata.fold_compaction import CompactionDraft
 from streamlog.metadata.garbage import Garbage
 from streamlog.metadata.keys import fence, id_block
 from streamlog.metadata.lookup import Lookup
-from streamlog.metadata.object_ids import ObjectIds, window_ids
+from streamlog.metadata.object_ids import ObjectIds, OwnedIds, window_ids
 from streamlog.metadata.record_sender import RecordSender
 from streamlog.metadata.staging import Staging
 from streamlog.model.staging import WriterState
+from streamlog.objectstore.lineage import LineageCheck
 from streamlog.testing import torn_disk
 from streamlog.testing.simulation.kv import SimulationKV
 from streamlog.testing.simulation.world import WalMode
@@ -201,6 +214,69 @@ def _any_token(patch: Patch) -> None:
         original(self, core, batch, context, future, charge, size)
 
     original = patch.set(Sequencer, "_sequence_now", sequence)
+
+
+def _token_not_committed(patch: Patch) -> None:
+    async def commit(self: Any) -> None:
+        self._core.token = self._token
+
+    patch.set(TokenChange, "_commit", commit)
+
+
+def _trim_shown_early(patch: Patch) -> None:
+    async def settled_to(self: Any, offset: int, press: Any) -> None:
+        """A trim waits for it before it is committed."""
+        await original(self, offset, press)
+        self.start = max(self.start, offset)
+
+    original = patch.set(StreamCore, "settled_to", settled_to)
+
+
+def _refused_before_sure(patch: Patch) -> None:
+    def refuse(self: Any, core: Any, future: Any, context: Any, error: Any) -> None:
+        future.set_exception(error)
+
+    patch.set(Sequencer, "_refuse", refuse)
+
+
+def _failed_write_acknowledged(patch: Patch) -> None:
+    async def append(self: Any, entries: Any) -> int:
+        try:
+            sequence: int = await original(self, entries)
+        except (Unavailable, OutcomeUnknown) as error:
+            if isinstance(error, Closed):
+                raise
+            return int(self.last_sequence)
+        return sequence
+
+    original = patch.set(WriteAheadLog, "append", append)
+
+
+def _answer_forgotten(patch: Patch) -> None:
+    """One append of each group is never answered."""
+
+    def answer(self: Any, group: Any) -> None:
+        group.items[-1] = group.items[-1]._replace(future=None)
+        original(self, group)
+
+    original = patch.set(GroupCommit, "_answer", answer)
+
+
+def _expired_keeps_place(patch: Patch) -> None:
+    def expire(self: Any, waiter: Any) -> None:
+        waiters = self._waiters
+        original(self, waiter)
+        self._waiters = waiters
+
+    original = patch.set(Budget, "_expire", expire)
+
+
+def _refused_keeps_room(patch: Patch) -> None:
+    def refuse(self: Any, *arguments: Any) -> None:
+        self._budget.take_unbounded(1)
+        original(self, *arguments)
+
+    original = patch.set(Sequencer, "_refuse", refuse)
 
 
 def _sealed_as_drained(patch: Patch) -> None:
@@ -446,6 +522,21 @@ def _window_not_honoured(patch: Patch) -> None:
     patch.set(ObjectIds, "has_room", property(lambda self: True))
 
 
+def _ids_not_given_up(patch: Patch) -> None:
+    async def leave(self: Any, *error: Any) -> None:
+        """What no commit took over stays open."""
+
+    patch.set(OwnedIds, "__aexit__", leave)
+
+
+def _lineage_not_compared(patch: Patch) -> None:
+    async def check(self: Any) -> bool:
+        return True
+
+    patch.set(LineageCheck, "check", check)
+    patch.set(collector_guard, "check_lineage", lambda url, found, mine: None)
+
+
 def _orphans_not_swept(patch: Patch) -> None:
     async def none(self: Any) -> Any:
         return []
@@ -458,6 +549,21 @@ def _orphans_not_swept(patch: Patch) -> None:
 
 def _resend_is_new(patch: Patch) -> None:
     patch.set(ProducerStates, "check", lambda self, header, now_ms: None)
+
+
+def _taken_all_the_same(refusal: type[StreamlogError]) -> Callable[[Patch], None]:
+    """A producer's batch is taken for new where it should be refused."""
+
+    def install(patch: Patch) -> None:
+        def check(self: Any, header: Any, now_ms: int) -> Any:
+            try:
+                return original(self, header, now_ms)
+            except refusal:
+                return None
+
+        original = patch.set(ProducerStates, "check", check)
+
+    return install
 
 
 def _producers_not_restored(patch: Patch) -> None:
@@ -692,6 +798,18 @@ MUTANTS: tuple[Mutant, ...] = (
         _live_are_swept,
     ),
     Mutant("window not honoured", "ids past the window are stored", "object", _window_not_honoured),
+    Mutant(
+        "ids not given up",
+        "the id of an object that is not committed stays open",
+        "disk",
+        _ids_not_given_up,
+    ),
+    Mutant(
+        "lineage not compared",
+        "a node on metadata that a recovery replaced goes on and deletes",
+        "object",
+        _lineage_not_compared,
+    ),
     Mutant("orphans stay", "orphans are not looked for", "object", _orphans_not_swept),
     Mutant(
         "conditional on confirmed",
@@ -734,6 +852,65 @@ MUTANTS: tuple[Mutant, ...] = (
         "an object is staged before its PUT is done",
         "object",
         _staged_before_stored,
+    ),
+    Mutant(
+        "token not committed",
+        "a change of the fencing token is in memory alone",
+        "disk",
+        _token_not_committed,
+    ),
+    Mutant(
+        "trim shown early",
+        "a stream's start moves before its trim is committed",
+        "object",
+        _trim_shown_early,
+        is_quick=True,
+    ),
+    Mutant(
+        "refused before sure",
+        "a refusal is told before all that it rests on is durable",
+        "object",
+        _refused_before_sure,
+        is_quick=True,
+    ),
+    Mutant(
+        "failed write acknowledged",
+        "appends are answered though their group could not be written",
+        "disk",
+        _failed_write_acknowledged,
+        is_quick=True,
+    ),
+    Mutant(
+        "answer forgotten",
+        "an append of a group is never answered",
+        "disk",
+        _answer_forgotten,
+        is_quick=True,
+    ),
+    Mutant(
+        "expired keeps its place",
+        "an append whose wait has expired is still counted as waiting",
+        "object",
+        _expired_keeps_place,
+    ),
+    Mutant(
+        "refused keeps its room",
+        "an append that is refused does not give back all of its room",
+        "object",
+        _refused_keeps_room,
+        is_quick=True,
+    ),
+    Mutant(
+        "skipped sequence taken",
+        "a batch whose sequence leaves some out is taken",
+        "object",
+        _taken_all_the_same(OutOfOrderSequence),
+    ),
+    Mutant(
+        "older epoch taken",
+        "a batch under an older epoch of its producer is taken",
+        "disk",
+        _taken_all_the_same(ProducerFenced),
     ),
     Mutant("cas is put", "compare-and-set does not compare", "object", _cas_is_put),
 )

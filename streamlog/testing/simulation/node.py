@@ -22,7 +22,7 @@ from streamlog.engine.config import (
     UploadConfig,
 )
 from streamlog.engine.staging_config import StagingConfig
-from streamlog.errors import Fenced, StreamlogError
+from streamlog.errors import Fenced, LineageFenced, StreamlogError
 from streamlog.log.config import LogConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
@@ -74,6 +74,7 @@ NODE_CONFIG = StreamEngineConfig(
         block_cache_bytes=64 * KIB,
         orphan_resweep_ms=40_000,
         file_sweep_interval_ms=1_000,
+        lineage_check_interval_ms=700,
     ),
 )
 """Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
@@ -153,6 +154,8 @@ class Node:
         self.engine: OpenEngine
         self.is_replaced = False
         self.is_paused = False
+        self.is_detached = False
+        """It runs on metadata that a recovery replaces: what it says now counts for nothing."""
         self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
         self._is_closing = False
 
@@ -170,7 +173,7 @@ class Node:
     @property
     def is_serving(self) -> bool:
         """Up, and as far as others know the one that runs as this node."""
-        return self.is_up and not self.is_replaced and not self.is_paused
+        return self.is_up and not (self.is_replaced or self.is_paused or self.is_detached)
 
     @property
     def metadata(self) -> TenureMetadata:
@@ -203,6 +206,10 @@ class Node:
                 self.engine = await opening.__aenter__()
             except StreamlogError as error:
                 self.world.trace.add("open-failed", self.name, type(error).__name__)
+                if isinstance(error, LineageFenced):
+                    # A recovery is about to give it the newer metadata.
+                    await asyncio.sleep(0.5)
+                    continue
                 if not error.is_retryable and error.has_no_side_effects:
                     if isinstance(error, Fenced) and self.is_replaced:
                         await asyncio.get_running_loop().create_future()

@@ -32,7 +32,7 @@ from streamlog.model.batch import AppendContext, FetchContext, OpenStreamOptions
 from streamlog.model.stream import Stream
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.node import Node
-from streamlog.testing.simulation.verdict import Sent, StreamModel, Violation
+from streamlog.testing.simulation.verdict import Sent, StreamModel, TokenModel, Violation
 from streamlog.testing.simulation.world import World
 
 BATCH_BYTES_MAX = 4096
@@ -66,10 +66,18 @@ async def care(world: World, random: SeededRandom, session: Session, name: str) 
         await asyncio.sleep(0.3 * random.random())
 
 
+def check_attached(node: Node) -> None:
+    """Errors: Closed, where a recovery has replaced the metadata that the node runs on."""
+    if node.is_detached:
+        raise Closed(f"{node} runs on metadata that a recovery replaced")
+
+
 def _note(world: World, node: Node, task: asyncio.Task[None]) -> None:
     if task.cancelled():
         return
     error = task.exception()
+    if node.is_detached and isinstance(error, StreamlogError):
+        return  # what the newer metadata needs no more may be gone by now
     if error is not None and node.incarnation.is_alive:
         world.fail(error)
 
@@ -99,6 +107,7 @@ class StreamUser:
         self.world = world
         self.stream_id = stream_id
         self.model = StreamModel(f"s{stream_id}")
+        self.token = TokenModel(f"s{stream_id}")
         self._random = world.fork()
         self._tally = world.tally
         self._writers = [_Writer(10 * number + i) for i in range(WRITERS)]
@@ -118,13 +127,14 @@ class StreamUser:
             self._read_some(node, stream),
             self._read_on(node, stream),
             self._trim_some(node, stream),
+            self._change_token(node, stream),
             self._leave(node, stream),
         ]
         await together(works)
 
     async def _open(self, node: Node) -> Stream | None:
         model, trace = self.model, self.world.trace
-        start_before, end_before = model.start, model.end
+        start_before, end_before = model.start_seen, model.end
         options = OpenStreamOptions()
         row = node.engine.metadata.stream(self.stream_id)
         if row is not None and self._random.random() < 0.3:
@@ -139,12 +149,17 @@ class StreamUser:
                 await node.metadata.take_streams([(self.stream_id, None)])
                 self._tally.count("take")
                 options = OpenStreamOptions()
-            stream = await node.engine.streams.open_stream(self.stream_id, options)
+            with self.world.waiting(node, f"open of {model.name}"):
+                stream = await node.engine.streams.open_stream(self.stream_id, options)
         except PASSING as error:
             trace.add("open-stream-failed", node.name, model.name, type(error).__name__)
             return None
         except StreamNotFound:
+            if node.is_detached:
+                return None
             raise Violation(f"{model.name}: it does not exist for {node}") from None
+        if node.is_detached:
+            return None
         trace.add("opened", node.name, str(stream))
         start, end, epoch = stream.start_offset, stream.confirm_offset, stream.stream_epoch
         model.opened(node.name, epoch, start, end, start_before, end_before)
@@ -153,11 +168,13 @@ class StreamUser:
     async def _leave(self, node: Node, stream: Stream) -> None:
         """Ends the session after a while: by closing the stream, or without a word."""
         await asyncio.sleep(1 + 6 * self._random.random())
+        await self.world.until_ending()
         if self._random.random() < 0.5:
             return
         self._tally.count("close")
         try:
-            await stream.close()
+            with self.world.waiting(node, f"close of {self.model.name}"):
+                await stream.close()
         except PASSING as error:
             self.world.trace.add("close-failed", node.name, self.model.name, type(error).__name__)
         else:
@@ -191,25 +208,40 @@ class StreamUser:
         if draw < 0.15:
             wrong = stream.confirm_offset if random() < 0.5 else stream.next_offset + 1
             expected = stream.next_offset if random() < 0.5 else wrong
-        elif draw < 0.18:
+        elif draw < 0.16:
             token = WRONG_TOKEN
-        elif draw < 0.2:
-            token = b""
-        deadline = self.world.now + (0.05 if random() < 0.05 else 5 + 30 * random())
+        elif draw < 0.25:
+            # One that the stream has, or had: that of a writer which was shut out since.
+            tokens = sorted(self.token.ever if random() < 0.3 else self.token.possible)
+            token = tokens[int(random() * len(tokens))]
+        # With the store away many waits for room expire: what they held must be given back.
+        short = 0.4 if self.world.now < self.world.faults.store_away_until else 0.05
+        deadline = self.world.now + (0.05 if random() < short else 5 + 30 * random())
         model.send(batch)
         trace.add("append", node.name, model.name, batch.writer, batch.number)
         self._tally.count("append" if expected is None and token is None else "conditional append")
         try:
-            result = await stream.append(
-                RecordBatch(
-                    batch.record_count, 0, (batch.payload(int(random() * BATCH_BYTES_MAX)),)
-                ),
-                AppendContext(
-                    deadline=deadline, expected_next_offset=expected, fencing_token=token
-                ),
-            )
+            with (
+                self.world.waiting(node, f"append {batch.number} to {model.name}"),
+                self.token.call() as tokens_seen,
+            ):
+                result = await stream.append(
+                    RecordBatch(
+                        batch.record_count, 0, (batch.payload(int(random() * BATCH_BYTES_MAX)),)
+                    ),
+                    AppendContext(
+                        deadline=deadline, expected_next_offset=expected, fencing_token=token
+                    ),
+                )
         except StreamlogError as error:
             trace.add("append-failed", node.name, model.name, batch.number, type(error).__name__)
+            if node.is_detached:
+                return True
+            if isinstance(error, OffsetConflict):
+                # It tells where the stream ends: all before that must be there for good.
+                model.saw_end(int(error.fields["actual"]))
+            if isinstance(error, TokenMismatch) and token is not None and self._is_newest(stream):
+                self.token.refused(token, tokens_seen)
             if error.has_no_side_effects and isinstance(
                 error, OffsetConflict | TokenMismatch | Overloaded | DeadlinePassed
             ):
@@ -217,12 +249,14 @@ class StreamUser:
             elif not isinstance(error, PASSING):
                 raise
             return isinstance(error, LOST)
+        if node.is_detached:
+            return True
         if result.end_offset - result.base_offset != batch.record_count:
             raise Violation(f"{model.name}: {batch} was acknowledged as {result}")
         if expected is not None and result.base_offset != expected:
             raise Violation(f"{model.name}: {batch} expected {expected}, went to {result}")
-        if token == WRONG_TOKEN:
-            raise Violation(f"{model.name}: {batch} had a wrong token, went to {result}")
+        if token is not None:
+            self.token.passed(token, tokens_seen)
         trace.add("ack", node.name, model.name, batch.writer, batch.number, result.base_offset)
         model.acknowledge(batch, result.base_offset)
         return False
@@ -233,6 +267,9 @@ class StreamUser:
         while True:
             await asyncio.sleep(0.5 * random())
             low, high = stream.start_offset, stream.confirm_offset
+            if node.is_detached:
+                return
+            self.model.saw(low, high)
             start = low + int(random() * (high - low + 1))
             if await self._fetch(node, stream, start, high) is None:
                 return
@@ -257,9 +294,9 @@ class StreamUser:
         start_before = stream.start_offset
         self._tally.count("fetch")
         try:
-            result = await stream.fetch(
-                start, high, 1 + int(random() * 20_000), FetchContext(lagging=random() < 0.2)
-            )
+            context = FetchContext(lagging=random() < 0.2)
+            with self.world.waiting(node, f"fetch of {model.name} at {start}"):
+                result = await stream.fetch(start, high, 1 + int(random() * 20_000), context)
         except OffsetOutOfRange:
             if start >= max(stream.start_offset, model.trim_sent):
                 raise
@@ -267,6 +304,8 @@ class StreamUser:
         except PASSING as error:
             self.world.trace.add("fetch-failed", node.name, model.name, type(error).__name__)
             return None if isinstance(error, LOST) else start
+        if node.is_detached:
+            return None
         if start < high and not result.batches:
             raise Violation(f"{model.name}: nothing read at {start} below {high}")
         end = model.read(result.batches, start, start_before)
@@ -283,23 +322,89 @@ class StreamUser:
             model.trim_sent = max(model.trim_sent, start)
             self._tally.count("trim")
             try:
-                await stream.trim(start)
+                with self.world.waiting(node, f"trim of {model.name} to {start}"):
+                    await stream.trim(start)
             except PASSING as error:
                 self.world.trace.add("trim-failed", node.name, model.name, type(error).__name__)
                 if isinstance(error, LOST):
                     return
                 continue
+            if node.is_detached:
+                return
             self.world.trace.add("trim", node.name, model.name, start)
             if stream.start_offset < start:
                 raise Violation(f"{model.name}: trimmed to {start}, starts at {stream}")
             model.trimmed(start)
 
+    async def _change_token(self, node: Node, stream: Stream) -> None:
+        """Sets a token that was never there, or takes it away, now and then; some changes are
+        tested against the token before, and some callers do not wait for the end."""
+        random = self._random.random
+        while True:
+            await asyncio.sleep(1 + 4 * random())
+            token = b"" if random() < 0.2 else b"token %d" % len(self.token.ever)
+            expected: bytes | None = None
+            if random() < 0.4:
+                known = sorted(self.token.ever)
+                expected = known[int(random() * len(known))]
+            was_possible = token in self.token.possible
+            self.token.change(token)
+            self._tally.count("change token")
+            patience_s = 0.1 * random() if random() < 0.1 else 60.0
+            try:
+                with (
+                    self.world.waiting(node, f"change of the token of {self.model.name}"),
+                    self.token.call() as seen,
+                ):
+                    context = AppendContext(fencing_token=expected, deadline=self.world.now + 20)
+                    async with asyncio.timeout(patience_s):
+                        await stream.set_fencing_token(token, context)
+            except PASSING as error:
+                kind = type(error).__name__
+                self.world.trace.add("token-failed", node.name, self.model.name, kind)
+                if isinstance(error, LOST) or node.is_detached:
+                    return
+                if isinstance(error, TokenMismatch) and self._is_newest(stream):
+                    assert expected is not None
+                    # The value that it was to get is not one that it was held against.
+                    self.token.refused(expected, seen if was_possible else seen - {token})
+                continue
+            except TimeoutError:
+                continue
+            if node.is_detached:
+                return
+            if expected is not None:
+                self.token.passed(expected, seen)
+            self.token.changed(token)
+            self.world.trace.add("token", node.name, self.model.name, token)
+
+    def _is_newest(self, stream: Stream) -> bool:
+        """A holder that was replaced and has not heard of it yet knows an older token."""
+        return stream.stream_epoch >= max(self.model.openers, default=0)
+
+    async def _check_token(self, stream: Stream) -> None:
+        """One of the possible tokens is the stream's."""
+        for token in sorted(self.token.possible):
+            try:
+                await stream.set_fencing_token(token, AppendContext(fencing_token=token))
+            except TokenMismatch:
+                continue
+            self.token.changed(token)
+            return
+        raise Violation(f"{self.model.name}: none of {self.token.possible} is its token")
+
+    def recovered(self) -> None:
+        """The metadata was rebuilt from the bucket."""
+        self.model.recovered()
+        self.token.recovered()
+
     async def check(self, node: Node) -> None:
         """All is calm: reads the whole stream and holds it against the model."""
         stream = await open_at_last(node, self.stream_id)
+        await self._check_token(stream)
         model = self.model
         start, end, epoch = stream.start_offset, stream.confirm_offset, stream.stream_epoch
-        model.opened(node.name, epoch, start, end, model.start, model.end)
+        model.opened(node.name, epoch, start, end, model.start_seen, model.end)
         found: dict[int, Sent] = {}
         position = start
         while position < end:

@@ -7,12 +7,14 @@ A stream:
 2. An append of unknown outcome is there at most once, and stays if it was ever seen.
 3. A refused append is never there.
 4. Offsets have no gap and no overlap; what was read once reads the same for ever.
-5. What was trimmed does not come back.
+5. What was trimmed does not come back; neither start nor end that somebody saw goes back.
 6. Batches of one writer are in the order in which it sent them.
 7. What is visible stays visible, whoever opens the stream next; an epoch has one opener.
+8. An append with a fencing token passes only while that is the stream's, whoever holds it.
 
 A partition with one idempotent producer: every batch that was sent is there exactly once, in order,
-at the offset that was acknowledged; what a consumer read at an offset is there for ever.
+at the offset that was acknowledged; what a consumer read at an offset is there for ever. A batch
+that skips sequence numbers, or comes under an older epoch of its producer, is refused.
 
 Staged writes: of the lists that were committed under an epoch exactly one is there, whole, in every
 partition and in order; of what was never committed nothing; an epoch comes after the one before it.
@@ -24,7 +26,8 @@ every answer is right. An operation without an answer took effect once, later, o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -80,6 +83,8 @@ class StreamModel:
     name: str
     start: int = 0
     """Highest trim that was acknowledged."""
+    start_seen: int = 0
+    """Highest start that somebody saw or was told."""
     trim_sent: int = 0
     end: int = 0
     """Highest end that somebody saw or was told."""
@@ -114,13 +119,29 @@ class StreamModel:
         if epoch < max(self.openers):
             return
         if start < start_before:
-            raise Violation(f"{self.name}: opened at {start}, trimmed to {start_before} before")
+            raise Violation(f"{self.name}: opened at {start}, {start_before} was its start before")
         if end < end_before:
             raise Violation(f"{self.name}: opened with the end {end}, {end_before} was visible")
 
     def trimmed(self, start: int) -> None:
         """A trim was acknowledged."""
         self.start = max(self.start, start)
+        self.start_seen = max(self.start_seen, start)
+
+    def recovered(self) -> None:
+        """The metadata was rebuilt from the bucket: records that were trimmed may be back, and
+        epochs that old metadata gave out, unknown to the new, may be given out again."""
+        self.start = self.start_seen = 0
+        self.openers.clear()
+
+    def saw(self, start: int, end: int) -> None:
+        """Somebody saw these as the bounds of what can be read."""
+        self.start_seen = max(self.start_seen, start)
+        self.saw_end(end)
+
+    def saw_end(self, end: int) -> None:
+        """Somebody learned that everything below `end` is there."""
+        self.end = max(self.end, end)
 
     def read(self, batches: Iterable[ReadBatch], asked: int, start_before: int) -> int:
         """Holds a read from `asked` against the model; where it ended.
@@ -158,8 +179,8 @@ class StreamModel:
 
     def finish(self, start: int, end: int, found: dict[int, Sent]) -> None:
         """`found`: everything read from `start` to `end` after all faults are over."""
-        if start < self.start:
-            raise Violation(f"{self.name}: start is {start}, trimmed to {self.start}")
+        if start < self.start_seen:
+            raise Violation(f"{self.name}: start is {start}, {self.start_seen} was its start")
         if start > max(self.start, self.trim_sent):
             raise Violation(f"{self.name}: start is {start}, nobody trimmed past {self.trim_sent}")
         for offset, batch in self.at.items():
@@ -172,6 +193,56 @@ class StreamModel:
             if batch.number <= last.get(batch.writer, -1):
                 raise Violation(f"{self.name}: {batch} comes after {last[batch.writer]}")
             last[batch.writer] = batch.number
+
+
+@dataclass
+class TokenModel:
+    """The fencing token of one stream: which values it may have now.
+
+    A change without an answer may have been made or not. Of a call that carries a token all values
+    count that the stream may have had while it was under way.
+    """
+
+    name: str
+    possible: set[bytes] = field(default_factory=lambda: {b""})
+    ever: set[bytes] = field(default_factory=lambda: {b""})
+    _under_way: list[set[bytes]] = field(default_factory=list)
+
+    def change(self, token: bytes) -> None:
+        """A change to `token` is asked for."""
+        self.ever.add(token)
+        self.possible.add(token)
+        for seen in self._under_way:
+            seen.add(token)
+
+    def changed(self, token: bytes) -> None:
+        """It was made: whatever was asked for before is over."""
+        self.possible = {token}
+
+    def recovered(self) -> None:
+        """Changes since the newest checkpoint may be lost with the metadata."""
+        self.possible |= self.ever
+
+    @contextmanager
+    def call(self) -> Iterator[set[bytes]]:
+        """The values that the stream may have had since the call began."""
+        seen = set(self.possible)
+        self._under_way.append(seen)
+        try:
+            yield seen
+        finally:
+            # By identity: two calls may have seen the same.
+            self._under_way = [one for one in self._under_way if one is not seen]
+
+    def passed(self, token: bytes, seen: set[bytes]) -> None:
+        """A call that carried `token` was carried out."""
+        if token not in seen:
+            raise Violation(f"{self.name}: {token!r} passed where the token was one of {seen}")
+
+    def refused(self, token: bytes, seen: set[bytes]) -> None:
+        """A call that carried `token` was refused for it."""
+        if seen == {token}:
+            raise Violation(f"{self.name}: {token!r} was refused and is the stream's token")
 
 
 @dataclass
@@ -203,6 +274,10 @@ class PartitionModel:
     start: int = 0
     """Highest start that was acknowledged."""
     start_asked: int = 0
+
+    def recovered(self) -> None:
+        """As for a stream: records that were deleted may be back."""
+        self.start = 0
 
     def acknowledge(self, batch: SentBatch, base_offset: int) -> None:
         if batch.base_offset is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from streamlog.testing.simulation.faults import (
 )
 from streamlog.testing.simulation.incarnation import SimulationClock, Trace
 from streamlog.testing.simulation.loop import SimulationLoop
+from streamlog.testing.simulation.waiting import WaitingCalls
 from streamlog.testing.torn_disk import DiskFault, TornDisk
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ class World:
         self.trace = Trace(loop)
         self.tally = Tally()
         self.failures: list[BaseException] = []
+        self.calls = WaitingCalls()
+        self.is_ending = False
+        """No session and no node's life ends by itself any more."""
+        self.is_recovered = False
+        """The metadata was rebuilt from the bucket: what old nodes stored late may stay there."""
         self._random = SeededRandom(seed)
         self.faults = FaultSource(self.fork(), rates)
         self.store = MemoryObjectStore(SimulationClock(loop))
@@ -64,6 +71,20 @@ class World:
         self.nodes: list[Node] = []
         """All that ever lived, oldest first."""
         self.has_wild_clocks = rates.clock_jump > 0 and self._random.random() < WILD_CLOCKS
+
+    def waiting(self, node: Node, what: str) -> AbstractContextManager[None]:
+        """A user waits inside for an answer of `node`."""
+        return self.calls.waiting(node, what, self.now)
+
+    def replace_metadata(self, kv: MemoryKVStore) -> None:
+        """Nodes that start from now on run on metadata that a recovery made."""
+        self.kv = kv
+        self.is_recovered = True
+
+    async def until_ending(self) -> None:
+        """Returns at once, or never once the history ends: its caller would end a session."""
+        if self.is_ending:
+            await self.loop.create_future()
 
     def fork(self) -> SeededRandom:
         """A source of its own, so that one part's draws do not move another's."""
