@@ -11,7 +11,7 @@ import grpc
 
 from streamlog.client import forking
 from streamlog.client.settings import backoff_s
-from streamlog.errors import Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
+from streamlog.errors import Closed, Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.v1support.errors import from_rpc_error
 from streamlog.v1support.metadata import CLIENT_ID
 
@@ -112,23 +112,34 @@ class Caller:
         self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
-        self._forked: Invalid | None = None
+        self._ended: StreamlogError | None = None
         forking.watch(self)
 
     def after_fork(self, error: Invalid) -> None:
         """In the child process: each further call raises."""
-        self._forked = error
+        self._ended = error
 
     @property
     def channel(self) -> grpc.Channel:
-        """Errors: Invalid in a process that was forked after the channel was made."""
-        if self._forked is not None:
-            raise self._forked
+        """Errors: Closed; Invalid in a process that was forked after the channel was made."""
+        if self._ended is not None:
+            raise self._ended
         return self._channel
 
+    def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the channel that has the errors of `channel`."""
+
+        def start_if_open(*arguments: Any, **options: Any) -> Any:
+            if self._ended is not None:
+                raise self._ended
+            return start(*arguments, **options)
+
+        return start_if_open
+
     def method(self, call: Call) -> Any:
-        if self._forked is not None:
-            raise self._forked
+        """Errors: as of `channel`."""
+        if self._ended is not None:
+            raise self._ended
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(
@@ -149,6 +160,8 @@ class Caller:
             try:
                 return self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
+                if self._ended is not None:
+                    raise
                 wait_s = retry.wait_s(error)
             time.sleep(wait_s)
 
@@ -163,7 +176,9 @@ class Caller:
         return call.read(response)
 
     def close(self) -> None:
-        if self._forked is None:
+        """Harmless when called again."""
+        if self._ended is None:
+            self._ended = Closed("the client is closed; open another one")
             self._channel.close()
 
 

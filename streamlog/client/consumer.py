@@ -142,6 +142,7 @@ class Consumer(Closing):
         self._missing_topics: list[str] = []
         self._refresh_at = 0.0
         self._fetch: Any = None
+        self._asked: Any = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._failure: StreamlogError | None = None
@@ -390,7 +391,7 @@ class Consumer(Closing):
     ) -> None:
         call = list_offsets_each(lookups, self._settings.isolation_level)
         try:
-            found = self._caller.run_once(call, self._settings.request_timeout_ms)
+            found = self._ask(call)
         except StreamlogError as error:
             with self._changed:
                 self._state.lookup_failed(lookups, error, now_s())
@@ -399,6 +400,25 @@ class Consumer(Closing):
         with self._changed:
             self._state.looked_up(found, generations, now_s())
             self._changed.notify_all()
+
+    def _ask(self, call: Call) -> Any:
+        """A call of the fetching thread, broken off when the consumer is closed."""
+        with self._changed:
+            self._check_open()
+            asked = self._caller.method(call).future(
+                call.request,
+                timeout=self._settings.request_timeout_ms / 1000,
+                metadata=self._caller.metadata,
+            )
+            self._asked = asked
+        try:
+            return call.read(asked.result())
+        except grpc.RpcError as error:
+            raise typed_error(error, writes=call.writes) from None
+        except grpc.FutureCancelledError:
+            raise Closed("the consumer is closed; open another one") from None
+        finally:
+            self._asked = None
 
     def _topics_to_refresh(self, now: float) -> list[str]:
         wanted = self._state.topics_to_find(now)
@@ -409,9 +429,8 @@ class Consumer(Closing):
     def _refresh(self, topics: list[str]) -> None:
         """Follows the partitions of subscribed topics; comes back soon for those that are missing,
         and for all where the look-up failed."""
-        timeout_ms = self._settings.request_timeout_ms
         try:
-            found = run(find_topics(topics), lambda call: self._caller.run_once(call, timeout_ms))
+            found = run(find_topics(topics), self._ask)
         except StreamlogError as error:
             with self._changed:
                 self._state.find_failed(error, now_s())
@@ -476,6 +495,8 @@ class Consumer(Closing):
         with self._changed:
             self._is_closed = True
             self._interrupt_fetch()
+            if self._asked is not None:
+                self._asked.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._caller.close()

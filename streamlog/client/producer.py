@@ -440,6 +440,10 @@ class Producer:
             facts = self._ask_facts(queues.name, retry, self._directory.fresh_facts)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
+        except Exception:
+            # Closing ends the channel under the call.
+            if not self._is_closed:
+                log.exception("metadata not refreshed")
         finally:
             with self._lock:
                 self._core.accumulator.update_topic(queues.name, facts, now_s())

@@ -74,15 +74,19 @@ class Streams(CallingClient):
     ) -> None:
         super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
         channel = self._caller.channel
-        self._append: Any = channel.stream_stream(
-            stream_calls.APPEND,
-            request_serializer=stream_pb2.AppendRequest.SerializeToString,
-            response_deserializer=stream_pb2.AppendResponse.FromString,
+        self._append: Any = self._caller.checked(
+            channel.stream_stream(
+                stream_calls.APPEND,
+                request_serializer=stream_pb2.AppendRequest.SerializeToString,
+                response_deserializer=stream_pb2.AppendResponse.FromString,
+            )
         )
-        self._read: Any = channel.unary_stream(
-            stream_calls.READ,
-            request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
-            response_deserializer=stream_pb2.ReadStreamResponse.FromString,
+        self._read: Any = self._caller.checked(
+            channel.unary_stream(
+                stream_calls.READ,
+                request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
+                response_deserializer=stream_pb2.ReadStreamResponse.FromString,
+            )
         )
         self._lock = threading.Lock()
         self._appending: _AppendCall | None = None

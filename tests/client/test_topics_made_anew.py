@@ -11,6 +11,7 @@ from streamlog.client import Consumer, Producer, aio
 from streamlog.errors import (
     InconsistentTopicId,
     MessageTooLarge,
+    OutcomeUnknown,
     StreamlogError,
     UnknownTopicOrPartition,
 )
@@ -224,7 +225,8 @@ def test_records_for_partitions_that_are_gone_fail(node: FakeNode) -> None:
         node.create("t", 1)
         lost = producer.send("t", b"lost", partition=1)
         kept = producer.send("t", b"kept", partition=0)
-        assert isinstance(lost.exception(WAIT_S), UnknownTopicOrPartition)
+        # Under way when the topic was looked up again, it may have been stored before.
+        assert isinstance(lost.exception(WAIT_S), UnknownTopicOrPartition | OutcomeUnknown)
         assert kept.result(WAIT_S).offset == 0
         assert producer.metrics()["buffered_bytes"] == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -19,7 +20,7 @@ from streamlog.client.channel import (
     typed_error,
 )
 from streamlog.client.closing import AsyncClosing
-from streamlog.errors import Invalid, StreamlogError
+from streamlog.errors import Closed, Invalid, StreamlogError
 
 
 class Caller:
@@ -33,23 +34,34 @@ class Caller:
         self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
-        self._forked: Invalid | None = None
+        self._ended: StreamlogError | None = None
         forking.watch(self)
 
     def after_fork(self, error: Invalid) -> None:
         """In the child process: each further call raises."""
-        self._forked = error
+        self._ended = error
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """Errors: Invalid in a process that was forked after the channel was made."""
-        if self._forked is not None:
-            raise self._forked
+        """Errors: Closed; Invalid in a process that was forked after the channel was made."""
+        if self._ended is not None:
+            raise self._ended
         return self._channel
 
+    def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the channel that has the errors of `channel`."""
+
+        def start_if_open(*arguments: Any, **options: Any) -> Any:
+            if self._ended is not None:
+                raise self._ended
+            return start(*arguments, **options)
+
+        return start_if_open
+
     def method(self, call: Call) -> Any:
-        if self._forked is not None:
-            raise self._forked
+        """Errors: as of `channel`."""
+        if self._ended is not None:
+            raise self._ended
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(
@@ -65,6 +77,8 @@ class Caller:
             try:
                 return await self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
+                if self._ended is not None:
+                    raise
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
 
@@ -78,7 +92,9 @@ class Caller:
         return call.read(response)
 
     async def close(self) -> None:
-        if self._forked is None:
+        """Harmless when called again."""
+        if self._ended is None:
+            self._ended = Closed("the client is closed; open another one")
             await self._channel.close(None)
 
 

@@ -1,0 +1,157 @@
+"""A node that takes connections and never answers: each wait ends at its bound and names it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from streamlog.client import KV, Admin, Consumer, Producer, Streams, aio
+from streamlog.errors import Closed, OutcomeUnknown, StreamlogError, Unavailable
+from tests.client.fake_node import FakeNode, Fault
+
+WAIT_S = 20
+SHORT: dict[str, Any] = dict(delivery_timeout_ms=200, max_block_ms=200)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a socket that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        held: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    held.append(listening.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(WAIT_S)
+        for one in held:
+            one.close()
+
+
+def test_the_first_send_names_the_node_and_how_long_it_tried(silent: str) -> None:
+    async def main() -> None:
+        async with aio.Producer(silent, **SHORT) as producer:
+            with pytest.raises(Unavailable, match=f"{silent} was not reached within 0.2 s"):
+                await producer.send("t", b"v")
+
+    with (
+        Producer(silent, **SHORT) as producer,
+        pytest.raises(Unavailable, match=f"{silent} was not reached within 0.2 s"),
+    ):
+        producer.send("t", b"v")
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.STORE_AND_HANG])
+def test_flush_and_close_end_with_the_delivery_timeout(node: FakeNode, fault: Fault) -> None:
+    node.create("t")
+    node.faults.append(fault)
+
+    async def main() -> None:
+        async with aio.Producer(node.server, linger_ms=0, delivery_timeout_ms=200) as producer:
+            node.faults.append(fault)
+            sent = await producer.send("t", b"v")
+            await producer.flush()
+            assert isinstance(await sent.exception(), OutcomeUnknown)
+
+    with Producer(node.server, linger_ms=0, delivery_timeout_ms=200) as producer:
+        sent = producer.send("t", b"v")
+        producer.flush()
+        assert isinstance(sent.exception(0), OutcomeUnknown)
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))
+
+
+def test_closing_a_producer_ends_at_its_timeout(node: FakeNode) -> None:
+    node.create("t")
+    node.hold.clear()
+    producer = Producer(node.server, linger_ms=0)
+    sent = producer.send("t", b"v")
+    producer.close(0.05)
+    assert isinstance(sent.exception(0), OutcomeUnknown | Closed)
+
+    async def main() -> StreamlogError | None:
+        producer = aio.Producer(node.server, linger_ms=0)
+        sent = await producer.send("t", b"v")
+        await producer.close(0.05)
+        return await sent.exception()
+
+    assert isinstance(asyncio.run(asyncio.wait_for(main(), WAIT_S)), OutcomeUnknown | Closed)
+    node.hold.set()
+
+
+def test_closing_a_consumer_does_not_wait_for_the_node(silent: str) -> None:
+    async def main() -> None:
+        async with aio.Consumer(silent) as consumer:
+            await consumer.subscribe(["t"])
+            assert await consumer.poll(0.05) == []
+
+    consumer = Consumer(silent)
+    consumer.subscribe(["t"])
+    assert consumer.poll(0.05) == []
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    closing.join(WAIT_S / 2)
+    assert not closing.is_alive()
+    asyncio.run(asyncio.wait_for(main(), WAIT_S / 2))
+
+
+def test_a_client_used_after_close_says_so(node: FakeNode) -> None:
+    node.create("t")
+    admin, kv, streams = Admin(node.server), KV(node.server), Streams(node.server)
+    consumer, producer = Consumer(node.server), Producer(node.server)
+    for client in (admin, kv, streams, consumer, producer):
+        client.close()
+        client.close()
+    for use in (
+        admin.list_topics,
+        lambda: kv.get(b"k"),
+        lambda: list(kv.watch()),
+        lambda: streams.fetch(1, 0),
+        lambda: consumer.end_offsets([("t", 0)]),
+        lambda: consumer.assign([("t", 0)]),
+        lambda: producer.send("t", b"v"),
+    ):
+        with pytest.raises(Closed, match="open another one"):
+            use()
+    producer.flush()
+
+    async def main() -> None:
+        admin = aio.Admin(node.server)
+        await admin.close()
+        with pytest.raises(Closed, match="open another one"):
+            await admin.list_topics()
+
+    asyncio.run(main())
+
+
+def test_closing_an_asyncio_producer_in_a_callback_stores_the_rest(node: FakeNode) -> None:
+    node.create("t")
+
+    async def main() -> list[int]:
+        producer = aio.Producer(node.server, linger_ms=0, batch_size_bytes=128)
+        closing: list[asyncio.Task[None]] = []
+
+        def close(*_: object) -> None:
+            closing.append(asyncio.create_task(producer.close()))
+
+        await producer.send("t", b"1" * 100, on_delivery=close)
+        rest = [await producer.send("t", b"%d" % n * 100) for n in range(2, 6)]
+        offsets = [(await one).offset for one in rest]
+        await closing[0]
+        with pytest.raises(Closed):
+            await producer.send("t", b"late")
+        return offsets
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == [1, 2, 3, 4]
