@@ -8,7 +8,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import grpc
 import pytest
@@ -43,19 +45,32 @@ def environment(node: NodeProcess) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def run(environment: dict[str, str]) -> Command:
-    """Runs one command line; `stdin` is bytes or a file's path."""
+    """Runs one command line; `stdin` is bytes or a file's path.
+
+    In the test's own process: the start of an interpreter would cost more than most commands.
+    Tests of signals, pipes and the command's own streams start a process (COMMAND).
+    """
 
     def run_command(
         *arguments: str | int, stdin: bytes | Path = b""
     ) -> subprocess.CompletedProcess[bytes]:
-        command = [*COMMAND, *map(str, arguments)]
-        if isinstance(stdin, Path):
-            with stdin.open("rb") as file:
-                return subprocess.run(
-                    command, stdin=file, capture_output=True, env=environment, check=False
-                )
-        return subprocess.run(
-            command, input=stdin, capture_output=True, env=environment, check=False
+        out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+        with ExitStack() as stack:
+            source: io.TextIOBase
+            if isinstance(stdin, bytes):
+                source = stack.enter_context(TemporaryFile("w+"))
+                source.buffer.write(stdin)
+                source.seek(0)
+            else:
+                source = stack.enter_context(stdin.open())
+            patched = stack.enter_context(pytest.MonkeyPatch.context())
+            patched.setattr(sys, "stdin", source)
+            patched.setattr(sys, "stdout", out)
+            patched.setattr(sys, "stderr", err)
+            patched.setenv("STREAMLOG_SERVER", environment["STREAMLOG_SERVER"])
+            code = main.run([str(one) for one in arguments])
+        return subprocess.CompletedProcess(
+            arguments, code, out.buffer.getvalue(), err.buffer.getvalue()
         )
 
     return run_command
@@ -92,28 +107,3 @@ def bad_batch(node: NodeProcess) -> Callable[[str], None]:
         assert not answer.topics[0].partitions[0].HasField("error")
 
     return store
-
-
-@pytest.fixture
-def quick(
-    node: NodeProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., subprocess.CompletedProcess[bytes]]:
-    """As `run`, in the test's own process, which saves the start of an interpreter."""
-    monkeypatch.setenv("STREAMLOG_SERVER", node.server)
-
-    def run_command(
-        *arguments: str | int, stdin: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
-        source = tmp_path / "stdin"
-        source.write_bytes(stdin)
-        out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
-        with source.open() as given, monkeypatch.context() as patched:
-            patched.setattr(sys, "stdin", given)
-            patched.setattr(sys, "stdout", out)
-            patched.setattr(sys, "stderr", err)
-            code = main.run([str(one) for one in arguments])
-        return subprocess.CompletedProcess(
-            arguments, code, out.buffer.getvalue(), err.buffer.getvalue()
-        )
-
-    return run_command

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamlog.cli import main
+from streamlog.client import Admin
 from streamlog.demo.node import NodeProcess
 from tests.cli.conftest import COMMAND, Command
 
@@ -120,6 +121,21 @@ def test_status_says_what_the_node_holds(done: Done) -> None:
     assert found["cluster_id"]
     assert found["rss_bytes"] > 0
     assert b"cluster_id" in done("status")
+
+
+def test_status_shows_alarms_first(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is well; what it answers is changed on the way."""
+    ask = Admin.status
+
+    def status(client: Admin) -> Any:
+        found = ask(client)
+        found.alarms.extend(["disk-full: /data has no room", "store: silent for 12 s"])
+        return found
+
+    monkeypatch.setattr(Admin, "status", status)
+    shown = run("status").stdout.decode().splitlines()
+    assert shown[:2] == ["ALARM  disk-full: /data has no room", "ALARM  store: silent for 12 s"]
+    assert json.loads(run("status", "--json").stdout)["alarms"][0].startswith("disk-full")
 
 
 def test_consume_begins_and_ends_where_it_is_told(run: Command, done: Done) -> None:

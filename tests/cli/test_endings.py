@@ -64,8 +64,8 @@ def test_a_signal_says_how_many_lines_are_stored(
     )
 
 
-def test_an_error_in_the_middle_says_how_many_lines_are_stored(quick: Command) -> None:
-    ended = quick("produce", "half-keyed", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
+def test_an_error_in_the_middle_says_how_many_lines_are_stored(run: Command) -> None:
+    ended = run("produce", "half-keyed", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
     assert ended.returncode == 1
     said = ended.stderr.decode()
     assert "line 3 has no separator b':'; the first 2 lines are stored" in said
@@ -90,10 +90,10 @@ def test_a_node_that_falls_silent_is_named_within_the_time_limit(
 
 @pytest.mark.parametrize("command", ["status", "topic list", "consume t", "kv list"])
 def test_a_silent_node_is_named_by_every_command(
-    quick: Command, node: NodeProcess, command: str
+    run: Command, node: NodeProcess, command: str
 ) -> None:
     with silent(node):
-        ended = quick(*command.split(), "--timeout", "0.5")
+        ended = run(*command.split(), "--timeout", "0.5")
     assert ended.returncode == 1
     assert node.server.encode() in ended.stderr
     assert ended.stderr.count(b"\n") == 1
@@ -159,38 +159,38 @@ def test_follow_says_that_its_topic_was_deleted(done: Done, environment: dict[st
 
 
 def test_a_bad_batch_ends_consume_behind_what_came_before_it(
-    quick: Command, node: NodeProcess, bad_batch: Callable[[str], None]
+    run: Command, node: NodeProcess, bad_batch: Callable[[str], None]
 ) -> None:
-    quick("produce", "damaged", stdin=b"one\ntwo\n")
+    run("produce", "damaged", stdin=b"one\ntwo\n")
     bad_batch("damaged")
-    quick("produce", "damaged", stdin=b"three\n")
-    ended = quick("consume", "damaged", "--until-end")
+    run("produce", "damaged", stdin=b"three\n")
+    ended = run("consume", "damaged", "--until-end")
     assert (ended.returncode, ended.stdout) == (1, b"one\ntwo\n")
     said = ended.stderr.decode()
     assert "damaged-0: the batch at offset 2 cannot be read" in said
     assert "streamlog consume damaged --partition 0 --from 3" in said
-    assert quick("consume", "damaged", "--from", 3, "--until-end").stdout == b"three\n"
+    assert run("consume", "damaged", "--from", 3, "--until-end").stdout == b"three\n"
 
 
 def test_log_dump_goes_on_behind_a_bad_batch(
-    quick: Command, bad_batch: Callable[[str], None]
+    run: Command, bad_batch: Callable[[str], None]
 ) -> None:
-    quick("produce", "dumped-bad", stdin=b"one\n")
+    run("produce", "dumped-bad", stdin=b"one\n")
     bad_batch("dumped-bad")
-    quick("produce", "dumped-bad", stdin=b"three\n")
-    ended = quick("log", "dump", "dumped-bad", "--partition", 0, "--records")
+    run("produce", "dumped-bad", stdin=b"three\n")
+    ended = run("log", "dump", "dumped-bad", "--partition", 0, "--records")
     lines = ended.stdout.decode().splitlines()
     assert ended.returncode == 1
     assert any(line.startswith("| records cannot be decoded: ") for line in lines)
     assert lines[-1].endswith("payload: three")
     assert b"1 of 3 batches of dumped-bad-0 cannot be decoded: those at offsets 1" in ended.stderr
-    assert quick("log", "dump", "dumped-bad", "--partition", 0).returncode == 0
+    assert run("log", "dump", "dumped-bad", "--partition", 0).returncode == 0
 
 
-def test_headers_go_in_and_come_out(quick: Command, node: NodeProcess) -> None:
+def test_headers_go_in_and_come_out(run: Command, node: NodeProcess) -> None:
     given = ("--header", "trace=7", "--header", "trace=8", "--header", "null")
-    quick("produce", "headed", "--key-separator", ":", *given, stdin=b"k:v\nk:w\n")
-    shown = quick("consume", "headed", "--until-end", "--format", r"%p %o %k %s %h\n").stdout
+    run("produce", "headed", "--key-separator", ":", *given, stdin=b"k:v\nk:w\n")
+    shown = run("consume", "headed", "--until-end", "--format", r"%p %o %k %s %h\n").stdout
     assert shown == b"0 0 k v trace=7,trace=8,null\n0 1 k w trace=7,trace=8,null\n"
     with Consumer(node.server) as consumer:
         consumer.subscribe(["headed"])
@@ -198,11 +198,11 @@ def test_headers_go_in_and_come_out(quick: Command, node: NodeProcess) -> None:
     assert first.headers == [("trace", b"7"), ("trace", b"8"), ("null", None)]
 
 
-def test_from_the_last_records_and_from_a_moment(quick: Command) -> None:
-    quick("produce", "moments", stdin=b"1\n2\n3\n")
+def test_from_the_last_records_and_from_a_moment(run: Command) -> None:
+    run("produce", "moments", stdin=b"1\n2\n3\n")
     read = ("consume", "moments", "--until-end", "--from")
-    assert quick(*read, "-2").stdout == b"2\n3\n"
-    assert quick(*read, "-99").stdout == b"1\n2\n3\n"
-    assert quick(*read, "-10m").stdout == b"1\n2\n3\n"
-    assert quick(*read, "2020-01-01").stdout == b"1\n2\n3\n"
-    assert quick(*read, "2120-01-01T00:00:00Z").stdout == b""
+    assert run(*read, "-2").stdout == b"2\n3\n"
+    assert run(*read, "-99").stdout == b"1\n2\n3\n"
+    assert run(*read, "-10m").stdout == b"1\n2\n3\n"
+    assert run(*read, "2020-01-01").stdout == b"1\n2\n3\n"
+    assert run(*read, "2120-01-01T00:00:00Z").stdout == b""

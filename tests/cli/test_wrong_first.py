@@ -61,22 +61,22 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
 @pytest.mark.parametrize(
     "command", ["consume {} --until-end", "topic describe {}", "log dump {} --partition 0"]
 )
-def test_a_wrong_topic_names_the_nearest(quick: Command, command: str) -> None:
-    assert quick("produce", "orders").returncode == 0
-    ended = quick(*command.format("order").split())
+def test_a_wrong_topic_names_the_nearest(run: Command, command: str) -> None:
+    assert run("produce", "orders").returncode == 0
+    ended = run(*command.format("order").split())
     assert ended.returncode == 1
     assert b"did you mean orders?" in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["produce", "consume", "log dump"])
-def test_a_wrong_partition_is_refused_without_any_input(quick: Command, command: str) -> None:
-    assert quick("produce", "narrow").returncode == 0
-    ended = quick(*command.split(), "narrow", "--partition", 9)
+def test_a_wrong_partition_is_refused_without_any_input(run: Command, command: str) -> None:
+    assert run("produce", "narrow").returncode == 0
+    ended = run(*command.split(), "narrow", "--partition", 9)
     assert ended.returncode == 2
     assert b"narrow has partitions 0 to 0, not 9" in ended.stderr
 
 
-def test_a_server_may_be_given_as_a_url_or_without_its_port(quick: Command) -> None:
-    plain = quick("status", "--json").stdout
+def test_a_server_may_be_given_as_a_url_or_without_its_port(run: Command) -> None:
+    plain = run("status", "--json").stdout
     server = main.json.loads(plain)["server"]
-    assert quick("--server", f"http://{server}/", "status").returncode == 0
+    assert run("--server", f"http://{server}/", "status").returncode == 0
