@@ -223,7 +223,7 @@ class Engine:
         """Adds its checks: uploads, wal_writes, wal_release."""
         stalled_after_s = watch.config.stalled_after_ms / 1000
         unanswered_after_s = watch.config.unanswered_after_ms / 1000
-        watch.watch("uploads", lambda: self._uploads_due(stalled_after_s))
+        watch.watch("uploads", lambda: self._uploads_due(stalled_after_s, unanswered_after_s))
         if self.group_commit is not None:
             commit = self.group_commit
 
@@ -237,10 +237,16 @@ class Engine:
         if self.parts.wal is not None:
             watch.watch("wal_release", lambda: self._release_due(stalled_after_s))
 
-    def _uploads_due(self, stalled_after_s: float) -> Due | None:
-        """What waits to be closed may do so for the interval between uploads."""
-        due = self.uploader.progress()
-        return due and due._replace(after_s=stalled_after_s + self._upload_interval_s)
+    def _uploads_due(self, stalled_after_s: float, unanswered_after_s: float) -> Due | None:
+        """What waits to be closed may do so for the interval between uploads. A PUT that is refused
+        again and again is told as soon as a store that does not answer."""
+        due, refused = self.uploader.progress(), self.uploader.refusal
+        if due is None:
+            return None
+        if refused is None:
+            return due._replace(after_s=stalled_after_s + self._upload_interval_s)
+        reason = f"{due.waits_for}: it was tried {refused.failures} times, {refused.error}"
+        return Due(due.moved, reason, unanswered_after_s, refused.since)
 
     def _release_due(self, stalled_after_s: float) -> Due | None:
         wal = self.parts.wal

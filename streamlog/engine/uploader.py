@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from streamlog.engine.closing import ClosePolicy
 from streamlog.engine.group import Group, Pending, trace_ids
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.engine.object_put import ObjectPut
+from streamlog.engine.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.object_writer import ObjectWriter
 from streamlog.errors import MessageTooLarge
 from streamlog.metadata.interface import CommitEntry, Committed, Metadata, NewObject
@@ -145,6 +145,15 @@ class Uploader:
             opened_at = self._open.opened_at
             return Due((self._steps, opened_at), "the upload of a batch that should be closed")
         return None
+
+    @property
+    def refusal(self) -> PutUnderWay | None:
+        """The PUT that all others wait for, when its last try failed."""
+        object_id = self._uploads[0].object_id if self._uploads else None
+        if object_id is None:
+            return None
+        put = self._put.under_way.get(data_key(object_id))
+        return put if put is not None and put.error is not None else None
 
     def unconfirmed(self) -> Iterable[Group]:
         return [*(upload.group for upload in self._uploads), *self._closed, self._open]

@@ -17,7 +17,12 @@ from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, StreamEngineConfig
 from streamlog.engine.engine import WalMode
-from streamlog.errors import MetadataUnavailable, StoreUnavailable, StreamlogError
+from streamlog.errors import (
+    MetadataUnavailable,
+    StoreUnavailable,
+    StreamlogError,
+    Unauthorized,
+)
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.log.abstract import TopicPartition
@@ -332,6 +337,25 @@ def test_uploads_that_hang_are_told_though_the_store_answers(mode: WalMode) -> N
             trouble.over.set()
             await passes(engine, LATE_S)
             await append
+
+    virtually(scenario)
+
+
+def test_an_upload_that_the_store_refuses_is_told_with_the_reason() -> None:
+    """Whatever the store says to it: what was sequenced waits, and goes up when it may."""
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            refused = Unauthorized("the key service throttles")
+            world.store.trouble = trouble = Trouble(is_data_put, refused)
+            append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            await raised_after(engine, "uploads", ANSWER_S + LATE_S)
+            assert "the key service throttles" in str(engine.not_ready_reason())
+            trouble.over.set()
+            await append
+            await passes(engine, LATE_S)
 
     virtually(scenario)
 

@@ -8,8 +8,12 @@ import aiohttp
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import CollectorRegistry
 
+from streamlog.runtime.progress import ProgressConfig, ProgressWatch
+from streamlog.server.services.fetch import LongPolls
 from streamlog.v1 import log_pb2
+from tests.engine.remote import LoopClock, virtually
 from tests.support.server_harness import running
 
 
@@ -61,6 +65,56 @@ def test_readiness_follows_the_engine() -> None:
             assert (await get(address, "/readyz"))[0] == 503
 
     asyncio.run(main())
+
+
+def test_what_does_not_get_on_stands_in_readyz_and_livez_stays_well() -> None:
+    reason: str | None = "uploads: the PUT of data/1 (since 2026-01-01T00:00:00Z)"
+
+    async def main() -> None:
+        nonlocal reason
+        async with running(not_ready_reason=lambda: reason) as node:
+            address = node.service.http_address
+            assert await get(address, "/readyz") == (503, f"not ready: {reason}\n")
+            assert (await get(address, "/livez"))[0] == 200
+            reason = None
+            assert await get(address, "/readyz") == (200, "ready\n")
+
+    asyncio.run(main())
+
+
+def test_a_long_poll_that_outlives_its_time_becomes_an_alarm() -> None:
+    clock = LoopClock()
+    watch = ProgressWatch(ProgressConfig(), clock, CollectorRegistry())
+    released = asyncio.Event()
+
+    async def stubborn() -> None:
+        """As a wait would that loses its cancellation."""
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def ticks(seconds: int) -> tuple[str, ...]:
+        for _ in range(seconds):
+            await asyncio.sleep(1)
+            watch.tick()
+        return tuple(alarm.name for alarm in watch.alarms)
+
+    async def scenario() -> None:
+        polls = LongPolls()
+        watch.watch("long_polls", polls.progress)
+        answered = asyncio.ensure_future(polls.wait([asyncio.Event().wait()], 100))
+        stuck = asyncio.ensure_future(polls.wait([stubborn()], 5))
+        assert await ticks(60) == ()
+        assert await ticks(10) == ("long_polls",)
+        released.set()
+        await stuck
+        assert await ticks(1) == ()
+        await answered
+        assert await ticks(70) == ()
+
+    virtually(scenario)
 
 
 def test_health_and_reflection_are_on() -> None:
