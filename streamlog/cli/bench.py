@@ -12,10 +12,12 @@ import click
 from streamlog.cli.chain import RECORD_BYTES_MIN, ChainReader, ChainWriter
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, facts, note
+from streamlog.cli.progress import RecordProgress
 from streamlog.cli.record_copy import batches_until
 from streamlog.cli.remote import admin
 from streamlog.cli.remote import consumer as open_consumer
 from streamlog.cli.remote import producer as open_producer
+from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.errors import StreamlogError, TopicAlreadyExists
 
@@ -100,9 +102,11 @@ def produce(
         sent.result()
         latencies_s.append(time.monotonic() - at)
 
+    progress = RecordProgress(is_shown=stderr_is_terminal())
     begun = time.monotonic()
     with open_producer(state, compression) as producer:
         while records * record_bytes < goal:
+            progress.show(records, records * record_bytes)
             partition = (records // per_list) % count
             now = time.monotonic()
             pending.append((producer.send_many(topic, values, partition=partition), now))
@@ -111,6 +115,7 @@ def produce(
                 settle()
         while pending:
             settle()
+    progress.done(records, records * record_bytes)
     _report(state, records, records * record_bytes, time.monotonic() - begun, latencies_s)
 
 
@@ -130,9 +135,12 @@ def consume(state: State, topic: str) -> None:
         for at in chosen:
             consumer.seek(*at, starts[at])
         begun = time.monotonic()
+        progress = RecordProgress(is_shown=stderr_is_terminal())
         for batch in batches_until(consumer, left, state.timeout_s):
             records += batch.record_count
             size_bytes += len(batch.data)
+            progress.show(records, size_bytes)
+        progress.done(records, size_bytes)
         elapsed_s = time.monotonic() - begun
     _report(state, records, size_bytes, elapsed_s, [])
 
@@ -184,8 +192,10 @@ def _write_chains(
     per_list = max(1, (BATCH_RECORDS_BYTES >> 2) // record_bytes)
     goal = int(mib * (1 << 20)) // record_bytes
     pending: deque[Any] = deque()
+    progress = RecordProgress(is_shown=stderr_is_terminal())
     with open_producer(state, compression) as producer:
-        while sum(chain.count for chain in chains) < goal:
+        while (written := sum(chain.count for chain in chains)) < goal:
+            progress.show(written, written * record_bytes)
             for partition, chain in enumerate(chains):
                 values = chain.values(per_list)
                 pending.append(producer.send_many(topic, values, partition=partition))
@@ -193,6 +203,7 @@ def _write_chains(
                 pending.popleft().result()
         for sent in pending:
             sent.result()
+    progress.done(goal, goal * record_bytes)
     return sum(chain.count for chain in chains)
 
 

@@ -149,6 +149,8 @@ def watch(
 ) -> None:
     """Write changes as they happen, until Ctrl-C or --count."""
     with key_values(state) as client:
+        if stdout_is_terminal():
+            note(f"watching namespace {namespace}; Ctrl-C ends")
         changes = client.watch(
             namespace=namespace, prefix=_bytes(prefix), from_revision=from_revision
         )

@@ -80,8 +80,8 @@ def produce(
     (auto.create.topics.enable).
 
     However it ends, by an error, by Ctrl-C, SIGTERM or SIGHUP, it says how many of the first lines
-    are stored: `tail -n +N` goes on behind them. A node that does not answer for --timeout ends it
-    with exit code 1.
+    are stored: behind N of them, `tail -n +$((N + 1))` is the rest. A node that does not answer for
+    --timeout ends it with exit code 1.
     """
     descriptor = stdin_descriptor()
     partitions, max_message_bytes = _limits(state, topic)

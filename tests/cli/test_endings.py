@@ -88,6 +88,30 @@ def test_a_node_that_falls_silent_is_named_within_the_time_limit(
     assert f"{node.server} has not answered for".encode() in said_by_reader
 
 
+def test_a_pause_of_the_node_is_told_and_then_all_goes_on(
+    done: Done, environment: dict[str, str], node: NodeProcess
+) -> None:
+    producing = start(environment, "produce", "paused")
+    write_and_await(producing, done, "paused")
+    reading = start(environment, "consume", "paused", "--follow")
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    assert reading.stdout.readline() == b"line\n"
+    assert b"waiting for new ones" in reading.stderr.readline()
+    assert producing.stdin is not None
+    assert producing.stderr is not None
+    with silent(node):
+        producing.stdin.write(b"late\n")
+        told = f"{node.server} has not answered for 3 s; the lines sent are given up after 30 s"
+        assert told.encode() in producing.stderr.readline()
+        assert f"{node.server} does not answer; trying".encode() in reading.stderr.readline()
+    producing.communicate(timeout=WAIT_S)
+    assert producing.returncode == 0
+    assert reading.stdout.readline() == b"late\n"
+    reading.send_signal(signal.SIGINT)
+    reading.communicate(timeout=WAIT_S)
+
+
 @pytest.mark.parametrize("command", ["status", "topic list", "consume t", "kv list"])
 def test_a_silent_node_is_named_by_every_command(
     run: Command, node: NodeProcess, command: str
