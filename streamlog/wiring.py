@@ -212,11 +212,16 @@ class OpenEngine:
         """Stops at once, as a crash would: nothing is drained, the tenure is not sealed."""
         if not self._is_ended:
             self._is_ended = True
+            await self._kill()
+
+    async def _kill(self) -> None:
+        """All parts, whatever one of them raises."""
+        async with AsyncExitStack() as parts:
+            parts.push_async_callback(self.metadata.kill)
+            parts.push_async_callback(self.engine.kill)
+            parts.push_async_callback(self.logs.kill)
             if self.compactor is not None:
-                await self.compactor.kill()
-            await self.logs.kill()
-            await self.engine.kill()
-            await self.metadata.kill()
+                parts.push_async_callback(self.compactor.kill)
 
     async def close(self) -> None:
         """Drains for as long as is allowed, seals the tenure, stops. Called when the context ends.
@@ -226,18 +231,27 @@ class OpenEngine:
         """
         if not self._is_ended:
             self._is_ended = True
-            began = self.clock.monotonic()
-            drain_s = self.engine.config.append.drain_timeout_ms / 1000
             try:
-                async with asyncio.timeout(drain_s):
-                    await self.logs.stop()
-            except TimeoutError:
-                log.warning("closed before all partitions were given up; the next start takes them")
-                await self.logs.kill()
-            if self.compactor is not None:
-                await self.compactor.close()
-            await self.engine.close(began + drain_s - self.clock.monotonic())
-            await self.metadata.close(drained=self.engine.is_drained)
+                await self._close()
+            except BaseException:
+                # Nothing may run on behind a caller who was cancelled, or told of a bug. What is
+                # not done is left to the next start, as after a crash.
+                await self._kill()
+                raise
+
+    async def _close(self) -> None:
+        began = self.clock.monotonic()
+        drain_s = self.engine.config.append.drain_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(drain_s):
+                await self.logs.stop()
+        except TimeoutError:
+            log.warning("closed before all partitions were given up; the next start takes them")
+            await self.logs.kill()
+        if self.compactor is not None:
+            await self.compactor.close()
+        await self.engine.close(began + drain_s - self.clock.monotonic())
+        await self.metadata.close(drained=self.engine.is_drained)
 
 
 @asynccontextmanager

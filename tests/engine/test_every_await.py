@@ -1,0 +1,230 @@
+"""Every await of the write path fails in turn, and every caller is cancelled at each of its own.
+
+Whatever was struck: all other callers are answered, and either the node is well, with no object id
+open and all bytes given back, or it has failed and says why to all who come later. No task is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import streamlog
+from streamlog.compaction.config import CompactionConfig
+from streamlog.engine.config import AppendConfig, StreamEngineConfig
+from streamlog.errors import StreamlogError
+from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions
+from streamlog.model.stream import Stream
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import OpenEngine, WalMode
+from tests.engine.harness import batch, read_all
+from tests.support.every_await import Kind, Lab, every, start
+
+LARGE_BYTES = 40 << 10
+CONFIG = StreamEngineConfig(
+    append=AppendConfig(append_bytes_max=64 << 10, batch_bytes_max=48 << 10),
+    wal=WalConfig(wal_bytes_max=1 << 20, file_bytes=256 << 10),
+    compaction=CompactionConfig(
+        compaction_process="inline", compaction_interval_ms=10**9, small_objects_min=2
+    ),
+)
+ANSWER_S = 300.0
+
+
+@dataclass(slots=True)
+class Streams:
+    mine: Stream
+    others: list[Stream]
+
+
+Call = Callable[[OpenEngine, Streams], Awaitable[object]]
+
+
+async def append(engine: OpenEngine, streams: Streams) -> object:
+    return await streams.mine.append(batch(b"mine"))
+
+
+async def append_and_drain(engine: OpenEngine, streams: Streams) -> object:
+    await streams.mine.append(batch(b"mine"))
+    return await engine.drain()
+
+
+async def create(engine: OpenEngine, streams: Streams) -> object:
+    return await engine.streams.create_and_open_streams(
+        [CreateStreamOptions()] * 2, lambda ids: [(ids[0], batch(b"first"))]
+    )
+
+
+async def trim(engine: OpenEngine, streams: Streams) -> object:
+    return await streams.mine.trim(1)
+
+
+async def close_stream(engine: OpenEngine, streams: Streams) -> object:
+    return await streams.mine.close()
+
+
+async def destroy(engine: OpenEngine, streams: Streams) -> object:
+    return await streams.mine.destroy()
+
+
+async def reopen(engine: OpenEngine, streams: Streams) -> object:
+    options = OpenStreamOptions(epoch=streams.mine.stream_epoch + 1)
+    return await engine.streams.open_stream(streams.mine.stream_id, options)
+
+
+async def compact(engine: OpenEngine, streams: Streams) -> object:
+    assert engine.compactor is not None
+    return await engine.compactor.compact_all()
+
+
+async def stage_and_attach(engine: OpenEngine, streams: Streams) -> object:
+    staged = engine.staging
+    found = await staged.stage("writer", "attempt", {streams.mine.stream_id: [batch(b"staged")]})
+    return await staged.attach("writer", 1, [found.object_id])
+
+
+async def close(engine: OpenEngine, streams: Streams) -> object:
+    return await engine.close()
+
+
+BOTH_MODES: list[Call] = [append_and_drain, create, destroy, reopen, close]
+"""Their awaits differ with the mode."""
+ONE_MODE: list[Call] = [trim, close_stream, compact, stage_and_attach]
+
+
+async def made(engine: OpenEngine) -> Streams:
+    streams = [await engine.streams.create_and_open_stream() for _ in range(4)]
+    for payload in (b"1", b"2"):
+        await asyncio.gather(*(stream.append(batch(payload)) for stream in streams))
+        await engine.drain()
+    return Streams(streams[0], streams[1:])
+
+
+def opening(lab: Lab, mode: WalMode) -> AbstractAsyncContextManager[OpenEngine]:
+    components = lab.components(has_disk=mode == "disk")
+    return streamlog.open("memory://", wal=mode, config=CONFIG, components=components)
+
+
+async def strike(lab: Lab, mode: WalMode, call: Call) -> None:
+    async with opening(lab, mode) as engine:
+        streams = await made(engine)
+        others = streams.others
+        victim = lab.striker.arm(call(engine, streams))
+        tasks = [
+            # The second waits until the first has made room.
+            start("other append", others[0].append(batch(bytes(LARGE_BYTES)))),
+            start("other append behind it", others[0].append(batch(bytes(LARGE_BYTES)))),
+            start("other trim", others[1].trim(2)),
+            start("other create", engine.streams.create_and_open_stream()),
+            start("other destroy", others[2].destroy()),
+        ]
+        await lab.answered(victim, *tasks, within_s=ANSWER_S)
+        lab.striker.disarm()
+        await check_after(
+            lab, engine, others[0], is_closed=call is close, is_compacting=call is compact
+        )
+        ending = start("other close", engine.close())
+        await lab.answered(ending, within_s=ANSWER_S)
+    check_no_task(lab)
+    await lab.close()
+
+
+async def strike_opening(lab: Lab, mode: WalMode) -> None:
+    async with opening(lab, mode) as engine:
+        stream = (await made(engine)).mine
+        appends = [start("other append", stream.append(batch(b"%d" % n))) for n in range(3)]
+        await lab.answered(*appends)
+        await engine.kill()
+    lab.restart()
+    opened = opening(lab, mode)
+    victim = lab.striker.arm(opened.__aenter__())
+    await lab.answered(victim, within_s=ANSWER_S)
+    lab.striker.disarm()
+    if not victim.cancelled() and victim.exception() is None:
+        await victim.result().kill()
+        await opened.__aexit__(None, None, None)
+    check_no_task(lab)
+    lab.restart()
+    async with opening(lab, mode) as engine:
+        again = await engine.streams.open_stream(stream.stream_id)
+        found = await read_all(again)
+        assert found == [b"1", b"2", b"0", b"1", b"2"], f"{lab.striker.struck}: {found}"
+        await check_after(lab, engine, again)
+    await lab.close()
+
+
+def check_no_task(lab: Lab) -> None:
+    left = lab.others()
+    assert not left, f"{lab.striker.struck}: tasks are left: {left}"
+
+
+async def check_after(
+    lab: Lab,
+    engine: OpenEngine,
+    stream: Stream,
+    *,
+    is_closed: bool = False,
+    is_compacting: bool = False,
+) -> None:
+    struck = lab.striker.struck
+    later = [
+        start("other later append", stream.append(batch(b"later"))),
+        start("other later create", engine.streams.create_and_open_stream()),
+        start("other later drain", engine.drain()),
+    ]
+    await lab.answered(*later, within_s=ANSWER_S)
+    errors = [one.exception() for one in later if not one.cancelled()]
+    if engine.engine.failure is not None or is_closed:
+        assert all(error is None or isinstance(error, StreamlogError) for error in errors), struck
+        assert is_closed or errors[1] is not None, f"{struck}: a create on a failed engine works"
+        return
+    assert errors == [None] * 3, f"{struck}: {errors}"
+    # The WAL needs new files.
+    for _ in range(8 if engine.wal == "disk" else 0):
+        large = start("other large append", stream.append(batch(bytes(LARGE_BYTES))))
+        await lab.answered(large, within_s=ANSWER_S)
+        assert large.exception() is None, f"{struck}: {large.exception()}"
+    if engine.compactor is not None and is_compacting:
+        again = start("other compaction", engine.compactor.compact_all())
+        await lab.answered(again, within_s=ANSWER_S)
+        assert again.exception() is None, f"{struck}: {again.exception()}"
+    await engine.drain()
+    # An id may be open for as long as a cancelled call's work goes on.
+    for _ in range(1000):
+        if not engine.metadata.open_object_ids:
+            break
+        await asyncio.sleep(0.01)
+    assert not engine.metadata.open_object_ids, struck
+    assert engine.engine.budget.used_bytes == 0, struck
+    assert engine.engine.pending_upload_bytes == 0, struck
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(kind, mode, call, id=f"{kind}-{mode}-{call.__name__}")
+        for kind in ("fail", "cancel")
+        for mode, calls in (("object", BOTH_MODES + ONE_MODE), ("disk", BOTH_MODES))
+        for call in calls
+    ]
+
+
+@pytest.mark.parametrize("mode", ["object", "disk"])
+@pytest.mark.parametrize("kind", ["fail", "cancel"])
+def test_every_await_of_opening(kind: Kind, mode: WalMode) -> None:
+    async def scenario(lab: Lab) -> None:
+        await strike_opening(lab, mode)
+
+    assert every(kind, scenario) > 0
+
+
+@pytest.mark.parametrize(("kind", "mode", "call"), cases())
+def test_every_await(kind: Kind, mode: WalMode, call: Call) -> None:
+    async def scenario(lab: Lab) -> None:
+        await strike(lab, mode, call)
+
+    assert every(kind, scenario) > 0

@@ -1,0 +1,271 @@
+"""Runs a scenario again and again, each time striking another one of its awaits.
+
+1. All tasks of the engine run under a trampoline that sees each of their suspensions. They are
+   counted from `arm` on; the order is the same in each run: time, randomness and ports are virtual.
+2. At the n-th one the coroutine is thrown a RuntimeError in place of the wait (`fail`), or the
+   caller is cancelled at that moment, wherever it waits itself (`cancel`).
+3. Ports suspend before and after each call takes effect, so both is struck: what never happened,
+   and what happened and was not told.
+4. A run in which nothing was struck is the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.offload import Lane
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.simulation.incarnation import SimulationClock
+from streamlog.testing.simulation.loop import SimulationLoop
+from streamlog.testing.torn_disk import TornDisk
+from streamlog.wiring import Components
+
+Kind = Literal["fail", "cancel"]
+VICTIM = "victim"
+BYSTANDERS = ("main", "other ")
+"""Tasks of the test: their own awaits are not struck."""
+UNFAILING = "TaskGroup.__aexit__"
+"""A wait of Python's own that raises what its tasks raise, and nothing else."""
+LIMIT_S = 3600.0
+
+
+class Injected(RuntimeError):
+    """What nobody expects."""
+
+
+class Striker:
+    """Counts suspensions while armed; strikes the n-th one (0: none)."""
+
+    def __init__(self, kind: Kind, at: int) -> None:
+        self._kind = kind
+        self._at = at
+        self._count = 0
+        self._is_armed = False
+        self._victim: asyncio.Task[Any] | None = None
+        self.struck = ""
+        """Where; empty: nothing was struck yet."""
+
+    def arm(self, call: Awaitable[object]) -> asyncio.Task[Any]:
+        """Begins to count, with the call that may be cancelled."""
+        self._is_armed = True
+        self._victim = start(VICTIM, call)
+        return self._victim
+
+    def disarm(self) -> None:
+        self._is_armed = False
+
+    def crossing(self, coroutine: Coroutine[Any, Any, Any]) -> Injected | None:
+        """A task is about to wait. The error to throw in place of that, if any."""
+        if not self._is_armed:
+            return None
+        task = asyncio.current_task()
+        assert task is not None
+        name = task.get_name()
+        if name.startswith(BYSTANDERS):
+            return None
+        if self._kind == "fail" and _where(coroutine).endswith(UNFAILING):
+            return None
+        self._count += 1
+        if self._count != self._at:
+            return None
+        self.struck = f"{self._kind} at await {self._at}, in {name}: {_where(coroutine)}"
+        if self._kind == "cancel":
+            assert self._victim is not None
+            asyncio.get_running_loop().call_soon(self._victim.cancel)
+            return None
+        return Injected(self.struck)
+
+
+def start(name: str, call: Awaitable[object]) -> asyncio.Task[Any]:
+    """A task of that name."""
+
+    async def run() -> object:
+        return await call
+
+    return asyncio.get_running_loop().create_task(run(), name=name)
+
+
+class _Stepped:
+    """Awaits a coroutine; the striker sees each of its suspensions."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], striker: Striker) -> None:
+        self._coroutine = coroutine
+        self._striker = striker
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        coroutine = self._coroutine
+        error: BaseException | None = None
+        while True:
+            try:
+                future = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            error = self._striker.crossing(coroutine)
+            if error is None:
+                try:
+                    yield future
+                except BaseException as thrown:  # noqa: BLE001 - handed on to the coroutine
+                    error = thrown
+
+
+def _where(coroutine: Any) -> str:
+    """The innermost functions that wait."""
+    names: list[str] = []
+    while coroutine is not None and hasattr(coroutine, "cr_await"):
+        names.append(coroutine.__qualname__)
+        coroutine = coroutine.cr_await
+    return " > ".join(names[-6:])
+
+
+class _Suspending:
+    """A port whose calls suspend before and after they take effect."""
+
+    def __init__(self, inner: Any, names: frozenset[str]) -> None:
+        self._inner = inner
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in self._names:
+            return found
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(0)
+            result = await found(*arguments, **options)
+            await asyncio.sleep(0)
+            return result
+
+        return call
+
+
+class SteppingOffload:
+    """Runs the work inline, between two suspensions."""
+
+    async def run(self, lane: Lane, fn: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        result = fn(*arguments)
+        await asyncio.sleep(0)
+        return result
+
+    async def close(self) -> None:
+        """There are no threads."""
+
+
+KV_CALLS = frozenset(
+    ["txn", "get", "range", "grant_lease", "keep_alive", "revoke_lease", "compact", "revision"]
+)
+STORE_CALLS = frozenset(["put", "put_if_match", "get", "get_pieces", "head", "list", "delete"])
+
+
+class Lab:
+    """What outlives an engine: store, metadata, disk; on a virtual loop of its own."""
+
+    def __init__(self, loop: SimulationLoop, striker: Striker) -> None:
+        self.loop = loop
+        self.striker = striker
+        self.clock = SimulationClock(loop)
+        self._store = MemoryObjectStore(self.clock)
+        self._kv = MemoryKVStore(self.clock)
+        self._disk = TornDisk(SeededRandom(3), lambda operation, name: None)
+
+    def components(self, *, has_disk: bool) -> Components:
+        store: Any = _Suspending(self._store, STORE_CALLS)
+        kv: Any = _Suspending(self._kv, KV_CALLS)
+        return Components(
+            clock=self.clock,
+            random=SeededRandom(5),
+            offload=SteppingOffload(),
+            registry=CollectorRegistry(),
+            store=store,
+            kv=kv,
+            disk=self._disk if has_disk else None,
+        )
+
+    def restart(self) -> None:
+        """The process before has ended; its handles are dead."""
+        self._disk.restart()
+
+    async def close(self) -> None:
+        """After the last engine."""
+        await self._kv.close()
+        await self._store.close()
+
+    def others(self) -> list[asyncio.Task[Any]]:
+        """Tasks that are not the test's."""
+        return [
+            task
+            for task in asyncio.all_tasks(self.loop)
+            if not task.get_name().startswith((*BYSTANDERS, "kvstore."))
+        ]
+
+    async def answered(self, *tasks: asyncio.Task[Any], within_s: float = 300.0) -> None:
+        """Each has ended, one way or another, within virtual time."""
+        _, waiting = await asyncio.wait(tasks, timeout=within_s)
+        assert not waiting, (
+            f"{self.striker.struck}: never answered: {[one.get_name() for one in waiting]}; "
+            f"{self.loop.describe_waiting()}"
+        )
+
+
+def once(kind: Kind, at: int, scenario: Callable[[Lab], Awaitable[None]]) -> Striker:
+    """One run; whatever is left over at its end is the test's fault and dropped."""
+    striker = Striker(kind, at)
+    loop = SimulationLoop(limit_s=LIMIT_S)
+
+    async def stepped(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return await _Stepped(coroutine, striker)
+
+    def factory(
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(stepped(coroutine), loop=loop, context=context)
+        # Of a task that is cancelled before its first step.
+        task.add_done_callback(lambda _: coroutine.close())
+        return task
+
+    loop.set_task_factory(factory)  # type: ignore[arg-type]
+    asyncio.set_event_loop(None)
+
+    async def main() -> None:
+        await scenario(Lab(loop, striker))
+
+    try:
+        loop.run_until_complete(loop.create_task(main(), name="main"))
+    finally:
+        loop.set_exception_handler(lambda _loop, _context: None)
+        for _ in range(100):
+            left = asyncio.all_tasks(loop)
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(loop.create_task(asyncio.sleep(0), name="main"))
+        loop.close()
+    return striker
+
+
+def every(kind: Kind, scenario: Callable[[Lab], Awaitable[None]], *, runs_max: int = 2000) -> int:
+    """Strikes each await in turn; how many there were."""
+    gc.disable()
+    logging.disable(logging.CRITICAL)
+    try:
+        for at in range(1, runs_max):
+            if not once(kind, at, scenario).struck:
+                return at - 1
+            if at % 50 == 0:
+                gc.collect()
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.enable()
+    raise AssertionError(f"still not through after {runs_max} awaits")
