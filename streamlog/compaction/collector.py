@@ -43,6 +43,9 @@ from streamlog.runtime.config import setting
 
 log = logging.getLogger(__name__)
 
+ORPHAN_REQUEST_S = 10.0
+"""After so long a request that deletes orphans is given up, to be sent again in the next run. A
+recovery takes orphans for data, and trusts that no such request lands after its grace of 15 s."""
 _DELETED_MAX = 100_000
 """Dead objects in one run."""
 REFUSALS = (Unauthorized, Invalid, Conflict, QuotaExceeded, Corrupt)
@@ -187,7 +190,13 @@ class Collector:
 
     async def _orphans(self, candidates: Sequence[Orphans]) -> None:
         for orphans in candidates:
-            await self._delete(orphans.object_ids)
+            try:
+                async with asyncio.timeout(ORPHAN_REQUEST_S):
+                    await self._delete(orphans.object_ids)
+            except TimeoutError:
+                raise StoreUnavailable(
+                    "the store did not delete orphans in time", operation="delete"
+                ) from None
             await self._metadata.orphans_deleted(orphans)
             self._deleted.labels("orphan").inc(len(orphans.object_ids))
 

@@ -91,11 +91,22 @@ BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "remembers fewer than are in flight",
     ),
     "snapshot": ("snapshot leaves provisional batches out",),
+    "rebuild": (
+        "compares nothing",
+        "lineage raised with the name",
+        "no grace",
+        "no second listing",
+        "deletes before the checkpoint",
+    ),
+    "rebuildagain": ("checkpoint stored before the grace",),
+    "rebuilds": ("no If-Match",),
 }
 
 SAFE = (
     ("restart", "restart does not seal the old tenure"),
     ("staging", "unstage takes what was attached"),
+    ("rebuild", "a sweep compares before it lists"),
 )
 """Not found: the move fences the old tenure, whose seal serves the orphan sweep alone (I6). As an
-attach raises `x`, an unstage that was judged before it is refused."""
+attach raises `x`, an unstage that was judged before it is refused. Within
+the grace the old node has looked, and sends no sweep any more that it compared for before."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.model import closing, compactors, disk_wal, id_windows, producers, staging
+from tests.model import closing, compactors, disk_wal, id_windows, lineage, producers, staging
 from tests.model.explorer import Model
 from tests.model.log import model as log
 from tests.model.log.state import Budget
@@ -267,6 +267,27 @@ ALL = (
         producers.ProducersModel,
         producers.Setup(2, producers.Budget(retry=2, move=1, resend=1, lost=1, seal=1)),
         producers.Setup(3, producers.Budget(retry=2, move=2, resend=1, lost=1, seal=1)),
+    ),
+    Scenario(
+        "rebuild",
+        "metadata rebuilt beside the old one's node: compaction, append, sweeps, late deletes",
+        lineage.LineageModel,
+        lineage.Setup((1,), (lineage.OUTPUT,)),
+        lineage.Setup((2,), (lineage.OUTPUT, lineage.NEW)),
+    ),
+    Scenario(
+        "rebuildagain",
+        "the same, crashed or given up and done again, the old node appends; full: a second one",
+        lineage.LineageModel,
+        lineage.Setup((2,), (lineage.NEW,)),
+        lineage.Setup((2, 1), (lineage.NEW,)),
+    ),
+    Scenario(
+        "rebuilds",
+        "two rebuilds at a time; full: beside the old node's append",
+        lineage.LineageModel,
+        lineage.Setup((1, 1), ()),
+        lineage.Setup((1, 1), (lineage.NEW,)),
     ),
 )
 

@@ -69,6 +69,37 @@ def test_the_orphan_of_a_crash_goes_and_nothing_else() -> None:
     run(scenario)
 
 
+def test_a_request_that_deletes_orphans_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recovery trusts that none lands after its grace."""
+    monkeypatch.setattr("streamlog.compaction.collector.ORPHAN_REQUEST_S", 0.01)
+
+    async def scenario() -> None:
+        world = World()
+        await fill(world)
+        delete, cancelled = world.store.delete, list[bool]()
+
+        async def hangs(_: Sequence[str]) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+
+        async with world.tenure() as metadata:
+            collected = _Collected(world, metadata)
+            world.store.delete = hangs  # type: ignore[method-assign]
+            before = await keys(world)
+            assert await collected.tick() == ""
+            assert cancelled
+            world.store.delete = delete  # type: ignore[method-assign]
+            assert await collected.tick() == ""
+            assert len(before - await keys(world)) == 1
+
+    run(scenario)
+
+
 def test_empty_metadata_over_a_full_store_deletes_nothing() -> None:
     async def scenario() -> None:
         world = World()
