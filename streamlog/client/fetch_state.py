@@ -189,6 +189,7 @@ class FetchState:
         deleted go, and so do those that one made anew does not have. New ones of topics that were
         `seen` before are read from their start.
         """
+        self.failing_since = None
         missing: list[str] = []
         for topic in asked:
             self.stale_topics.pop(topic, None)

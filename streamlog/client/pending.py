@@ -15,7 +15,7 @@ from streamlog.client.fetch_state import FetchState, PartitionFetch
 from streamlog.client.records import ConsumerRecord, DecodedBatch, FetchedBatch
 from streamlog.errors import StreamlogError
 
-WINDOW_RECORDS = 16_384
+WINDOW_RECORDS = 32_768
 """Of one batch, so many records exist as objects at a time."""
 OFF_LOOP_BYTES = 1 << 20
 """An uncompressed batch of so many bytes is decoded outside of an event loop."""

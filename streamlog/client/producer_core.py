@@ -438,7 +438,9 @@ class ProducerCore:
 
     def take_done(self) -> list[PendingBatch]:
         ended = self.accumulator.take_done()
-        self.records_failed += sum(batch.record_count for batch in ended if batch.error)
+        self.records_failed += sum(
+            batch.record_count for batch in ended if batch.error and batch.parts is None
+        )
         return ended
 
     def metrics(self) -> dict[str, float]:

@@ -92,6 +92,7 @@ def test_a_record_that_is_too_large_fails_alone(node: FakeNode, limits: dict[str
         with pytest.raises(MessageTooLarge):
             many.result(WAIT_S)
         assert isinstance(many.exception(WAIT_S), MessageTooLarge)
+        assert producer.metrics()["records_failed"] == 3
         offsets = [one.result(WAIT_S).offset for one in after]
         assert offsets == sorted(offsets)
     good = [value for number, value in enumerate(values) if number not in (30, 31, 70)]

@@ -12,7 +12,7 @@ from streamlog.errors import (
     InconsistentTopicId,
     MessageTooLarge,
     OutcomeUnknown,
-    StreamlogError,
+    Unavailable,
     UnknownTopicOrPartition,
 )
 from tests.client.fake_node import FakeNode
@@ -182,7 +182,7 @@ def test_a_consumer_names_the_server_that_does_not_answer() -> None:
         while consumer.waiting_for() is None:
             assert consumer.poll(0.01) == []
         assert (consumer.waiting_for() or "").startswith("127.0.0.1:1, for 0 s: ")
-        with pytest.raises(StreamlogError, match=r"127\.0\.0\.1:1 was not reached within 0\.\d s"):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 was not reached within 0\.\d s"):
             consumer.end_offsets([("t", 0)])
     assert (asyncio.run(main()) or "").startswith("127.0.0.1:1, for ")
 
@@ -273,3 +273,14 @@ def test_first_records_to_many_topics_take_few_calls(node: FakeNode) -> None:
     assert len(node.calls) <= 22
     assert all(node.values(name) == [b"v", b"aio"] for name in names)
     assert node.values("topic-low") == [b"y" * 100] * 4
+
+
+def test_a_consumer_that_reached_the_node_again_waits_for_the_topic(node: FakeNode) -> None:
+    with Consumer(node.server, **QUICK) as consumer:
+        node.stop()
+        consumer.subscribe(["later"])
+        while not (consumer.waiting_for() or "").startswith(node.server):
+            assert consumer.poll(0.01) == []
+        node.start()
+        while consumer.waiting_for() != "topics that do not exist yet: later":
+            assert consumer.poll(0.01) == []
