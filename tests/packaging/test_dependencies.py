@@ -48,9 +48,9 @@ def _modules(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def _imports() -> Iterator[tuple[str, str]]:
+def _imports(folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[str, str]]:
     """(path, module) of each import of a package that is neither Python's nor ours."""
-    for folder in FOLDERS:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for module in _modules(path):
                 top = module.partition(".")[0]
@@ -62,7 +62,7 @@ def _distributions(module: str, known: dict[str, list[str]]) -> set[str]:
     for prefix, name in GOOGLE.items():
         if module == prefix or module.startswith(f"{prefix}."):
             return {name}
-    return {_normal(one) for one in known[module.partition(".")[0]]}
+    return {_normal(one) for one in known.get(module.partition(".")[0], ())}
 
 
 def _extras(path: str) -> tuple[str, ...]:
@@ -79,6 +79,23 @@ def test_every_import_is_a_declared_dependency() -> None:
         if not _distributions(module, known) & declared:
             missing.add(f"{path} imports {module}")
     assert missing == set()
+
+
+def test_every_import_of_a_test_or_a_benchmark_is_declared() -> None:
+    known = dict(packages_distributions())
+    declared = _names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"])
+    missing = {
+        f"{path} imports {module}"
+        for path, module in _imports(("tests", "benchmarks", "examples"))
+        if not _is_local(module) and not _distributions(module, known) & declared
+    }
+    assert missing == set()
+
+
+def _is_local(module: str) -> bool:
+    """A package of the tree, or a helper that lies beside a test."""
+    top = module.partition(".")[0]
+    return top in {"tests", "benchmarks"} or any((ROOT / "tests").glob(f"*/{top}.py"))
 
 
 @pytest.mark.parametrize("name", sorted(_names(PROJECT["dependencies"])))
