@@ -359,6 +359,7 @@ async def _open(
     store_answers = Answers(f"the object store {store.url}", clock, is_quick=False)
     kv_answers = Answers(f"the metadata store {plan.meta}", clock, is_quick=True)
     store, kv_store = observed(store, store_answers), ObservedKVStore(kv_store, kv_answers)
+    on_step(f"the cluster's name in {plan.meta} and {plan.store}")
     cluster_id = await settle_cluster_id(kv_store, store, random)
     on_step(f"the write-ahead log {plan.wal_dir or ''}".rstrip())
     wal = await _open_wal(plan, config, parts, offload, registry, random, built)

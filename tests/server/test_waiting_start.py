@@ -30,6 +30,7 @@ from streamlog.errors import (
     AlreadyExists,
     Corrupt,
     ForeignCluster,
+    MetadataUnavailable,
     StoreUnavailable,
     StoreUntrusted,
     StreamlogError,
@@ -55,11 +56,13 @@ from tests.support.server_harness import batch
 
 OUTAGE_S = 600.0
 TP = TopicPartition("t", 0)
-CALLS = ("put", "put_if_match", "get", "head", "list", "delete")
+STORE_CALLS = ("put", "put_if_match", "get", "head", "list", "delete")
+KV_CALLS = ("range", "txn", "revision", "grant_lease", "keep_alive", "compact")
+CALLS = frozenset((*STORE_CALLS, *KV_CALLS))
 
 
-class Away(MemoryObjectStore):
-    """A store in virtual time that is away for a while, and not at once: each call waits first."""
+class _Away:
+    """What is away for a while, in virtual time: each call waits a bit, then fails."""
 
     is_away = False
 
@@ -67,12 +70,21 @@ class Away(MemoryObjectStore):
         found = super().__getattribute__(name)
         if name not in CALLS or not self.is_away:
             return found
+        error = StoreUnavailable if isinstance(self, MemoryObjectStore) else MetadataUnavailable
 
         async def call(*_: Any, **__: Any) -> Any:
             await asyncio.sleep(5)
-            raise StoreUnavailable("nobody listens there", operation=name)
+            raise error("nobody listens there")
 
         return call
+
+
+class AwayStore(_Away, MemoryObjectStore):
+    pass
+
+
+class AwayKV(_Away, MemoryKVStore):
+    pass
 
 
 class Machine:
@@ -81,8 +93,8 @@ class Machine:
     def __init__(self, mode: WalMode) -> None:
         self.mode: WalMode = mode
         self.clock = LoopClock()
-        self.store = Away(self.clock)
-        self.kv = MemoryKVStore(self.clock)
+        self.store = AwayStore(self.clock)
+        self.kv = AwayKV(self.clock)
         self.disk = TornDisk(SeededRandom(3))
         self.engine: OpenEngine | None = None
         self.starting: Starting | None = None
@@ -184,8 +196,11 @@ class Clients:
             at = fetched.next_offset
 
 
+@pytest.mark.parametrize("what", ["store", "metadata"])
 @pytest.mark.parametrize("mode", ["disk", "object"])
-def test_a_store_is_dead_for_ten_minutes_and_the_node_killed_three_times(mode: WalMode) -> None:
+def test_something_is_dead_for_ten_minutes_and_the_node_killed_three_times(
+    mode: WalMode, what: str
+) -> None:
     async def scenario() -> None:
         machine = Machine(mode)
         clients = Clients(machine)
@@ -194,7 +209,8 @@ def test_a_store_is_dead_for_ten_minutes_and_the_node_killed_three_times(mode: W
         producer = asyncio.create_task(clients.produce())
         reader = asyncio.create_task(clients.consume())
         await asyncio.sleep(10)
-        machine.store.is_away = True
+        away: _Away = machine.store if what == "store" else machine.kv
+        away.is_away = True
         went_at = machine.clock.monotonic()
         for alive_s in (20, 150, 200):
             await asyncio.sleep(alive_s)
@@ -206,9 +222,10 @@ def test_a_store_is_dead_for_ten_minutes_and_the_node_killed_three_times(mode: W
         await asyncio.sleep(OUTAGE_S - (machine.clock.monotonic() - went_at))
         assert machine.engine is None
         assert machine.starting is not None
-        assert "waits for the object store s3://bucket/prefix" in machine.starting.reason
+        name = "the object store s3://bucket/prefix" if what == "store" else "memory://"
+        assert name in machine.starting.reason
         assert "nobody listens there" in machine.starting.reason
-        machine.store.is_away = False
+        away.is_away = False
         await asyncio.sleep(60)
         clients.is_over = True
         await asyncio.gather(producer, reader)
