@@ -142,6 +142,11 @@ class StreamClient(Protocol):
 
         `first_batches` is told the new streams' ids and returns (stream id, batch) pairs that are
         stored by the same commit, so that the streams are never seen without them.
+
+        A cancelled call's streams are destroyed again, once the outcome of their commit is known;
+        those of a process that ends before that stay, and `list_streams` shows them with their
+        tags. Errors: MessageTooLarge (one commit cannot hold so many; nothing was stored),
+        Unavailable, Fenced; with `has_no_side_effects` false the streams may exist.
         """
         ...
 

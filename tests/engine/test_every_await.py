@@ -88,13 +88,17 @@ async def stage_and_attach(engine: OpenEngine, streams: Streams) -> object:
     return await staged.attach("writer", 1, [found.object_id])
 
 
+async def create_topic(engine: OpenEngine, streams: Streams) -> object:
+    return await engine.logs.create_topic("topic", 2)
+
+
 async def close(engine: OpenEngine, streams: Streams) -> object:
     return await engine.close()
 
 
 BOTH_MODES: list[Call] = [append_and_drain, create, destroy, reopen, close]
 """Their awaits differ with the mode."""
-ONE_MODE: list[Call] = [trim, close_stream, compact, stage_and_attach]
+ONE_MODE: list[Call] = [trim, close_stream, compact, stage_and_attach, create_topic]
 
 
 async def made(engine: OpenEngine) -> Streams:
