@@ -250,6 +250,34 @@ def test_a_topic_whose_names_fill_many_records_is_created() -> None:
     run(scenario)
 
 
+def test_a_topic_of_which_a_part_cannot_be_created_leaves_no_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("streamlog.log.shared_logs.PARTITIONS_PER_COMMIT", 3)
+        world = World()
+        async with world.open() as engine:
+            create = engine.streams.create_and_open_streams
+            calls = 0
+
+            async def failing(*arguments: Any) -> list[Stream]:
+                nonlocal calls
+                calls += 1
+                world.store.is_away = calls == 3
+                return await create(*arguments)
+
+            monkeypatch.setattr(engine.streams, "create_and_open_streams", failing)
+            error = await error_of(engine.logs.create_topic("topic", 10))
+            assert isinstance(error, StoreUnavailable)
+            assert calls == 3
+            world.store.is_away = False
+            assert await engine.streams.list_streams() == []
+            await engine.logs.create_topic("topic", 10)
+            assert len(await engine.streams.list_streams()) == 40
+
+    run(scenario)
+
+
 @pytest.mark.slow
 def test_a_topic_of_10000_partitions_with_the_longest_name() -> None:
     async def scenario() -> None:
