@@ -302,6 +302,7 @@ def _backend(engine: OpenEngine) -> Backend:
         backup=lambda: backup(engine.kv_store, clock=engine.clock, offload=engine.offload),
         is_alive=lambda: engine.engine.failure is None,
         not_ready_reason=engine.not_ready_reason,
+        read_bytes=lambda: engine.engine.blocks.received_bytes,
         progress=engine.progress,
         registry=engine.registry,
         clock=engine.clock,

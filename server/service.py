@@ -47,6 +47,7 @@ from streamlog.server.services.ports import Logs
 from streamlog.server.services.produce import ProduceService
 from streamlog.server.services.staging import StagingService
 from streamlog.server.services.stream import StreamService
+from streamlog.server.spare_memory import INTERVAL_S, SpareMemory
 from streamlog.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class Backend:
     """Why requests may wait or fail, though the engine lives."""
     progress: ProgressWatch | None = None
     """Where the listeners add their checks."""
+    read_bytes: Callable[[], int] = lambda: 0
+    """Bytes that were read from the store so far."""
 
 
 class Service:
@@ -233,6 +236,8 @@ class Service:
             ),
         )
         watch_loop_lag(self._background, self.metrics)
+        spare = SpareMemory(self._backend.read_bytes, self._backend.offload)
+        self._background.every(lambda: INTERVAL_S, spare.tick, name="spare_memory")
         self._is_ready = True
         self.metrics.is_ready.set(1)
 

@@ -71,6 +71,8 @@ class BlockReader:
         self._gets = asyncio.Semaphore(_GETS_MAX)
         self._lagging_gets = asyncio.Semaphore(config.lagging_reads_max)
         self._gate = ByteGate(config.block_cache_bytes)
+        self.received_bytes = 0
+        """Read from the store so far."""
         self.blocks: BlockCache = SingleFlightCache(config.block_cache_bytes)
         self.indexes: SingleFlightCache[int, IndexRegion] = SingleFlightCache(
             config.index_cache_bytes
@@ -229,12 +231,16 @@ class BlockReader:
                 await self._pieces.get_pieces(key, load.start, load.sizes, load.arrived)
             load.finish()
         finally:
-            self._metrics.get_bytes.inc(load.received_bytes)
+            self._received(load.received_bytes)
+
+    def _received(self, size_bytes: int) -> None:
+        self.received_bytes += size_bytes
+        self._metrics.get_bytes.inc(size_bytes)
 
     async def _get(self, key: str, start: int, length: int) -> memoryview:
         with _there(key, start, length):
             data = await self._store.get(key, start, length)
-        self._metrics.get_bytes.inc(len(data))
+        self._received(len(data))
         return memoryview(data)
 
     async def _decode(
