@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 
-from streamlog.client import stream_calls
+from streamlog.client import forking, stream_calls
 from streamlog.client.channel import UNARY_TIMEOUT_MS, never_connected, typed_error
 from streamlog.client.closing import CallingClient
 from streamlog.client.stream_calls import Append, StreamBatch, StreamFetch, StreamInfo
-from streamlog.errors import Closed, OutcomeUnknown, Unavailable
+from streamlog.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from streamlog.model.batch import AppendResult
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1 import stream_pb2
@@ -91,6 +91,10 @@ class Streams(CallingClient):
         self._lock = threading.Lock()
         self._appending: _AppendCall | None = None
         self._is_closed = False
+        self._is_forked = False
+        self._left_to_parent: _AppendCall | None = None
+        """Kept, because freeing what belongs to gRPC takes its locks."""
+        forking.watch(self)
 
     def create(self, *, tags: Mapping[str, str] | None = None) -> StreamInfo:
         """A new stream, open on the node; durable on return."""
@@ -240,11 +244,24 @@ class Streams(CallingClient):
         )
 
     def close(self) -> None:
+        """Harmless when called again. An append that waits for its answer ends: OutcomeUnknown."""
+        if self._is_forked:
+            return
+        self._is_closed = True
+        # First without the lock, which an append holds while it waits.
+        appending = self._appending
+        if appending is not None:
+            appending.end()
         with self._lock:
-            self._is_closed = True
             if self._appending is not None:
                 self._appending.end()
         super().close()
+
+    def after_fork(self, error: Invalid) -> None:
+        """In the child process: a call that is open is the parent's; each further one raises."""
+        self._is_forked = True
+        self._lock = threading.Lock()
+        self._left_to_parent, self._appending = self._appending, None
 
 
 __all__ = ["Append", "StreamBatch", "StreamFetch", "StreamInfo", "Streams"]

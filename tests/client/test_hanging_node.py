@@ -107,6 +107,26 @@ def test_closing_a_consumer_does_not_wait_for_the_node(silent: str) -> None:
     asyncio.run(asyncio.wait_for(main(), WAIT_S / 2))
 
 
+def test_closing_streams_ends_an_append_that_waits(silent: str) -> None:
+    streams = Streams(silent)
+    said: list[StreamlogError] = []
+
+    def append() -> None:
+        try:
+            streams.append(1, b"x")
+        except StreamlogError as error:
+            said.append(error)
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    while streams._appending is None:
+        appending.join(0.001)
+    streams.close()
+    appending.join(WAIT_S)
+    assert not appending.is_alive()
+    assert isinstance(said[0], OutcomeUnknown | Closed)
+
+
 def test_a_client_used_after_close_says_so(node: FakeNode) -> None:
     node.create("t")
     admin, kv, streams = Admin(node.server), KV(node.server), Streams(node.server)
