@@ -18,16 +18,18 @@ from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, StreamEngineConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import (
+    DiskFull,
     MetadataUnavailable,
     StoreUnavailable,
     StreamlogError,
     Unauthorized,
 )
-from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
+from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, Watch, WatchBatch
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.log.abstract import TopicPartition
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
+from streamlog.model.kv import Key
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.objectstore.memory import MemoryObjectStore
@@ -95,6 +97,9 @@ class TroubledKV(MemoryKVStore):
     ) -> TxnResult:
         await self.trouble("txn", " ".join(str(one.key) for one in then if isinstance(one, Put)))
         return await super().txn(compares, then, otherwise)
+
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
+        return TroubledWatch(self, super().watch(start, end, from_revision=from_revision))
 
     async def keep_alive(self, lease_id: int) -> None:
         await self.trouble("keep_alive", "")
@@ -191,6 +196,25 @@ class Trouble:
 
 def everything(operation: str, key: str) -> bool:
     return True
+
+
+class TroubledWatch:
+    """Changes come once the trouble lets them through."""
+
+    def __init__(self, kv: TroubledKV, watch: Watch) -> None:
+        self._kv = kv
+        self._watch = watch
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> WatchBatch:
+        batch = await self._watch.__anext__()
+        await self._kv.trouble("watch", "")
+        return batch
+
+    async def aclose(self) -> None:
+        await self._watch.aclose()
 
 
 def is_data_put(operation: str, key: str) -> bool:
@@ -353,6 +377,57 @@ def test_an_upload_that_the_store_refuses_is_told_with_the_reason() -> None:
             append = asyncio.ensure_future(stream.append(batch(b"waits")))
             await raised_after(engine, "uploads", ANSWER_S + LATE_S)
             assert "the key service throttles" in str(engine.not_ready_reason())
+            trouble.over.set()
+            await append
+            await passes(engine, LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_full_disk_of_the_objects_is_told() -> None:
+    world = World("disk")
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            full = DiskFull("no room for an object", path="/objects")
+            world.store.trouble = trouble = Trouble(is_data_put, full)
+            await stream.append(batch(b"waits for its upload"))
+            await raised_after(engine, "disk_full", LATE_S + 1)
+            assert "no room for an object" in str(engine.not_ready_reason())
+            assert "store_unavailable" not in await names(engine)
+            trouble.over.set()
+            await passes(engine, 2 * LATE_S)
+
+    virtually(scenario)
+
+
+def test_a_full_disk_of_the_metadata_is_told_by_an_idle_node() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            full = DiskFull("no room for metadata", path="/meta")
+            world.kv.trouble = trouble = Trouble(lambda operation, _: operation != "get", full)
+            # The lease is written again and again.
+            await raised_after(engine, "disk_full", PROBE_S)
+            trouble.over.set()
+            await passes(engine, PROBE_S)
+
+    virtually(scenario)
+
+
+def test_metadata_whose_watch_brings_nothing_are_told() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.kv.trouble = trouble = Trouble(lambda operation, _: operation == "watch")
+            # A change beside those that are followed: the next commit is not the next revision.
+            await engine.kv.put_kv_if_absent(Key(b"k"), b"v")
+            append = asyncio.ensure_future(stream.append(batch(b"waits")))
+            await raised_after(engine, "metadata_watch", STALL_S + LATE_S)
             trouble.over.set()
             await append
             await passes(engine, LATE_S)
