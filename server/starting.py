@@ -2,8 +2,9 @@
 
 An attempt that fails because something is away (Unavailable, OutcomeUnknown) is made again, after
 a pause that grows from half a second to five. What waiting cannot mend ends the start: data of
-another cluster, damage, another process, a refused setting, refused credentials, a folder that this
-user may not write. Attempts share nothing: each opens all anew, as a restart of the process would.
+another cluster, damage, another process, a refused setting, refused credentials, a full disk, a
+folder that this user may not write. Attempts share nothing: each opens all anew, as a restart of
+the process would.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from streamlog.errors import Closed, OutcomeUnknown, StreamlogError, Unavailable
+from streamlog.errors import Closed, DiskFull, OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -28,9 +29,11 @@ WORDS_EVERY_S = 10.0
 
 def may_pass(error: StreamlogError) -> bool:
     """Whether the start that failed so may succeed later without a change."""
-    if isinstance(error, Closed) or not error.fields.get("waiting_helps", True):
+    if isinstance(error, Closed | DiskFull):
         return False
-    return isinstance(error, Unavailable | OutcomeUnknown)
+    # Of a local file an error has to say that it may pass.
+    helps = error.fields.get("waiting_helps", "path" not in error.fields)
+    return bool(helps) and isinstance(error, Unavailable | OutcomeUnknown)
 
 
 class Starting:

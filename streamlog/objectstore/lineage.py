@@ -21,14 +21,12 @@ from dataclasses import replace
 
 from streamlog.errors import (
     Conflict,
-    Corrupt,
     Invalid,
     LineageFenced,
     ObjectNotFound,
     OutcomeUnknown,
-    Unauthorized,
+    StreamlogError,
     Unavailable,
-    UnsupportedVersion,
     ValueConflict,
 )
 from streamlog.objectstore.cluster_guard import (
@@ -72,11 +70,14 @@ class LineageCheck:
         """False: cluster.json is another cluster's or cannot be read, so nothing may be deleted.
 
         One GET. Where cluster.json is absent, or names an older lineage, it fences nobody. Errors:
-        LineageFenced (stop for good), StoreUnavailable, Unauthorized.
+        LineageFenced (stop for good), StoreUnavailable.
         """
         try:
             found = await read_cluster(self._store)
-        except (Corrupt, UnsupportedVersion) as error:
+        except Unavailable:
+            raise
+        except StreamlogError as error:
+            # Nothing else that a store may answer is a reason to end a node.
             log.error("cluster.json cannot be read: %s", error)
             return False
         if found is None:
@@ -96,7 +97,7 @@ class LineageCheck:
         """
         try:
             await self.check()
-        except (Unavailable, Unauthorized) as error:
+        except Unavailable as error:
             log.info("the lineage was not compared", extra={"reason": str(error)})
 
 

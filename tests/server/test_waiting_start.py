@@ -29,6 +29,7 @@ from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     AlreadyExists,
     Corrupt,
+    DiskFull,
     ForeignCluster,
     MetadataUnavailable,
     StoreUnavailable,
@@ -244,6 +245,7 @@ def test_something_is_dead_for_ten_minutes_and_the_node_killed_three_times(
         Corrupt("damage"),
         StoreUntrusted("no conditional put", check="store.if_absent"),
         Unauthorized("AccessDenied"),
+        DiskFull("no room", path="/x"),
         Unavailable("a folder that cannot be written", path="/x", waiting_helps=False),
     ],
     ids=lambda error: type(error).__name__,
