@@ -124,6 +124,7 @@ class Engine:
             self.put,
             self._stored,
             self.early_room.give,
+            self._give_room,
             self.background,
             parts.clock,
             metrics,
@@ -265,9 +266,20 @@ class Engine:
         return self.config.flush.flush_interval_ms / 1000
 
     def full_disk(self) -> Due | None:
-        """A check: the WAL's disk took no more at the last try."""
+        """A check: the WAL's disk took no more at the last try, or the store's disk has no room for
+        uploads of full size."""
         refusal = None if self.group_commit is None else self.group_commit.refusal
-        return Due("", refusal.message, 0.0) if isinstance(refusal, DiskFull) else None
+        if isinstance(refusal, DiskFull):
+            return Due("", refusal.message, 0.0)
+        limit = self.uploader.limit_bytes
+        if limit is None:
+            return None
+        return Due("", f"{self.parts.store.url} has no room for uploads above {limit} bytes", 0.0)
+
+    def _give_room(self, is_wanted: bool) -> None:
+        """Objects and WAL may lie on one disk."""
+        if self.parts.wal is not None:
+            self.parts.wal.give_room(is_wanted)
 
     def core(self, row: StreamRow) -> StreamCore:
         """The stream in memory, under the epoch of `row`, which this tenure holds.

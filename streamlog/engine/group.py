@@ -30,9 +30,11 @@ class Group:
     """Sequenced appends in order; `wal_sequence`: what the WAL may release with them, 0: nothing.
 
     `freed_bytes`: of their charges, what was given back already (EarlyRoom).
+    `marks`: (n, sequence) of each group that was taken over: what the WAL may release with the
+    first n items.
     """
 
-    __slots__ = ("freed_bytes", "items", "opened_at", "size_bytes", "wal_sequence")
+    __slots__ = ("freed_bytes", "items", "marks", "opened_at", "size_bytes", "wal_sequence")
 
     def __init__(self) -> None:
         self.items: list[Pending] = []
@@ -40,6 +42,7 @@ class Group:
         self.opened_at = 0.0
         self.wal_sequence = 0
         self.freed_bytes = 0
+        self.marks: list[tuple[int, int]] = []
 
     def extend(self, other: Group) -> None:
         """Takes over what follows."""
@@ -50,6 +53,31 @@ class Group:
         # A group whose streams were all lost was never written and has no sequence of its own; what
         # came before it stays to be released.
         self.wal_sequence = max(self.wal_sequence, other.wal_sequence)
+        self.marks.append((len(self.items), self.wal_sequence))
+
+    def split(self, bytes_max: int) -> tuple[Group, Group]:
+        """The first items, at least one and else at most `bytes_max`, and the rest, which may be
+        none. Each may be released as far as it goes."""
+        first, rest = Group(), Group()
+        count = 0
+        for item in self.items:
+            if count and first.size_bytes + item.size_bytes > bytes_max:
+                break
+            first.size_bytes += item.size_bytes
+            count += 1
+        first.items, rest.items = self.items[:count], self.items[count:]
+        first.opened_at = rest.opened_at = self.opened_at
+        rest.size_bytes = self.size_bytes - first.size_bytes
+        for end, sequence in self.marks:
+            if end <= count:
+                first.wal_sequence = sequence
+            else:
+                rest.marks.append((end - count, sequence))
+        if rest.items:
+            rest.wal_sequence = self.wal_sequence
+        else:
+            first.wal_sequence = self.wal_sequence
+        return first, rest
 
 
 TRACE_IDS_MAX = 16

@@ -21,7 +21,7 @@ from functools import partial
 from streamlog.engine.backoff import Backoff
 from streamlog.engine.config import AppendConfig, FlushConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.errors import StoreUnavailable, StreamlogError, Unavailable
+from streamlog.errors import DiskFull, StoreUnavailable, StreamlogError, Unavailable
 from streamlog.objectstore.errors import may_succeed_later
 from streamlog.objectstore.hedging import Hedging
 from streamlog.objectstore.interface import ObjectStore
@@ -80,15 +80,24 @@ class ObjectPut:
             lambda: sum(one.error is not None for one in self.under_way.values())
         )
 
-    async def put(self, key: str, parts: Sequence[Buffer], *, tries_max: int | None = None) -> None:
+    async def put(
+        self,
+        key: str,
+        parts: Sequence[Buffer],
+        *,
+        tries_max: int | None = None,
+        full_is_final: bool = False,
+    ) -> None:
         """The object is in the store on return; without tries_max it tries for ever.
 
-        Errors: with tries_max Unavailable, after the last try; a bug's, or this process's end.
+        `full_is_final`: the caller can send less where there is no room for this much.
+        Errors: with tries_max Unavailable, after the last try; with `full_is_final` DiskFull, after
+        the first; a bug's, or this process's end.
         """
         began = self._clock.monotonic()
         put = self.under_way[key] = PutUnderWay(key, parts_size(parts), began)
         try:
-            await self._until_there(put, parts, tries_max)
+            await self._until_there(put, parts, tries_max, full_is_final)
         finally:
             del self.under_way[key]
         if put.error is not None:
@@ -99,7 +108,11 @@ class ObjectPut:
             )
 
     async def _until_there(
-        self, put: PutUnderWay, parts: Sequence[Buffer], tries_max: int | None
+        self,
+        put: PutUnderWay,
+        parts: Sequence[Buffer],
+        tries_max: int | None,
+        full_is_final: bool,
     ) -> None:
         backoff = Backoff(self._append, self._random)
         usual = self._latencies.of(put.size_bytes)
@@ -115,6 +128,8 @@ class ObjectPut:
                 if not may_succeed_later(error):
                     raise
                 self._failed(put, error)
+                if full_is_final and isinstance(error, DiskFull):
+                    raise
                 if tries_max is not None and put.failures >= tries_max:
                     raise _given_up(error, put.failures) from error
                 await backoff.sleep()

@@ -5,6 +5,9 @@
    commit takes every finished batch at the head.
 3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again. A
    batch that waits for an earlier one's PUT is told to `waits`.
+4. Where the store's disk has no room for a batch, it goes up in pieces (`upload_size.py`), one
+   after another and the oldest first: what the WAL holds of it is freed piece by piece, and a later
+   batch must not take the room that an earlier one needs.
 
 With wal=object the uploader is the sink of sequenced appends, which are answered when stored.
 With wal=disk it follows the acks.
@@ -22,7 +25,9 @@ from streamlog.engine.group import Group, Pending, trace_ids
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.object_writer import ObjectWriter
-from streamlog.errors import MessageTooLarge
+from streamlog.engine.upload_size import PIECE_BYTES_MIN, UploadSize
+from streamlog.errors import DiskFull, MessageTooLarge
+from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import CommitEntry, Committed, Metadata, NewObject
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.background import Background
@@ -33,22 +38,25 @@ log = logging.getLogger(__name__)
 
 
 class Upload:
-    """One closed batch on its way. `new_object` None when no stream in it is ours any more."""
+    """One closed batch on its way, or a piece of it. `new_object` None when no stream in it is ours
+    any more; `was_refused`: there was no room for it."""
 
-    __slots__ = ("ended", "group", "is_in_store", "new_object", "object_id")
+    __slots__ = ("ended", "group", "is_in_store", "new_object", "object_id", "was_refused")
 
     def __init__(self, group: Group, ended: asyncio.Future[None]) -> None:
         self.group = group
         self.object_id: int | None = None
         self.new_object: NewObject | None = None
         self.is_in_store = False
+        self.was_refused = False
         self.ended = ended
         """Its commit, however that ended: until then the task that built it owns its id."""
 
 
 class Uploader:
     """`stored(group, committed)` is called for each batch in order, after its commit; before that
-    `waits(group)` for one that is in the store while an earlier one is not."""
+    `waits(group)` for one that is in the store while an earlier one is not. `give_room(is_wanted)`:
+    whether uploads find no room on the store's disk."""
 
     def __init__(
         self,
@@ -60,11 +68,14 @@ class Uploader:
         put: ObjectPut,
         stored: Callable[[Group, Committed | None], None],
         waits: Callable[[Group], None],
+        give_room: Callable[[bool], None],
         background: Background,
         clock: Clock,
         metrics: EngineMetrics,
     ) -> None:
         self._policy = policy
+        self._give_room = give_room
+        self._size = UploadSize(policy.bytes_target, self._scarce)
         overlap_bytes = policy.overlap_bytes
         self._overlap_bytes = policy.bytes_target if overlap_bytes is None else overlap_bytes
         self._in_flight_max = uploads_in_flight_max
@@ -91,6 +102,8 @@ class Uploader:
         self._is_stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._head_ready = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set when there is another head, or the disk has room again; then replaced."""
 
     def add(self, pending: Pending) -> None:
         """One sequenced append (wal=object)."""
@@ -154,6 +167,11 @@ class Uploader:
             return None
         put = self._put.under_way.get(data_key(object_id))
         return put if put is not None and put.error is not None else None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Of one upload, while the store's disk has no room for larger ones."""
+        return self._size.limit_bytes
 
     def unconfirmed(self) -> Iterable[Group]:
         return [*(upload.group for upload in self._uploads), *self._closed, self._open]
@@ -219,31 +237,80 @@ class Uploader:
         self._metrics.closed.labels(reason).inc()
 
     async def _upload(self, upload: Upload) -> None:
-        entries = [item.entry for item in upload.group.items if item.core.stop is None]
-        if not entries:
-            self._arrived(upload)
-            return
+        while not upload.is_in_store:
+            while self._size.limit_bytes is not None and self._uploads[0] is not upload:
+                await self._moved.wait()
+            self._cut(upload)
+            entries = [item.entry for item in upload.group.items if item.core.stop is None]
+            if not entries:
+                self._arrived(upload)
+                return
+            await self._try(upload, entries)
+
+    async def _try(self, upload: Upload, entries: list[StreamEntry]) -> None:
+        """It is committed, or was refused for want of room, on return."""
+        # Where it cannot be made smaller, it is tried until there is room for it.
+        may_shrink = not upload.was_refused or (
+            upload.group.size_bytes > PIECE_BYTES_MIN and len(upload.group.items) > 1
+        )
         async with self._writer.writing(entries, is_patient=True) as written:
             upload.object_id = written.object_id
             self._metrics.object_bytes.observe(written.size_bytes)
-            await self._put.put(data_key(written.object_id), written.parts)
-            self._metrics.put_bytes.inc(written.size_bytes)
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug(
-                    "appends are in the store, to be committed",
-                    extra={
-                        "object_id": written.object_id,
-                        "appends": len(entries),
-                        "size_bytes": written.size_bytes,
-                        "trace_ids": trace_ids(upload.group.items),
-                    },
+            try:
+                await self._put.put(
+                    data_key(written.object_id), written.parts, full_is_final=may_shrink
                 )
-            upload.new_object = written.new_object
-            # Committing needs ranges alone: the bytes may go.
-            written.parts = ()
-            del entries
-            self._arrived(upload)
-            await upload.ended
+            except DiskFull:
+                upload.was_refused = True
+                upload.object_id = None
+            else:
+                self._metrics.put_bytes.inc(written.size_bytes)
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug(
+                        "appends are in the store, to be committed",
+                        extra={
+                            "object_id": written.object_id,
+                            "appends": len(entries),
+                            "size_bytes": written.size_bytes,
+                            "trace_ids": trace_ids(upload.group.items),
+                        },
+                    )
+                upload.new_object = written.new_object
+                # Committing needs ranges alone: the bytes may go.
+                written.parts = ()
+                entries.clear()
+                self._size.stored(upload.group.size_bytes)
+                self._arrived(upload)
+                await upload.ended
+        if not upload.is_in_store:
+            self._size.refuse(upload.group.size_bytes)
+
+    def _cut(self, upload: Upload) -> None:
+        """Leaves of the oldest batch what may go up now; the rest follows it."""
+        limit_bytes = self._size.limit_bytes
+        if limit_bytes is None or not self._size.is_cut(upload.group.size_bytes):
+            return
+        first, rest = upload.group.split(limit_bytes)
+        if rest.items:
+            upload.group = first
+            follower = Upload(rest, self._loop.create_future())
+            self._uploads.insert(1, follower)
+            self._background.spawn(self._upload(follower), name="upload")
+
+    def _scarce(self, is_scarce: bool) -> None:
+        if is_scarce:
+            log.warning(
+                "the store's disk has no room for an upload; smaller ones are tried",
+                extra={"limit_bytes": self._size.limit_bytes},
+            )
+        else:
+            log.info("the store's disk has room for uploads again")
+        self._give_room(is_scarce)
+        self._move()
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
 
     def _arrived(self, upload: Upload) -> None:
         upload.is_in_store = True
@@ -281,6 +348,9 @@ class Uploader:
             self._steps += 1
             self._bytes_in_flight -= upload.group.size_bytes
             self._stored(upload.group, committed)
+        if not self._uploads and not self._closed and not self._open.items:
+            self._size.end()
+        self._move()
 
     def _fits(self, objects: list[NewObject]) -> bool:
         try:

@@ -41,6 +41,10 @@ class Disk(Protocol):
 
     def list(self) -> list[str]: ...
 
+    def free_bytes(self) -> int:
+        """Room for new files, as far as the operating system knows."""
+        ...
+
     def create(self, name: str, size: int) -> DiskFile:
         """A new file, written in full with zeros and durable, its folder entry too."""
         ...

@@ -26,6 +26,9 @@ class ReadOnlyDisk:
     def open(self, name: str) -> SystemFile:
         return SystemFile(os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC))
 
+    def free_bytes(self) -> int:
+        return 0
+
     def create(self, name: str, size: int) -> NoReturn:
         raise self._refused(name)
 

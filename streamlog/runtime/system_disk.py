@@ -96,6 +96,10 @@ class SystemDisk:
     def list(self) -> list[str]:
         return sorted(entry.name for entry in os.scandir(self._root) if entry.is_file())
 
+    def free_bytes(self) -> int:
+        status = os.statvfs(self._root)
+        return status.f_bavail * status.f_frsize
+
     def create(self, name: str, size: int) -> SystemFile:
         path = self._path(name)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)

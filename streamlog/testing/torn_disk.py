@@ -25,6 +25,7 @@ from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.rand import Random
 
 SECTOR_BYTES = 512
+FREE_BYTES = 1 << 40
 
 
 class DiskFault(Enum):
@@ -229,6 +230,10 @@ class TornDisk:
     def list(self) -> list[str]:
         self._check("")
         return sorted(self._files)
+
+    def free_bytes(self) -> int:
+        self._check("")
+        return FREE_BYTES
 
     def create(self, name: str, size: int) -> TornFile:
         self._check(name)

@@ -291,6 +291,11 @@ class WriteAheadLog:
             self._lost_through = 0
             self._tasks.append(self._background.spawn(self._state_loss(), name="state_loss"))
 
+    def give_room(self, is_giving: bool) -> None:
+        """Whether uploads to the same disk find no room: free files are given back to it then."""
+        if not self._is_closing:
+            self._pool.give_room(is_giving)
+
     async def persist_release(self) -> None:
         """What was released before the call is never recovered again, on return.
 

@@ -6,6 +6,10 @@ Invariants
 - A sealed file is freed only when all of its groups are released.
 - The file of the newest generation is never freed: its first sequence is what makes the remains of
   failed writes in older files void. Activating a newer one takes that over.
+- A new file leaves room for another one: what waits in a full log can only be uploaded to objects
+  on the same disk if there is room for it. While an upload finds none (`give_room`), files are
+  given back to the disk as soon as they are free, and none are made: appends wait for uploads, not
+  the other way round.
 - Before a file is removed, the identity file says that its groups are released; a file that is
   freed says so in its own superblock. So a group that is absent is always known to be released.
 """
@@ -13,7 +17,10 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -68,6 +75,7 @@ class FilePool:
         self._changed = asyncio.Event()
         self._trouble: OSError | None = None
         self._is_closed = False
+        self._is_giving_room = False
 
     def adopt(self, file: WalFile) -> None:
         """A file found in the folder; active ones in the order of their generations."""
@@ -85,6 +93,11 @@ class FilePool:
     def release(self, through: int) -> None:
         """Groups up to `through` are stored elsewhere."""
         self._released_through = through
+        self._wake.set()
+
+    def give_room(self, is_giving: bool) -> None:
+        """Whether uploads to the same disk want its room: spare files go then."""
+        self._is_giving_room = is_giving
         self._wake.set()
 
     async def take(self, frame_bytes: int) -> WalFile:
@@ -154,6 +167,9 @@ class FilePool:
         for file in [file for file in self._shelf.sealed if self._may_go(file)]:
             await self._recycle(file)
         size = self._config.file_bytes
+        if self._is_giving_room:
+            await self._give_back()
+            return
         for file in [file for file in self._free if self._is_misfit(file)]:
             await self._remove(file, self._free)
         if self._wanted_bytes > size:
@@ -166,6 +182,17 @@ class FilePool:
                 await self._make(size)
             else:
                 return
+
+    async def _give_back(self) -> None:
+        """All that is free goes; an append that waits for a file is told that there is no room."""
+        while self._shelf.ready:
+            # The writer may take the last one at the same time.
+            with contextlib.suppress(IndexError):
+                self._free.append(self._shelf.ready.pop())
+        while self._free:
+            await self._remove(self._free[0], self._free)
+        if self._wanted_bytes:
+            raise _no_room("uploads to the same disk need what is left")
 
     def _is_short(self) -> bool:
         if self._wanted_bytes:
@@ -182,7 +209,8 @@ class FilePool:
 
     async def _recycle(self, file: WalFile) -> None:
         is_too_much = self._disk_bytes > self._config.wal_bytes_max
-        if file.size_bytes != self._config.file_bytes or is_too_much:
+        is_misfit = file.size_bytes != self._config.file_bytes
+        if is_misfit or is_too_much or self._is_giving_room:
             await self._remove(file, self._shelf.sealed)
             return
         superblock = replace(
@@ -208,7 +236,9 @@ class FilePool:
         superblock = Superblock(
             FileState.FREE, Life(0, 0), Tenure(0, 0), 0, self._released_through, size
         )
-        file = await self._offload.run(Lane.CPU, _create, self._disk, name, superblock)
+        # What a file holds needs a little more as objects, with their indexes.
+        reserve = self._config.file_bytes * 9 // 8
+        file = await self._offload.run(Lane.CPU, _create, self._disk, name, superblock, reserve)
         self._free.append(file)
         self._count(size)
         self._changed.set()
@@ -231,7 +261,13 @@ class FilePool:
         self._metrics.files.inc(1 if size_bytes > 0 else -1)
 
 
-def _create(disk: Disk, name: str, superblock: Superblock) -> WalFile:
+def _no_room(why: str) -> OSError:
+    return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({why})")
+
+
+def _create(disk: Disk, name: str, superblock: Superblock, reserve_bytes: int) -> WalFile:
+    if disk.free_bytes() < superblock.file_bytes + reserve_bytes:
+        raise _no_room(f"{reserve_bytes} bytes beside a new file are kept free for uploads")
     file = disk.create(name, superblock.file_bytes)
     try:
         file.write_sync(0, [encode_superblock(superblock)])

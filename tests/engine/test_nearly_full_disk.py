@@ -1,0 +1,230 @@
+"""WAL and objects on one disk that is nearly full: what was acknowledged gets into the store in
+smaller uploads, for which the WAL gives its room back, and nothing stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
+from streamlog.errors import DiskFull, StoreUnavailable
+from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.model.stream import Stream
+from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer, parts_size
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import TornDisk, TornFile
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import Components, OpenEngine
+from tests.engine.harness import batch, read_all, run, until
+from tests.wal.wal_helpers import InlineOffload
+
+KIB = 1 << 10
+FILE_BYTES = 1 << 20
+TARGET_BYTES = 512 * KIB
+PAYLOAD_BYTES = 40 * KIB
+CONFIG = StreamEngineConfig(
+    append=AppendConfig(retry_backoff_ms=1, retry_backoff_ms_max=3, drain_timeout_ms=500),
+    upload=UploadConfig(upload_bytes_target=TARGET_BYTES, upload_interval_ms=20),
+    wal=WalConfig(wal_bytes_max=8 * FILE_BYTES, file_bytes=FILE_BYTES),
+)
+
+
+class Space:
+    """The bytes of one file system; the files of others (`ballast`) count, too."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.ballast = 0
+        self.wal: dict[str, int] = {}
+        self.objects: dict[str, int] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        used = self.ballast + sum(self.wal.values()) + sum(self.objects.values())
+        return self.total_bytes - used
+
+
+class SpaceDisk(TornDisk):
+    def __init__(self, space: Space) -> None:
+        super().__init__(SeededRandom(1))
+        self.space = space
+
+    def free_bytes(self) -> int:
+        return self.space.free_bytes
+
+    def create(self, name: str, size: int) -> TornFile:
+        if size > self.space.free_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        file = super().create(name, size)
+        self.space.wal[name] = size
+        return file
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.space.wal[new] = self.space.wal.pop(old)
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        del self.space.wal[name]
+
+
+class SpaceStore(MemoryObjectStore):
+    def __init__(self, space: Space) -> None:
+        super().__init__(SystemClock())
+        self.space = space
+        self.is_away = False
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        if self.is_away:
+            raise StoreUnavailable("away", operation="put")
+        size = parts_size(parts)
+        # As large as it is while it is written beside what it may replace.
+        if size > self.space.free_bytes:
+            raise DiskFull("storing an object failed: No space left on device", path=key)
+        info = await super().put(key, parts, if_absent=if_absent)
+        self.space.objects[key] = size
+        return info
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await super().delete(keys)
+        for key in keys:
+            self.space.objects.pop(key, None)
+
+
+class Machine:
+    def __init__(self, total_bytes: int) -> None:
+        self.space = Space(total_bytes)
+        self.disk = SpaceDisk(self.space)
+        self.store = SpaceStore(self.space)
+        self.kv = MemoryKVStore(SystemClock())
+        self.random = SeededRandom(3)
+        self.sent = 0
+
+    @asynccontextmanager
+    async def engine(
+        self, config: StreamEngineConfig = CONFIG, *, is_killed: bool = False
+    ) -> AsyncIterator[OpenEngine]:
+        async with streamlog.open(
+            "memory://",
+            meta="memory://",
+            wal="disk",
+            node_id=1,
+            config=config,
+            components=Components(
+                registry=CollectorRegistry(),
+                random=self.random,
+                offload=InlineOffload(),
+                store=self.store,
+                kv=self.kv,
+                disk=self.disk,
+            ),
+        ) as engine:
+            yield engine
+            if is_killed:
+                await engine.kill()
+                self.disk.restart()
+
+    async def fill(self, stream: Stream, count: int) -> None:
+        for _ in range(count):
+            # Different bytes: nothing is saved by compression.
+            payload = b"%08d" % self.sent + self.random.bytes(PAYLOAD_BYTES - 8)
+            await stream.append(batch(payload))
+            self.sent += 1
+
+
+async def in_store(engine: OpenEngine) -> None:
+    """All that was acknowledged is in the store."""
+
+    async def wait() -> None:
+        while (await engine.status()).pending_upload_bytes:  # noqa: ASYNC110 - any state
+            await asyncio.sleep(0.002)
+
+    await asyncio.wait_for(wait(), 5)
+
+
+def failed_writes(engine: OpenEngine) -> float:
+    value = engine.registry.get_sample_value
+    return value("streamlog_engine_write_failures_total", {"place": "wal"}) or 0.0
+
+
+def stored_end(engine: OpenEngine, stream: Stream) -> int:
+    row = engine.metadata.stream(stream.stream_id)
+    assert row is not None
+    return row.end
+
+
+def numbers(payloads: Sequence[bytes]) -> list[int]:
+    return [int(payload[:8]) for payload in payloads]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_smaller_uploads_free_the_wal(is_restarted: bool) -> None:
+    """No upload of full size fits, three times as much waits; also after a restart."""
+
+    async def scenario() -> None:
+        machine = Machine(total_bytes=64 << 20)
+        never = replace(
+            CONFIG, upload=UploadConfig(upload_bytes_target=64 << 20, upload_interval_ms=1 << 30)
+        )
+        async with machine.engine(never, is_killed=True) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await machine.fill(stream, 40)
+            assert (await engine.status()).pending_upload_bytes > 3 * TARGET_BYTES
+        machine.space.ballast = machine.space.free_bytes - TARGET_BYTES // 3
+        async with machine.engine(is_killed=is_restarted) as engine:
+            await until(lambda: len(machine.space.objects) > 1)
+            if not is_restarted:
+                await in_store(engine)
+        async with machine.engine() as engine:
+            await in_store(engine)
+            stream = await engine.streams.open_stream(stream.stream_id)
+            assert numbers(await read_all(stream)) == list(range(40))
+            first_upload = list(machine.space.objects.values())[1]
+            assert first_upload <= TARGET_BYTES // 3
+            # With room again, uploads are of full size and appends are taken.
+            machine.space.ballast = 0
+            await machine.fill(stream, 40)
+            await in_store(engine)
+            assert max(machine.space.objects.values()) >= TARGET_BYTES * 2 // 3
+            assert numbers(await read_all(stream)) == list(range(80))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_what_was_acknowledged_gets_into_the_store_of_a_full_disk(is_away: bool) -> None:
+    """Appends go on until they are refused: then the WAL has left room enough to empty itself, also
+    where nothing could be uploaded before the disk was full."""
+
+    async def scenario() -> None:
+        machine = Machine(total_bytes=(6 << 20) + 300 * KIB)
+        async with machine.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            machine.store.is_away = is_away
+            filling = asyncio.ensure_future(machine.fill(stream, 300))
+            # The append that finds no room keeps its place and waits; those behind are refused.
+            await until(lambda: failed_writes(engine) > 0)
+            with pytest.raises(DiskFull):
+                await stream.append(batch(b"x"))
+            machine.store.is_away = False
+            acknowledged = machine.sent
+            assert acknowledged > 50
+            await until(lambda: stored_end(engine, stream) >= acknowledged)
+            machine.space.total_bytes *= 4
+            await filling
+            await in_store(engine)
+            assert numbers(await read_all(stream)) == list(range(300))
+
+    run(scenario)
