@@ -24,8 +24,9 @@ class WalConfig:
     )
     file_bytes: int = setting(
         32 * MIB,
-        "Size of a log file; space is freed by whole files. At most half of wal_bytes_max. "
-        "Smaller ones are freed sooner and waste more space at their ends.",
+        "Size of a log file; space is freed by whole files. At most half of wal_bytes_max. A new "
+        "one is made only where a little more than as much again stays free, for uploads to the "
+        "same disk. Smaller ones are freed sooner and waste more space at their ends.",
         minimum=2 * ALIGNMENT,
     )
     spare_files: int = setting(
