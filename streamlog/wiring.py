@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -607,4 +608,24 @@ async def _open_wal(
             ) from error
         built.callback(lock.release)
         disk = folder
-    return await WriteAheadLog.open(disk, offload, config.wal, registry, random)
+    shares_disk = not plan.is_remote and (
+        parts.disk is not None
+        or await offload.run(Lane.WAL, _is_same_disk, plan.store, plan.wal_dir)
+    )
+    upload = config.upload
+    uploads_bytes = upload.upload_bytes_target * upload.uploads_in_flight_max
+    return await WriteAheadLog.open(
+        disk,
+        offload,
+        config.wal,
+        registry,
+        random,
+        uploads_bytes=uploads_bytes if shares_disk else None,
+    )
+
+
+def _is_same_disk(store: StoreUrl, folder: Path | None) -> bool:
+    """Whether the objects of a local store are in the file system of `folder`. Blocking."""
+    if not isinstance(store, LocalUrl) or folder is None:
+        return False
+    return os.stat(store.path).st_dev == os.stat(folder).st_dev

@@ -24,9 +24,10 @@ class WalConfig:
     )
     file_bytes: int = setting(
         32 * MIB,
-        "Size of a log file; space is freed by whole files. At most half of wal_bytes_max. A new "
-        "one is made only where a little more than as much again stays free, for uploads to the "
-        "same disk. Smaller ones are freed sooner and waste more space at their ends.",
+        "Size of a log file; space is freed by whole files. At most half of wal_bytes_max. Where "
+        "objects are on the same disk, one is taken into use only if room for another one, and for "
+        "the uploads at a time, is left for them. Smaller ones are freed sooner and waste more "
+        "space at their ends.",
         minimum=2 * ALIGNMENT,
     )
     spare_files: int = setting(

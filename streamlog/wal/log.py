@@ -68,6 +68,7 @@ class WriteAheadLog:
         registry: CollectorRegistry,
         random: Random,
         folder: Folder,
+        uploads_bytes: int | None,
     ) -> None:
         """Use `open`."""
         self._folder_name = str(disk)
@@ -105,6 +106,7 @@ class WriteAheadLog:
             next_number=folder.next_number,
             released_through=plan.released_through,
             persist_release=self._persist_release,
+            uploads_bytes=uploads_bytes,
         )
         for file in _adopted(folder):
             self._pool.adopt(file)
@@ -123,9 +125,13 @@ class WriteAheadLog:
         config: WalConfig,
         registry: CollectorRegistry,
         random: Random,
+        *,
+        uploads_bytes: int | None = None,
     ) -> WriteAheadLog:
         """Reads the folder. What `recover` will yield is durable on return.
 
+        `uploads_bytes`: of all uploads at a time, where objects are stored on the same disk: the
+        log leaves room for them.
         Nothing new is made or written before `begin`. With `accept_data_loss` damage is passed over
         and logged; whole groups behind it are kept.
         Errors: Corrupt (file name and byte range), UnsupportedVersion, StoreUnavailable.
@@ -150,7 +156,7 @@ class WriteAheadLog:
                 "unless the disk damaged it later it was never acknowledged",
                 extra={"file": name, "start": start, "end": end},
             )
-        return cls(disk, offload, config, registry, random, folder)
+        return cls(disk, offload, config, registry, random, folder, uploads_bytes)
 
     @property
     def cluster_id(self) -> str | None:

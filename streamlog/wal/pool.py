@@ -6,10 +6,10 @@ Invariants
 - A sealed file is freed only when all of its groups are released.
 - The file of the newest generation is never freed: its first sequence is what makes the remains of
   failed writes in older files void. Activating a newer one takes that over.
-- A new file leaves room for another one: what waits in a full log can only be uploaded to objects
-  on the same disk if there is room for it. While an upload finds none (`give_room`), files are
-  given back to the disk as soon as they are free, and none are made: appends wait for uploads, not
-  the other way round.
+- Where objects are on the same disk, a file is made, or made ready, only where room for another one
+  is left, on the disk or in free files: what waits in a full log can only be uploaded if there is
+  room for it. While an upload finds none (`give_room`), files are given back to the disk as soon as
+  they are free, and none are made: appends wait for uploads, not the other way round.
 - Before a file is removed, the identity file says that its groups are released; a file that is
   freed says so in its own superblock. So a group that is absent is always known to be released.
 """
@@ -58,8 +58,10 @@ class FilePool:
         next_number: int,
         released_through: int,
         persist_release: Callable[[int], Awaitable[None]],
+        uploads_bytes: int | None,
     ) -> None:
-        """`persist_release(through)`: the identity file says so on return; raises OSError."""
+        """`persist_release(through)`: the identity file says so on return; raises OSError.
+        `uploads_bytes`: of all uploads at a time, where objects are on the same disk; else None."""
         self._shelf = shelf
         self._disk = disk
         self._offload = offload
@@ -76,6 +78,10 @@ class FilePool:
         self._trouble: OSError | None = None
         self._is_closed = False
         self._is_giving_room = False
+        # What a file holds needs a little more as objects, with their indexes; and of uploads at
+        # the same time later ones may be stored before the first finds no room.
+        full_bytes = config.file_bytes * 9 // 8
+        self._reserve_bytes = 0 if uploads_bytes is None else full_bytes + uploads_bytes
 
     def adopt(self, file: WalFile) -> None:
         """A file found in the folder; active ones in the order of their generations."""
@@ -109,7 +115,7 @@ class FilePool:
         self._free += self._shelf.ready
         self._shelf.ready.clear()
         size = max(aligned(SUPERBLOCK_BYTES + frame_bytes), self._config.file_bytes)
-        file = self._pop(size)
+        file = await self._pop(size)
         if file is None:
             self._metrics.room_waits.inc()
             self._wanted_bytes, self._trouble = size, None
@@ -125,7 +131,7 @@ class FilePool:
         while True:
             if self._is_closed:
                 raise Closed("the write-ahead log was closed")
-            file = self._pop(size)
+            file = await self._pop(size)
             if file is not None:
                 return file
             if self._trouble is not None:
@@ -134,11 +140,23 @@ class FilePool:
             self._changed.clear()
             await self._changed.wait()
 
-    def _pop(self, size: int) -> WalFile | None:
-        for number, file in enumerate(self._free):
-            if file.size_bytes >= size:
-                return self._free.pop(number)
-        return None
+    async def _pop(self, size: int) -> WalFile | None:
+        """Errors: OSError where there is one, but it is the room that uploads need."""
+        file = next((file for file in self._free if file.size_bytes >= size), None)
+        if file is None:
+            return None
+        if not await self._leaves_room(file):
+            raise _no_room("what is left is kept for uploads to the same disk")
+        if file not in self._free:
+            return None
+        self._free.remove(file)
+        return file
+
+    async def _leaves_room(self, file: WalFile) -> bool:
+        """Whether uploads have room to empty a full file when this one is filled as well: on the
+        disk, or in free files that can be given back to it."""
+        left = self._reserve_bytes - sum(one.size_bytes for one in self._free if one is not file)
+        return left <= 0 or left <= await self._offload.run(Lane.CPU, self._disk.free_bytes)
 
     async def run(self) -> None:
         """Frees, removes and makes files until `close`."""
@@ -177,7 +195,13 @@ class FilePool:
             return
         while not self._is_closed and self._is_short():
             if self._free and not self._wanted_bytes:
-                self._shelf.ready.append(self._free.pop(0))
+                file = self._free[0]
+                if not await self._leaves_room(file):
+                    return
+                # A stalled writer may have taken it meanwhile.
+                if file in self._free:
+                    self._free.remove(file)
+                    self._shelf.ready.append(file)
             elif self._disk_bytes + size <= self._config.wal_bytes_max:
                 await self._make(size)
             else:
@@ -236,9 +260,9 @@ class FilePool:
         superblock = Superblock(
             FileState.FREE, Life(0, 0), Tenure(0, 0), 0, self._released_through, size
         )
-        # What a file holds needs a little more as objects, with their indexes.
-        reserve = self._config.file_bytes * 9 // 8
-        file = await self._offload.run(Lane.CPU, _create, self._disk, name, superblock, reserve)
+        file = await self._offload.run(
+            Lane.CPU, _create, self._disk, name, superblock, self._reserve_bytes
+        )
         self._free.append(file)
         self._count(size)
         self._changed.set()
@@ -266,7 +290,7 @@ def _no_room(why: str) -> OSError:
 
 
 def _create(disk: Disk, name: str, superblock: Superblock, reserve_bytes: int) -> WalFile:
-    if disk.free_bytes() < superblock.file_bytes + reserve_bytes:
+    if reserve_bytes and disk.free_bytes() < superblock.file_bytes + reserve_bytes:
         raise _no_room(f"{reserve_bytes} bytes beside a new file are kept free for uploads")
     file = disk.create(name, superblock.file_bytes)
     try:

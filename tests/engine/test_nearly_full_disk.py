@@ -7,7 +7,6 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -113,15 +112,13 @@ class Machine:
         self.sent = 0
 
     @asynccontextmanager
-    async def engine(
-        self, config: StreamEngineConfig = CONFIG, *, is_killed: bool = False
-    ) -> AsyncIterator[OpenEngine]:
+    async def engine(self, *, is_killed: bool = False) -> AsyncIterator[OpenEngine]:
         async with streamlog.open(
             "memory://",
             meta="memory://",
             wal="disk",
             node_id=1,
-            config=config,
+            config=CONFIG,
             components=Components(
                 registry=CollectorRegistry(),
                 random=self.random,
@@ -175,13 +172,12 @@ def test_smaller_uploads_free_the_wal(is_restarted: bool) -> None:
 
     async def scenario() -> None:
         machine = Machine(total_bytes=64 << 20)
-        never = replace(
-            CONFIG, upload=UploadConfig(upload_bytes_target=64 << 20, upload_interval_ms=1 << 30)
-        )
-        async with machine.engine(never, is_killed=True) as engine:
+        async with machine.engine(is_killed=True) as engine:
             stream = await engine.streams.create_and_open_stream()
+            machine.store.is_away = True
             await machine.fill(stream, 40)
             assert (await engine.status()).pending_upload_bytes > 3 * TARGET_BYTES
+        machine.store.is_away = False
         machine.space.ballast = machine.space.free_bytes - TARGET_BYTES // 3
         async with machine.engine(is_killed=is_restarted) as engine:
             await until(lambda: len(machine.space.objects) > 1)
