@@ -274,7 +274,7 @@ class Engine:
         limit = self.uploader.limit_bytes
         if limit is None:
             return None
-        return Due("", f"{self.parts.store.url} has no room for uploads above {limit} bytes", 0.0)
+        return Due("", f"{self.uploader.no_room} (uploads are cut to {limit} bytes)", 0.0)
 
     def _give_room(self, is_wanted: bool) -> None:
         """Objects and WAL may lie on one disk."""

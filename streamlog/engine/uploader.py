@@ -76,6 +76,8 @@ class Uploader:
         self._policy = policy
         self._give_room = give_room
         self._size = UploadSize(policy.bytes_target, self._scarce)
+        self.no_room = ""
+        """What the store said when it last had no room for an upload."""
         overlap_bytes = policy.overlap_bytes
         self._overlap_bytes = policy.bytes_target if overlap_bytes is None else overlap_bytes
         self._in_flight_max = uploads_in_flight_max
@@ -260,7 +262,8 @@ class Uploader:
                 await self._put.put(
                     data_key(written.object_id), written.parts, full_is_final=may_shrink
                 )
-            except DiskFull:
+            except DiskFull as error:
+                self.no_room = error.message
                 upload.was_refused = True
                 upload.object_id = None
             else:
