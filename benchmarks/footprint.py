@@ -1,13 +1,27 @@
-"""Start-up time and memory of `streamlog dev`, idle and under the load of `produce`."""
+"""Start-up time and memory of `streamlog dev`: idle, under the load of `produce`, and after ten
+consumers have caught up with 800 MB of 100 partitions on S3.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.node import RunningNode, running_node
 from benchmarks.produce import SETTINGS, WAL_BYTES_MAX, EncodedLoad
 from benchmarks.report import Report, Row, percentile
+from benchmarks.s3 import BUCKET, s3_server
+from streamlog.client import Admin, Consumer, Producer
+
+CATCH_UP_PARTITIONS = 100
+CATCH_UP_BYTES = 800_000_000
+CONSUMERS = 10
+RECORD_BYTES = 64 << 10
+RETURNED_AFTER_S = 5.0
+"""What a read left free in the heap goes back within two looks of the node."""
 
 
 class PeakRss:
@@ -59,3 +73,50 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
             report.add(
                 Row("footprint", f"RSS under load, {wal}", peak, "MB", aim=250, less_is_better=True)
             )
+    _catch_up(report, folder, scale=scale)
+
+
+def _catch_up(report: Report, folder: Path, *, scale: float) -> None:
+    """A node that was just started reads everything from the store, through gRPC."""
+    with s3_server(folder) as server:
+        places = {"store": server.url(BUCKET, "footprint"), "meta": f"rocksdb://{folder}/s3-meta"}
+        with running_node(folder / "s3-fill", wal="object", **places) as node:
+            count = _fill(node, int(CATCH_UP_BYTES * scale))
+        with running_node(folder / "s3-read", wal="object", **places) as node:
+            with PeakRss(node) as measured, ThreadPoolExecutor(CONSUMERS) as pool:
+                read = sum(pool.map(lambda number: _read(node, number), range(CONSUMERS)))
+            ended = node.rss_bytes() / 1e6
+            assert read == count, f"{read} of {count} records came"
+            time.sleep(RETURNED_AFTER_S)
+            row = Row(
+                "footprint", "RSS after a catch-up read, S3", node.rss_bytes() / 1e6, "MB",
+                aim=300, less_is_better=True,
+            )  # fmt: skip
+            row.facts = {"peak_mb": measured.peak_bytes / 1e6, "at_its_end_mb": ended}
+            report.add(row)
+
+
+def _fill(node: RunningNode, total: int) -> int:
+    """How many records."""
+    with Admin(node.server) as admin:
+        admin.create_topic("catch-up", CATCH_UP_PARTITIONS)
+    value, count = os.urandom(RECORD_BYTES), total // RECORD_BYTES
+    with Producer(node.server) as producer:
+        for number in range(count):
+            producer.send("catch-up", value, partition=number % CATCH_UP_PARTITIONS)
+        producer.flush()
+    return count
+
+
+def _read(node: RunningNode, number: int) -> int:
+    """How many records a consumer of every tenth partition reads to the end."""
+    mine = range(number, CATCH_UP_PARTITIONS, CONSUMERS)
+    with Admin(node.server) as admin:
+        found = admin.describe_topic("catch-up").partitions
+    left = sum(found[partition].high_watermark for partition in mine)
+    read = 0
+    with Consumer(node.server, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("catch-up", partition) for partition in mine])
+        while read < left:
+            read += len(consumer.poll(5))
+    return read
