@@ -14,7 +14,7 @@ from streamlog.engine.lagging_turns import LaggingTurns
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read_checks import check_offsets
 from streamlog.engine.stream_core import StreamCore
-from streamlog.errors import StoreUnavailable, StreamlogError
+from streamlog.errors import Corrupt, StoreUnavailable, StreamlogError
 from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import (
     BatchAttributes,
@@ -42,6 +42,7 @@ class Fetcher:
         turns: LaggingTurns,
     ) -> None:
         self._clock = clock
+        self._metadata = metadata
         self._hits = metrics.cache_hits.labels("tail")
         self._misses = metrics.cache_misses.labels("tail")
         self._turns = turns
@@ -74,7 +75,7 @@ class Fetcher:
             else:
                 try:
                     async with self._until_deadline(core, context):
-                        found, found_bytes = await self._cold.read(
+                        found, found_bytes = await self._read_cold(
                             core, position, end, max_bytes - size, context
                         )
                 except StreamlogError:
@@ -88,6 +89,24 @@ class Fetcher:
             last = max(parts_size(batches[-1].parts), 1)
             position = batches[-1].end_offset
         return FetchResult(tuple(batches), False)
+
+    async def _read_cold(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> tuple[list[StoredBatch], int]:
+        try:
+            return await self._cold.read(core, start, end, max_bytes, context)
+        except Corrupt as error:
+            damage = error
+        raise await self._metadata.lineage.reason_for(damage)
+
+    async def _cold_attributes(
+        self, core: StreamCore, start: int, end: int
+    ) -> list[BatchAttributes]:
+        try:
+            return await self._cold.attributes(core, start, end)
+        except Corrupt as error:
+            damage = error
+        raise await self._metadata.lineage.reason_for(damage)
 
     async def _in_turn(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
@@ -122,7 +141,7 @@ class Fetcher:
                     for entry in core.tail.read(position, end, 1 << 62)
                 ]
                 break
-            found += await self._cold.attributes(core, position, end)
+            found += await self._cold_attributes(core, position, end)
             check_offsets(core, position, end)
             position = found[-1].base_offset + found[-1].record_count
         return found

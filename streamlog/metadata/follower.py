@@ -37,6 +37,7 @@ from streamlog.metadata.keys.space import number_in, tenure_in
 from streamlog.metadata.loader import Loader, State, decode_record
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.steps import run_breathing
+from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
 
@@ -53,13 +54,16 @@ class Follower:
         loader: Loader,
         state: State,
         tenure: Tenure,
+        lineage: LineageCheck | None,
         retry: Retry,
         offload: Offload,
         metrics: MetadataMetrics,
     ) -> None:
+        """`lineage` None: a repair reads older metadata on purpose."""
         self._kv = kv
         self._prefix = prefix
         self._loader = loader
+        self._lineage = lineage
         self._retry = retry
         self._offload = offload
         self._metrics = metrics
@@ -179,15 +183,17 @@ class Follower:
     async def replaced(self, put_at: int, error: ObjectNotFound) -> None:
         """A file of the checkpoint put at `put_at` is gone: waits until a newer one is in use.
 
-        Errors: Corrupt when there is no newer one; MetadataUnavailable.
+        Errors: Corrupt when there is no newer one; LineageFenced when nodes on newer metadata
+        deleted it; StoreUnavailable, MetadataUnavailable.
         """
         if self.state.checkpoint_revision == put_at:
             kv = await self._kv.get(checkpoint.key(self._prefix))
             if kv is not None and kv.mod_revision == put_at:
-                raise Corrupt(
+                missing = Corrupt(
                     f"the metadata names a checkpoint file that the store has not: {error}",
                     object_key=str(error.fields.get("object_key", "?")),
-                ) from error
+                )
+                raise await self._reason_for(missing) from error
             await self.adopted(put_at)
 
     async def adopted(self, than: int) -> None:
@@ -229,7 +235,8 @@ class Follower:
     # the loops
 
     async def follow(self) -> None:
-        """Runs until cancelled. Errors: Corrupt, UnsupportedVersion, Closed: all end the tenure."""
+        """Runs until cancelled. Errors: Corrupt, LineageFenced, UnsupportedVersion, Closed: all end
+        the tenure."""
         start, end = self._prefix + b"c/", self._prefix + b"m0"
         backoff = self._retry.endless()
         while True:
@@ -348,11 +355,14 @@ class Follower:
                     if state is not None:
                         self._replace(state)
             except StreamlogError as error:
-                await backoff.after(error)
+                await backoff.after(await self._reason_for(error))
                 continue
             if state is not None:
                 await self.installed()
                 return
+
+    async def _reason_for(self, error: StreamlogError) -> StreamlogError:
+        return error if self._lineage is None else await self._lineage.reason_for(error)
 
     def _replace(self, state: State) -> None:
         """The lock is held; `state` is no older than what it replaces."""

@@ -58,7 +58,7 @@ async def open_metadata(
     `kv` and `store` stay the caller's to close.
 
     Errors: InvalidName (the cluster id), Invalid (the node id), MetadataUnavailable,
-    StoreUnavailable, Corrupt, UnsupportedVersion.
+    StoreUnavailable, Corrupt, UnsupportedVersion, LineageFenced.
     """
     check_node_id(node_id)
     config = config or MetadataConfig()
@@ -77,11 +77,13 @@ async def open_metadata(
         clock=clock,
         retry=retry,
     )
-    loader = Loader(kv, store, prefix, offload)
-    state = await _load(loader, retry)
-    rebuilt = await _recovery(kv, prefix, retry)
     check = LineageCheck(store, cluster_id, await _lineage(kv, prefix, retry))
-    follower = Follower(kv, prefix, loader, state, registered.tenure, retry, offload, metrics)
+    loader = Loader(kv, store, prefix, offload)
+    state = await _load(loader, check, retry)
+    rebuilt = await _recovery(kv, prefix, retry)
+    follower = Follower(
+        kv, prefix, loader, state, registered.tenure, check, retry, offload, metrics
+    )
     reader = BlockReader(store, config.block_cache_bytes)
     ids = ObjectIds(registered.object_block, config.put_window)
     tenure = registered.tenure
@@ -164,13 +166,13 @@ async def _look(kv: KVStore, prefix: bytes, retry: Retry) -> None:
             await backoff.after(error)
 
 
-async def _load(loader: Loader, retry: Retry) -> State:
+async def _load(loader: Loader, check: LineageCheck, retry: Retry) -> State:
     backoff = retry.bounded()
     while True:
         try:
             return await loader.load()
         except StreamlogError as error:
-            await backoff.after(error)
+            await backoff.after(await check.reason_for(error))
 
 
 async def _recovery(kv: KVStore, prefix: bytes, retry: Retry) -> Recovery | None:

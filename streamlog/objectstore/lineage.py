@@ -7,8 +7,9 @@ node on the old metadata would delete objects that the new metadata needs.
 1. `cluster.json` holds a lineage (a number and a random id); so does the metadata, under `g`.
 2. A recovery replaces cluster.json by one with the next number (`raise_lineage`), before it relies
    on the bucket being left alone, and writes that lineage into the metadata that it makes.
-3. A node compares the two before it opens, before each deletion, and every few seconds. Where
-   cluster.json names another lineage, the node's metadata was overtaken: `LineageFenced`.
+3. A node compares the two before it opens, before each deletion, every few seconds, and when an
+   object or checkpoint file is missing or damaged: nodes on newer metadata may have deleted it.
+   Where cluster.json names another lineage, the node's metadata was overtaken: `LineageFenced`.
 
 The random id tells two recoveries apart that reached the same number: on a store that ignores
 If-Match the last writer wins, and the other one finds a foreign id when it looks again.
@@ -21,6 +22,7 @@ from dataclasses import replace
 
 from streamlog.errors import (
     Conflict,
+    Corrupt,
     Invalid,
     LineageFenced,
     ObjectNotFound,
@@ -99,6 +101,21 @@ class LineageCheck:
             await self.check()
         except Unavailable as error:
             log.info("the lineage was not compared", extra={"reason": str(error)})
+
+    async def reason_for(self, error: StreamlogError) -> StreamlogError:
+        """What to tell instead of `error`, which a read of objects or checkpoint files raised.
+
+        For Corrupt: LineageFenced where this metadata was overtaken, because nodes on the newer
+        metadata delete files that only this metadata names; StoreUnavailable where the store does
+        not tell the lineage now. Every other error, and damage of the own lineage, stays as it is.
+        """
+        if not isinstance(error, Corrupt):
+            return error
+        try:
+            await self.check()
+        except StreamlogError as reason:
+            return reason
+        return error
 
 
 async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> Lineage:

@@ -131,6 +131,6 @@ async def load_view(
     state = await loader.load()
     retry = Retry(config, clock, random)
     metrics = MetadataMetrics(CollectorRegistry())
-    still = _Still(kv, prefix, loader, state, NOBODY, retry, offload, metrics)
+    still = _Still(kv, prefix, loader, state, NOBODY, None, retry, offload, metrics)
     lookup = Lookup(still, BlockReader(store, config.block_cache_bytes))
     return MetadataView(kv, cluster_id, prefix, state, lookup)

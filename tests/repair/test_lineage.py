@@ -515,3 +515,45 @@ def test_an_old_copy_of_cluster_json_is_written_again(mend: str) -> None:
                 raise AssertionError
 
     run(scenario)
+
+
+async def _with_the_newer_nodes_deletions(cluster: Cluster, old: OpenEngine) -> int:
+    """Newer metadata's node compacts, deletes the inputs, writes and sweeps checkpoint files: what
+    the old metadata names is gone. The stream's id."""
+    stream = await fill(old)
+    await compact(old)
+    for number in range(COUNT):
+        await append(stream, b"later %d" % number)
+    await old.metadata.checkpoint()
+    cluster.lose_metadata()
+    await recovered(cluster)
+    async with cluster.node() as new:
+        await append(await new.streams.open_stream(stream.stream_id), b"new")
+        await compact(new)
+        await collect(new)
+        await new.metadata._checkpointer.sweep_files()
+        assert new.compactor is not None
+    return stream.stream_id
+
+
+@pytest.mark.parametrize("does", ["reads", "lists batches", "loads metadata", "checkpoints"])
+def test_an_old_node_that_misses_files_names_the_lineage(does: str) -> None:
+    """The newer metadata's node has deleted them, before the old one looked."""
+
+    async def scenario() -> None:
+        cluster = Cluster(config=CONFIG)
+        async with cluster.node() as old:
+            stream_id = await _with_the_newer_nodes_deletions(cluster, old)
+            stream = await old.streams.open_stream(stream_id)
+            await append(stream, b"more")
+            doing: dict[str, Callable[[], Awaitable[object]]] = {
+                "reads": lambda: read(stream),
+                "lists batches": lambda: stream.attributes(0, COUNT),
+                "loads metadata": old.metadata._follower._reload,
+                "checkpoints": old.metadata.checkpoint,
+            }
+            with pytest.raises(LineageFenced, match="lineage 1") as raised:
+                await doing[does]()
+            assert (raised.value.store_lineage, raised.value.meta_lineage) == (1, 0)
+
+    run(scenario)
