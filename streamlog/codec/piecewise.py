@@ -5,7 +5,8 @@ memory, must not have all of it first:
 
 1. The codec gives pieces of `PIECE_BYTES`; records that end in a piece are read from it, and the
    beginning of the next record waits for the next piece. Memory: one piece, and one record, which
-   is bounded by `record_bytes_max`.
+   is bounded by `record_bytes_max`. Smaller pieces (snappy-java's blocks may expand to a byte each)
+   are joined first, because the beginning of a record is copied with each piece.
 2. gzip, zstd and snappy-java's blocks come in pieces. A raw snappy block and an LZ4 frame come as
    one, of `record_bytes_max` at most.
 3. What is not compressed is there already and comes as one.
@@ -22,7 +23,7 @@ from streamlog.codec import compression
 from streamlog.codec.batch import HEADER_BYTES, Compression, parse_header, scan
 from streamlog.codec.pure_records import Record, varint
 from streamlog.codec.records import RecordReader
-from streamlog.errors import CorruptMessage, InvalidRecord
+from streamlog.errors import CorruptMessage, InvalidRecord, StreamlogError
 from streamlog.runtime.buffers import Buffer
 
 PIECE_BYTES = 1 << 20
@@ -120,14 +121,30 @@ def decompressed(codec: int, data: Buffer, whole_bytes_max: int) -> Iterator[byt
     compression.decompress.
     """
     room = compression.DECOMPRESSED_BYTES_MAX
+    small = bytearray()
+    fault: StreamlogError | None = None
     try:
         for piece in _pieces(codec, data, min(whole_bytes_max, room)):
             room -= len(piece)
             if room < 0:
                 raise compression.too_large(compression.DECOMPRESSED_BYTES_MAX)
-            yield piece
+            if not small and len(piece) >= PIECE_BYTES:
+                yield piece
+                continue
+            small += piece
+            if len(small) >= PIECE_BYTES:
+                yield bytes(small)
+                small = bytearray()
+    except StreamlogError as error:
+        fault = error
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
-        raise compression.not_of(codec, error) from error
+        fault = compression.not_of(codec, error)
+        fault.__cause__ = error
+    # What comes before a fault is handed out first: its records can be read.
+    if small:
+        yield bytes(small)
+    if fault is not None:
+        raise fault
 
 
 def _pieces(codec: int, data: Buffer, whole_bytes_max: int) -> Iterator[bytes]:

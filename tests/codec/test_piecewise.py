@@ -74,6 +74,50 @@ def test_a_bomb_is_refused_before_it_is_there(codec: Compression) -> None:
     assert caught.value.fields["max_bytes"] == 2 * MIB
 
 
+def snappy_java(records: bytes, *sizes: int) -> bytes:
+    """Blocks of these sizes, then one of what is left."""
+    out, position = bytes(compress(Compression.SNAPPY, b"")), 0
+    for size in (*sizes, len(records) - sum(sizes)):
+        block = bytes(cramjam.snappy.compress_raw(records[position : position + size]))
+        out += len(block).to_bytes(4, "big") + block
+        position += size
+    return out
+
+
+def test_a_large_record_in_blocks_of_a_byte_is_copied_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was copied with each of them: a minute of CPU for a batch of a MiB."""
+    plain = batch([bytes(2 * MIB)], Compression.NONE)
+    records = plain[HEADER_BYTES:]
+    small = 400
+    packed = snappy_java(records, len(records) - small, *[1] * (small - 1))
+    looked_at = 0
+    real = piecewise._whole_records
+
+    def counted(rest: bytes, most: int) -> tuple[int, int, int]:
+        nonlocal looked_at
+        looked_at += len(rest)
+        return real(rest, most)
+
+    monkeypatch.setattr(piecewise, "_whole_records", counted)
+    data = repacked(plain, packed, attributes=Compression.SNAPPY)
+    assert list(piecewise.iterate(data)) == decode(data)
+    assert looked_at < 8 * MIB
+
+
+def test_records_before_damage_in_small_blocks_are_read() -> None:
+    plain = batch([b"a" * 100, b"b" * 100], Compression.NONE)
+    records = plain[HEADER_BYTES:]
+    packed = bytearray(snappy_java(records, len(records) // 2 + 5))
+    packed[-8:] = bytes(8)
+    data = repacked(plain, bytes(packed), attributes=Compression.SNAPPY)
+    found = piecewise.iterate(data)
+    assert next(found)[3] == b"a" * 100
+    with pytest.raises((CorruptMessage, InvalidRecord)):
+        next(found)
+
+
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_damage_is_found_at_its_record(codec: Compression) -> None:
     plain = batch([bytes(MIB // 2)] * 5, Compression.NONE)
