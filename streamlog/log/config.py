@@ -41,7 +41,8 @@ class LogConfig:
         "are forgotten, as after producer.id.expiration.ms. More: more memory, about 300 bytes for "
         "one with one batch and 1 KiB with 32, twice that until the next checkpoint where it "
         "appended meanwhile; and larger checkpoints, 44 to 788 bytes for each, which are read when "
-        "the partition is opened.",
+        "the partition is opened, and written when a segment rolls, at most one at a time: with "
+        "very many producers keep segment.bytes well above a checkpoint (4 to 79 MB at 100,000).",
         minimum=1,
     )
     producer_idle_ms_min: int = setting(

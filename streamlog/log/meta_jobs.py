@@ -1,8 +1,10 @@
 """Meta records that must not get ahead of the data they tell of: each waits for its offset.
 
 A job runs when everything below its offset is durable: first its time index entries, then its meta
-records. Jobs run one at a time, in order. So a crash can lose the newest ones and nothing else, and
-what they said follows again from the attributes of the data.
+records. Jobs run in order; all whose time has come are written together, so that segments which
+roll faster than the streams below take appends do not queue up, and of several checkpoints only the
+newest is written. A crash can lose the newest jobs and nothing else, and what they said follows
+again from the attributes of the data.
 """
 
 from __future__ import annotations
@@ -11,11 +13,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from streamlog.errors import Internal, StreamlogError
-from streamlog.log.meta_codec import MetaRecord
+from streamlog.log.meta_codec import Checkpoint, MetaRecord
 from streamlog.log.meta_log import MetaLog
-from streamlog.log.time_index import SegmentTimeIndex, TimeEntry, encode_entries
+from streamlog.log.time_index import (
+    ENTRY_BYTES,
+    SegmentTimeIndex,
+    TimeEntry,
+    encode_entries,
+)
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.runtime.background import Background
@@ -82,29 +90,49 @@ class MetaJobs:
 
     async def _run(self) -> None:
         try:
-            while self._jobs and self._jobs[0].at_offset <= self._durable_offset:
-                job = self._jobs[0]
-                await self._carry_out(job)
+            while ready := self._ready():
+                await self._carry_out(ready)
                 if self._failure is not None:
                     return
-                self._jobs.popleft()
-                job.done.set()
+                for job in ready:
+                    self._jobs.popleft()
+                    job.done.set()
         except StreamlogError as error:
             self.fail(error)
             self._on_failure(error)
         finally:
             self._is_running = False
 
-    async def _carry_out(self, job: MetaJob) -> None:
-        if job.entries and job.time_index is not None:
-            expected = job.time_index.stored_end
-            data = encode_entries(job.entries)
-            batch = RecordBatch(len(job.entries), job.entries[0].timestamp_ms, (data,))
-            result = await self._time.append(batch)
-            if result.base_offset != expected:
-                raise Internal(
-                    f"time index entries went to {result.base_offset} instead of {expected}"
-                )
+    def _ready(self) -> list[MetaJob]:
+        return [*takewhile(lambda job: job.at_offset <= self._durable_offset, self._jobs)]
+
+    async def _carry_out(self, jobs: Sequence[MetaJob]) -> None:
+        await self._store_entries([job for job in jobs if job.entries])
+        records = _without_old_checkpoints([record for job in jobs for record in job.records])
+        if records:
+            await self._meta.write(records)
+
+    async def _store_entries(self, jobs: Sequence[MetaJob]) -> None:
+        """Entries of segments that follow one another do so in the time stream, too."""
+        entries = [entry for job in jobs for entry in job.entries]
+        room = max(1, self._meta.entry_bytes_max // ENTRY_BYTES)
+        expected = jobs[0].time_index.stored_end if jobs and jobs[0].time_index else 0
+        for start in range(0, len(entries), room):
+            some = entries[start : start + room]
+            batch = RecordBatch(len(some), some[0].timestamp_ms, (encode_entries(some),))
+            found = (await self._time.append(batch)).base_offset
+            if found != expected + start:
+                raise Internal(f"time index entries went to {found} instead of {expected + start}")
+        for job in jobs:
+            assert job.time_index is not None
             job.time_index.stored(len(job.entries))
-        if job.records:
-            await self._meta.write(job.records)
+
+
+def _without_old_checkpoints(records: Sequence[MetaRecord]) -> list[MetaRecord]:
+    """A checkpoint takes the place of those before; with many producers each is large."""
+    newest = max((i for i, one in enumerate(records) if isinstance(one, Checkpoint)), default=-1)
+    return [
+        record
+        for index, record in enumerate(records)
+        if index == newest or not isinstance(record, Checkpoint)
+    ]

@@ -36,7 +36,8 @@ class MetaLog:
         self._clock = clock
         self._compaction_bytes = compaction_bytes
         self._size_bytes = size_bytes
-        self._entry_bytes_max = entry_bytes_max
+        self.entry_bytes_max = entry_bytes_max
+        """Of what is written; only what cannot be divided is larger."""
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -98,7 +99,7 @@ class MetaLog:
         """Offset of the first entry, bytes of all. Cut short, they have no effect."""
         offsets: list[int] = []
         size_bytes = 0
-        entries = encoded_entries(records, is_snapshot=is_snapshot, bytes_max=self._entry_bytes_max)
+        entries = encoded_entries(records, is_snapshot=is_snapshot, bytes_max=self.entry_bytes_max)
         for data in entries:
             batch = RecordBatch(1, self._clock.now_ms(), (data,))
             offsets.append((await self.stream.append(batch)).base_offset)

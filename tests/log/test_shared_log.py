@@ -246,6 +246,42 @@ def test_a_crash_between_the_pieces_of_a_checkpoint_loses_nothing(durable_pieces
     run(test, message_bytes_max=1024)
 
 
+def test_segments_that_roll_faster_than_the_meta_stream_takes_appends_do_not_queue_up():
+    """Each roll's records waited for those of the roll before: a stop took minutes."""
+    count = 120
+
+    async def test(t):
+        meta, time = t.log.stream_ids.meta, t.log.stream_ids.time
+        for slow in (time, meta):
+            t.client.hold(slow)
+            before = len(row(t, "meta").batches), len(row(t, "time").batches)
+            for i in range(count):
+                end = t.log.log_end_offset
+                producer = (i % 40, 0, end // 40)
+                await append(t.log, encoded([b"x" * 100], at_ms=1000 + end, producer=producer))
+            assert len(t.log.segments) == end + 1
+            t.client.release()
+            await t.log.roll()
+            written = len(row(t, "meta").batches) - before[0]
+            assert written < 20, "with pieces of 1 KiB"
+            assert len(row(t, "time").batches) - before[1] < 8
+        await t.crashed()
+        assert len(t.log.segments) == 2 * count + 1
+        for offset in range(2 * count):
+            found = await t.log.offset_for_timestamp(1000 + offset, UNCOMMITTED)
+            assert (found.offset, found.timestamp_ms) == (offset, 1000 + offset)
+        for i in range(40):
+            last = 2 * count // 40 - 1
+            again = await append(t.log, encoded([b"x" * 100], producer=(i, 0, last)))
+            assert (again.is_duplicate, again.base_offset) == (True, 40 * last + i)
+        await t.log.delete_oldest_segments(count, "test")
+        for offset in range(count, 2 * count):
+            assert (await t.log.offset_for_timestamp(1000 + offset, UNCOMMITTED)).offset == offset
+
+    settings = {"internal.segment.bytes": "200", "index.interval.bytes": "0"}
+    run(test, settings, message_bytes_max=4096)
+
+
 def test_the_time_stream_is_indexed_through_reopens():
     async def test(t):
         for i in range(200):
