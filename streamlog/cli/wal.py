@@ -172,6 +172,9 @@ def upload(
     For a node that does not come back: everything that it acknowledged is uploaded and committed,
     and any other node may open its streams. Nothing is lost when this is interrupted; start it
     again. Refused while the node runs, here or elsewhere, and with the metadata of another cluster.
+
+    A damaged log is refused as well. With --set engine.wal.accept_data_loss=true what is missing is
+    given up, and of each stream that it belonged to what came after it; keep a copy of DIR first.
     """
     import asyncio
 
@@ -194,6 +197,11 @@ def upload(
         click.echo(
             f"left out: appends to {len(done.left)} streams that another node took, accepting "
             f"their loss: {', '.join(map(str, done.left[:20]))}"
+        )
+    if done.given_up:
+        click.echo(
+            f"given up: appends to {len(done.given_up)} streams that have no place, since others "
+            f"before them are missing: {', '.join(map(str, done.given_up[:20]))}"
         )
 
 

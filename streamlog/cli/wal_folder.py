@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,13 +79,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """`left`: streams that another node took meanwhile, whose appends were left out."""
+    """`left`: streams that another node took meanwhile, whose appends were left out. `given_up`:
+    streams whose appends can be read and have no place, where the loss was accepted."""
 
     node_id: int
     appends: int
     size_bytes: int
     streams: int
     left: tuple[int, ...]
+    given_up: tuple[int, ...] = ()
 
 
 async def look(folder: Path, places: Places | None, config: StreamEngineConfig) -> Seen:
@@ -117,14 +119,17 @@ async def upload(
     """Everything acknowledged that the folder holds is committed, and the streams can be opened by
     any node, on return. `force`: also while another process runs as the node, which is fenced.
 
+    A damaged folder is uploaded by the rules of a start: only where `config` accepts the loss.
+
     Errors: Invalid (no WAL, or several nodes'), Corrupt, DataInUse (the folder's node runs),
     Conflict (the node runs elsewhere), ForeignCluster, OSError, Unavailable.
     """
+    accept_data_loss = config.wal.accept_data_loss
     offload = ThreadOffload()
     try:
         check_free(str(folder / WAL_LOCK_NAME))
         content = await offload.run(Lane.WAL, _inspected, folder)
-        if content.damage:
+        if content.damage and not accept_data_loss:
             raise _damaged(folder, content)
         if len(content.node_ids) != 1:
             names = ", ".join(map(str, sorted(content.node_ids))) or "no node"
@@ -141,21 +146,64 @@ async def upload(
             recovery = await _recovery(kv, cluster_id)
     finally:
         await offload.close()
+    for damage in content.damage:
+        say(f"… given up: {damage.file}, bytes {damage.start} to {damage.end}: {damage.what}")
     states = shares(content, fold, recovery)
-    done = [one for one in states if one.state == PENDING]
-    appends, size_bytes = sum(one.appends for one in done), sum(one.size_bytes for one in done)
-    say(f"… uploading {appends} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
+    pending = [one for one in states if one.state == PENDING]
+    size_bytes = sum(one.size_bytes for one in pending)
+    say(f"… uploading {_appends(pending)} appends of node {node_id}, {size_bytes / MIB:.1f} MiB")
     await _drain(folder, places, node_id, config, say)
     after = _inspected(folder)
     if after.entries:
         raise Corrupt(f"{len(after.entries)} appends in {folder} were not uploaded")
+    done, lost = pending, list[StreamShare]()
+    if accept_data_loss:
+        # What lies behind a hole was given up, and only the metadata says from where on.
+        done, lost = await _outcome(content, pending, places, config)
     return Uploaded(
         node_id,
-        appends,
-        size_bytes,
+        _appends(done),
+        sum(one.size_bytes for one in done),
         len({one.stream_id for one in done}),
-        tuple(sorted({one.stream_id for one in states if one.state in (ELSEWHERE, GONE)})),
+        _streams(one for one in states if one.state in (ELSEWHERE, GONE)),
+        _streams(lost),
     )
+
+
+async def _outcome(
+    content: WalContent,
+    pending: Sequence[StreamShare],
+    places: Places,
+    config: StreamEngineConfig,
+) -> tuple[list[StreamShare], list[StreamShare]]:
+    """What the metadata has of the appends that were pending, and what it has not."""
+    offload = ThreadOffload()
+    try:
+        async with _metadata(places, offload) as (kv, cluster_id):
+            fold = await _fold(kv, cluster_id, places, config, offload)
+    finally:
+        await offload.close()
+    first: dict[tuple[int, int], int] = {}
+    for share in pending:
+        first.setdefault((share.stream_id, share.epoch), share.start_offset)
+    were_pending = [
+        one
+        for one in content.entries
+        if one.base_offset >= first.get((one.stream_id, one.epoch), one.end_offset)
+    ]
+    found = shares(replace(content, entries=were_pending), fold)
+    return (
+        [share for share in found if share.state == STORED],
+        [share for share in found if share.state != STORED],
+    )
+
+
+def _appends(found: Iterable[StreamShare]) -> int:
+    return sum(one.appends for one in found)
+
+
+def _streams(found: Iterable[StreamShare]) -> tuple[int, ...]:
+    return tuple(sorted({one.stream_id for one in found}))
 
 
 async def check_away(kv: KVStore, cluster_id: str, node_id: int) -> None:
@@ -306,7 +354,9 @@ def _damaged(folder: Path, content: WalContent) -> Corrupt:
     first = content.damage[0]
     return Corrupt(
         f"{folder}: {first.what}; nothing was uploaded. `streamlog wal show {folder}` lists what "
-        "can be read; restore the folder from a copy",
+        "can be read; restore the folder from a copy. Without one, keep what is there, and "
+        "--set engine.wal.accept_data_loss=true gives up what is missing, and of each stream that "
+        "it belonged to what came after it",
         object_key=first.file,
         start=first.start,
         end=first.end,

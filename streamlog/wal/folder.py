@@ -131,9 +131,7 @@ class _Reading:
             file.close()
             del self.opened[name]
             return
-        if superblock.file_bytes > file.size():
-            superblock = replace(superblock, file_bytes=file.size() // ALIGNMENT * ALIGNMENT)
-        self.files.append(scan_file(name, file, superblock))
+        self.files.append(scan_file(name, file, shortened(superblock, file)))
 
     def _give_up(self, error: Corrupt) -> None:
         if not self._accept_data_loss:
@@ -177,3 +175,10 @@ def read_superblock(name: str, file: DiskFile, *, may_be_short: bool = False) ->
     if superblock.state is FileState.ACTIVE and is_short and not may_be_short:
         raise corrupt("the file is cut short", name, file.size(), superblock.file_bytes)
     return superblock
+
+
+def shortened(superblock: Superblock, file: DiskFile) -> Superblock:
+    """With the size that the file has, where it was cut short."""
+    if superblock.file_bytes <= file.size():
+        return superblock
+    return replace(superblock, file_bytes=file.size() // ALIGNMENT * ALIGNMENT)

@@ -1,8 +1,8 @@
 """Reads a WAL folder without changing it, also a damaged one, also of a node that runs. Blocking.
 
 What the log itself refuses at the first damage is gone through to the end here: each damaged place
-is named, and all groups that can be read are listed. Of a running node the newest group may look
-torn, and a file that it takes into use meanwhile may look damaged.
+is named, and the groups are listed that a start which accepts the loss goes on from. Of a running
+node the newest group may look torn, and a file that it takes into use meanwhile may look damaged.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from streamlog.errors import Corrupt
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_superblock import FileState, WalIdentity
+from streamlog.format.wal_superblock import Superblock, WalIdentity
 from streamlog.runtime.disk import Disk, DiskFile
-from streamlog.wal.folder import WAL_FILE_NAME, read_superblock
+from streamlog.wal.folder import WAL_FILE_NAME, read_superblock, shortened
 from streamlog.wal.identity import load_identity
 from streamlog.wal.recovery import plan_recovery
 from streamlog.wal.replay import read_groups
-from streamlog.wal.scan import FrameRef, ScannedFile, scan_file
+from streamlog.wal.scan import ScannedFile, scan_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +103,23 @@ def inspect(disk: Disk) -> WalContent:
 
 def _scan(name: str, file: DiskFile, content: WalContent) -> ScannedFile | None:
     size = file.size()
+    damage: Corrupt | None = None
     try:
         superblock = read_superblock(name, file)
-        if superblock is None:
-            content.files.append(SeenFile(name, "unfinished", size))
-            return None
-        scanned = scan_file(name, file, superblock)
     except Corrupt as error:
+        damage = error
         content.damage.append(_damage(error))
-        content.files.append(SeenFile(name, "damaged", size))
+        superblock = _of_short_file(name, file)
+    if superblock is None:
+        state = "unfinished" if damage is None else "damaged"
+        content.files.append(SeenFile(name, state, size))
         return None
+    scanned = scan_file(name, file, superblock)
     frames = scanned.frames
     content.files.append(
         SeenFile(
             name,
-            "active" if superblock.state is FileState.ACTIVE else "free",
+            "damaged" if damage is not None else superblock.state.name.lower(),
             size,
             superblock.tenure,
             frames[0].sequence if frames else None,
@@ -127,21 +129,30 @@ def _scan(name: str, file: DiskFile, content: WalContent) -> ScannedFile | None:
     return scanned
 
 
+def _of_short_file(name: str, file: DiskFile) -> Superblock | None:
+    """Of a file that was cut short; None where the superblock itself cannot be read."""
+    try:
+        superblock = read_superblock(name, file, may_be_short=True)
+    except Corrupt:
+        return None
+    return None if superblock is None else shortened(superblock, file)
+
+
 def _read(scanned: list[ScannedFile], content: WalContent) -> None:
     stated = content.identity.released_through if content.identity else 0
     try:
         plan = plan_recovery(scanned, released_through=stated)
-    except Corrupt as error:
-        content.damage.append(_damage(error))
+    except Corrupt:
+        plan = plan_recovery(scanned, released_through=stated, accept_data_loss=True)
+        content.damage += map(_damage, plan.lost)
         released = max([stated, *(one.released_through for one in scanned)])
-        live = _whole(scanned, released)
     else:
-        released, live = plan.released_through, plan.live
-        if plan.torn is not None:
-            name, start, end = plan.torn
-            content.torn = Damage(name, start, end, "a write that was under way, cut at recovery")
+        released = plan.released_through
+    if plan.torn is not None:
+        name, start, end = plan.torn
+        content.torn = Damage(name, start, end, "a write that was under way, cut at recovery")
     content.released_through = released
-    for file, frame in live:
+    for file, frame in plan.live:
         try:
             (group,) = read_groups(file, [frame])
         except Corrupt as error:
@@ -160,17 +171,6 @@ def _read(scanned: list[ScannedFile], content: WalContent) -> None:
             )
             for one in group.entries
         ]
-
-
-def _whole(scanned: list[ScannedFile], released: int) -> list[tuple[ScannedFile, FrameRef]]:
-    """What can be read where the plan does not hold together; some of it may be void."""
-    found = [
-        (file, frame)
-        for file in scanned
-        for frame in file.frames
-        if frame.is_whole and frame.sequence > released
-    ]
-    return sorted(found, key=lambda one: (one[1].sequence, one[0].superblock.life.generation))
 
 
 def _damage(error: Corrupt) -> Damage:
