@@ -188,11 +188,12 @@ class PendingBatch:
 
     def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
         """Of record `index`, once done. Raises its batch's error."""
+        # Without the traceback of former raises: it would grow with each record that is asked for.
         if self.parts is not None:
             ((batch, at, _),) = self.pieces(index, 1)
             return batch.metadata(at, timestamp_ms)
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         stamp = timestamp_ms if self.log_append_time_ms is None else self.log_append_time_ms
         return RecordMetadata(self.topic, self.partition, offset, stamp)

@@ -26,6 +26,9 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 UNARY_TIMEOUT_MS = 30_000
+PORT_MAX = 65535
+CLIENT_ID_MAX = 249
+"""As long as a topic's name; gRPC takes 20 KB of headers in all."""
 
 T = TypeVar("T")
 
@@ -49,13 +52,22 @@ class Call(NamedTuple):
 
 
 def metadata_of(client_id: str) -> tuple[tuple[str, str], ...]:
+    """Errors: Invalid for what an HTTP header does not carry."""
+    if not isinstance(client_id, str):
+        raise Invalid(f"client_id is {client_id!r}; give a text")
+    if len(client_id) > CLIENT_ID_MAX or not (client_id.isascii() and client_id.isprintable()):
+        raise Invalid(
+            f"client_id is {client_id[:CLIENT_ID_MAX]!r}; give {CLIENT_ID_MAX} printable ASCII "
+            "characters at most"
+        )
     return ((CLIENT_ID, client_id),) if client_id else ()
 
 
 def target_of(server: str) -> str:
     """Errors: Invalid where it is no host:port."""
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdigit():
+    host, _, port = str(server).rpartition(":")
+    is_address = isinstance(server, str) and not server.startswith(("http://", "https://"))
+    if not (is_address and host and port.isdecimal() and int(port) <= PORT_MAX):
         raise Invalid(f"{server!r} is no server; give host:port, such as 127.0.0.1:9644")
     return server
 
@@ -107,9 +119,9 @@ class Caller:
     """Runs calls over one channel, with retries of what may be repeated."""
 
     def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
+        self.metadata = metadata_of(client_id)
         self._channel = open_channel(server)
         self.server = server
-        self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
         self._ended: StreamlogError | None = None
@@ -123,7 +135,7 @@ class Caller:
     def channel(self) -> grpc.Channel:
         """Errors: Closed; Invalid in a process that was forked after the channel was made."""
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         return self._channel
 
     def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +143,7 @@ class Caller:
 
         def start_if_open(*arguments: Any, **options: Any) -> Any:
             if self._ended is not None:
-                raise self._ended
+                raise self._ended.with_traceback(None)
             return start(*arguments, **options)
 
         return start_if_open
@@ -139,7 +151,7 @@ class Caller:
     def method(self, call: Call) -> Any:
         """Errors: as of `channel`."""
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(

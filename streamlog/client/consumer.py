@@ -27,7 +27,7 @@ from streamlog.client.fetch_state import (
 )
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
-from streamlog.client.settings import ConsumerSettings, check
+from streamlog.client.settings import WAIT_S_MAX, ConsumerSettings, check, wait_s
 from streamlog.client.topic_calls import (
     EARLIEST,
     LATEST,
@@ -52,7 +52,6 @@ from streamlog.v1 import log_pb2
 log = logging.getLogger(__name__)
 
 MISSING_TOPIC_RETRY_S = 1.0
-ITERATION_WAIT_S = 3600.0
 
 now_s = time.monotonic
 
@@ -229,7 +228,7 @@ class Consumer(Closing):
         if self._is_closed:
             raise Closed("the consumer is closed; open another one")
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def after_fork(self, error: Invalid) -> None:
         """In the child process: what was fetched is the parent's; each further call raises."""
@@ -239,8 +238,10 @@ class Consumer(Closing):
 
     # -- reading
 
-    def poll_batches(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
+    def poll_batches(self, timeout_s: float | None = 1.0) -> list[FetchedBatch]:
         """Batches that came next, not decoded; an empty list where none came in time.
+
+        None waits until there are some.
 
         Errors: those that waiting does not heal, such as UnknownTopicOrPartition, Corrupt,
         Unauthorized, and OffsetOutOfRange with auto_offset_reset="none". Reading can go on.
@@ -253,8 +254,8 @@ class Consumer(Closing):
             self._wait_answer(timeout_s)
             return self._pending.take_batches()
 
-    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
-        """Up to max_records records that came next.
+    def poll(self, timeout_s: float | None = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
+        """Up to max_records records that came next; None waits until there are some.
 
         Errors as for `poll_batches`, and those of decoding: CorruptMessage and InvalidRecord, with
         the fields `topic`, `partition`, `offset` and `next_offset`. The records before such a batch
@@ -272,7 +273,7 @@ class Consumer(Closing):
             with self._changed:
                 self._check_open()
                 if not self._pending:
-                    self._wait_answer(ITERATION_WAIT_S)
+                    self._wait_answer(None)
                 run = self._pending.current_run()
             if run is None:
                 continue
@@ -286,14 +287,15 @@ class Consumer(Closing):
             else:
                 run.window_passed()
 
-    def _wait_answer(self, timeout_s: float) -> None:
+    def _wait_answer(self, timeout_s: float | None) -> None:
         """With the lock held: moves the next answer to `_pending`, if one comes in time."""
+        limit_s = wait_s(timeout_s)
         self._check_open()
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="streamlog-consumer", daemon=True)
             thread.start()
             self._thread = thread
-        ends_at = now_s() + timeout_s
+        ends_at = now_s() + (WAIT_S_MAX if limit_s is None else limit_s)
         while True:
             # What was answered before an error is handed out before it.
             if self._answers:

@@ -16,6 +16,7 @@ from streamlog.client.batches import (
     RunOutcome,
     call_back,
 )
+from streamlog.client.settings import wait_s
 from streamlog.errors import Invalid, StreamlogError
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def wait(batch: PendingBatch, timeout: float | None) -> None:
         if waiter is None:
             waiter = batch.waiter = threading.Event()
     assert isinstance(waiter, threading.Event)
-    if not waiter.wait(timeout):
+    if not waiter.wait(wait_s(timeout)):
         raise TimeoutError(
             f"{batch.topic}-{batch.partition}: no answer after {timeout} s; it is still under way"
         )
@@ -195,6 +196,7 @@ class ManyDeliveries:
         return [one for run in self._runs for one in run.outcomes(self._timestamp_ms)]
 
     def _wait(self, timeout: float | None) -> None:
+        timeout = wait_s(timeout)
         ends_at = None if timeout is None else time.monotonic() + timeout
         for run in self._runs:
             if not run.batch.done:

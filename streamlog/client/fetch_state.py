@@ -58,7 +58,7 @@ def checked(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         if not isinstance(at, tuple | list) or len(at) != 2:
             raise Invalid(f"give (topic, partition), not {at!r}")
         topic, partition = at
-        if not isinstance(topic, str) or not isinstance(partition, int):
+        if not _is_name(topic) or not _is_whole(partition):
             raise Invalid(f"give (topic, partition), a text and a number, not {at!r}")
         if not 0 <= partition < 2**31:
             raise Invalid(f"a partition is a number from 0 to 2^31 - 1, not {partition}")
@@ -68,9 +68,18 @@ def checked(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
 
 def checked_topics(topics: Sequence[str]) -> list[str]:
     """Errors: Invalid for what is no list of texts."""
-    if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+    if isinstance(topics, str) or not all(map(_is_name, topics)):
         raise Invalid(f"subscribe takes a list of topics, not {topics!r}")
     return list(dict.fromkeys(topics))
+
+
+def _is_name(topic: Any) -> bool:
+    """A text that a request can hold: a lone surrogate is no UTF-8."""
+    return isinstance(topic, str) and not any("\ud800" <= char <= "\udfff" for char in topic)
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 class PartitionFetch:
@@ -157,7 +166,7 @@ class FetchState:
     def seek(self, at: TopicPartition, offset: int) -> None:
         """Errors: Invalid where it is not assigned, or the offset is none."""
         found = self.of(at)
-        if not isinstance(offset, int) or not 0 <= offset < 2**63:
+        if not _is_whole(offset) or not 0 <= offset < 2**63:
             raise Invalid(f"an offset is a number from 0 to 2^63 - 1, not {offset!r}")
         found.generation = self._new_generation()
         found.fetch_offset = found.position = offset

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 from streamlog.codec.batch import Compression
 from streamlog.errors import InvalidConfig
@@ -26,12 +28,17 @@ RECORD_BYTES_MAX_DEFAULT = (1 << 20) + 12
 """Kafka's default of max.message.bytes, where the server does not say another."""
 UNKNOWN_TOPIC_ATTEMPTS_MAX = 5
 """A topic that the server does not know is asked for so many times."""
+WAIT_S_MAX = 1e9
+"""Longer waits, such as `float("inf")`, are more than Python's locks take. 31 years."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
     linger_ms: float = setting(
-        5.0, "How long a batch waits for more records; latency for fewer requests.", minimum=0
+        5.0,
+        "How long a batch waits for more records, at most half of delivery_timeout_ms; latency for "
+        "fewer requests.",
+        minimum=0,
     )
     batch_size_bytes: int = setting(
         128 << 10, "Size at which a batch is sent; it grows under load.", minimum=128
@@ -115,7 +122,11 @@ class ConsumerSettings:
 
 
 def check(settings: ProducerSettings | ConsumerSettings) -> None:
-    """Errors: InvalidConfig for a value outside its limits."""
+    """Errors: InvalidConfig for a value of another type or outside its limits.
+
+    All that a request or a timer cannot hold is refused here: later it would end the client's
+    background thread.
+    """
     for name, field in type(settings).__dataclass_fields__.items():
         value = getattr(settings, name)
         facts = field.metadata
@@ -123,9 +134,41 @@ def check(settings: ProducerSettings | ConsumerSettings) -> None:
             raise InvalidConfig(
                 f"{name} is {value!r}; choose one of {', '.join(facts['choices'])}", name=name
             )
-        minimum = facts["minimum"]
-        if minimum is not None and not (isinstance(value, int | float) and value >= minimum):
-            raise InvalidConfig(f"{name} is {value!r}; at least {minimum} is needed", name=name)
+        # Annotations are texts in this module.
+        if field.type == "bool" and not isinstance(value, bool):
+            raise InvalidConfig(f"{name} is {value!r}; give True or False", name=name)
+        if field.type in ("int", "float"):
+            _check_number(name, value, is_whole=field.type == "int", least=facts["minimum"])
+
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+MEMORY_SETTINGS = {"buffer_memory_bytes", "decoded_batch_bytes_max", "poll_bytes_max"}
+"""They stay in the client, so that they may be more than a request's fields hold."""
+
+
+def _check_number(name: str, value: Any, *, is_whole: bool, least: float) -> None:
+    kind = int if is_whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kind) or math.isnan(value):
+        noun = "a whole number" if is_whole else "a number"
+        raise InvalidConfig(f"{name} is {value!r}; give {noun}, at least {least}", name=name)
+    most = INT64_MAX if name in MEMORY_SETTINGS else INT32_MAX
+    if value < least:
+        raise InvalidConfig(f"{name} is {value!r}; at least {least} is needed", name=name)
+    if value > most:
+        raise InvalidConfig(f"{name} is {value!r}; {most} is the most", name=name)
+
+
+def wait_s(timeout: float | None) -> float | None:
+    """A caller's time-out as Python's locks take it; None waits for ever, NaN not at all.
+
+    Errors: TypeError for what is no number, before anything is done.
+    """
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"a time-out is a number of seconds or None, not {timeout!r}")
+    return 0.0 if math.isnan(timeout) else min(max(0.0, timeout), WAIT_S_MAX)
 
 
 def backoff_s(failures: int, first_ms: float, max_ms: float) -> float:

@@ -1,0 +1,146 @@
+"""Values that a request or a timer cannot hold are refused by the call that brings them."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
+
+import pytest
+
+from streamlog.client import Admin, Consumer, Producer, aio
+from streamlog.errors import Closed, Invalid, InvalidConfig
+from tests.client.fake_node import FakeNode
+
+WAIT_S = 20
+FOREVER = float("inf")
+NOT_A_NUMBER = float("nan")
+
+
+def some(setting: str, *values: Any) -> list[tuple[str, Any]]:
+    return [(setting, value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *some("request_timeout_ms", 1000.5, FOREVER, 2**31, True, "5", None),
+        *some("delivery_timeout_ms", 2**63, FOREVER, 0),
+        *some("linger_ms", FOREVER, NOT_A_NUMBER, 2**63, True, None),
+        *some("batch_size_bytes", 5000.5, 2**31),
+        *some("buffer_memory_bytes", 5000.5, 2**63),
+        *some("max_block_ms", FOREVER, -1),
+        *some("idempotence", "no", 1),
+    ],
+)
+def test_a_producer_refuses_a_setting_that_would_end_its_thread(setting: str, value: Any) -> None:
+    with pytest.raises(InvalidConfig, match=f"{setting} is .*(give|needed|most)"):
+        Producer("127.0.0.1:1", **{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *some("fetch_max_bytes", 1e6, 2**31, True, FOREVER),
+        *some("fetch_min_bytes", 1e6, 2**31),
+        *some("fetch_max_wait_ms", 0.5, 2**31),
+        *some("max_partition_fetch_bytes", 1e6, 2**31),
+        *some("request_timeout_ms", FOREVER),
+        *some("check_crcs", "no"),
+    ],
+)
+def test_a_consumer_refuses_a_setting_that_would_end_its_thread(setting: str, value: Any) -> None:
+    with pytest.raises(InvalidConfig, match=f"{setting} is .*(give|needed|most)"):
+        Consumer("127.0.0.1:1", **{setting: value})
+
+
+@pytest.mark.parametrize("client_id", [5, "\u00fc", "two\nlines", "x" * 20_000, None])
+def test_every_client_refuses_a_client_id_that_no_header_carries(client_id: Any) -> None:
+    for make in (Producer, Consumer, Admin):
+        with pytest.raises(Invalid, match="client_id is .*give"):
+            make("127.0.0.1:1", client_id=client_id)
+
+
+@pytest.mark.parametrize("server", [None, 5, "http://127.0.0.1:9644", "127.0.0.1:99999"])
+def test_an_address_that_cannot_be_one_is_refused_at_once(server: Any) -> None:
+    with pytest.raises(Invalid, match="give host:port"):
+        Producer(server)
+
+
+def test_a_consumer_goes_on_after_values_that_it_refused(node: FakeNode) -> None:
+    node.create("t")
+    bad: Any
+    with Producer(node.server, linger_ms=0) as producer, Consumer(node.server) as consumer:
+        producer.send("t", b"v").result(WAIT_S)
+        for bad in ([("t", True)], [("t", 0.0)], [("\ud800", 0)]):
+            with pytest.raises(Invalid, match="a text and a number"):
+                consumer.assign(bad)
+        with pytest.raises(Invalid, match="a list of topics"):
+            consumer.subscribe(["\ud800"])
+        consumer.assign([("t", 0)])
+        for bad in (True, 1.0, 2**63):
+            with pytest.raises(Invalid, match="an offset is a number"):
+                consumer.seek("t", 0, bad)
+        assert [record.value for record in consumer.poll(FOREVER)] == [b"v"]
+
+
+def test_time_outs_without_end_wait_and_wrong_ones_change_nothing(node: FakeNode) -> None:
+    node.create("t")
+    producer = Producer(node.server, linger_ms=0)
+    assert producer.send("t", b"0").result(FOREVER).offset == 0
+    assert producer.send_many("t", [b"1"]).result(1e300)[0].base_offset == 1
+    producer.flush(FOREVER)
+    sent = producer.send("t", b"2")
+    wrong: Any = "5"
+    for call in (producer.close, producer.flush):
+        with pytest.raises(TypeError, match="a time-out is a number of seconds"):
+            call(wrong)
+    producer.close(FOREVER)
+    assert sent.result(0).offset == 2
+
+
+def test_asyncio_time_outs_without_end_wait_and_wrong_ones_change_nothing(node: FakeNode) -> None:
+    node.create("t")
+
+    async def main() -> None:
+        producer = aio.Producer(node.server, linger_ms=0)
+        sent = await producer.send("t", b"0")
+        wrong: Any = "5"
+        with pytest.raises(TypeError, match="a time-out is a number of seconds"):
+            await producer.close(wrong)
+        with pytest.raises(TimeoutError):
+            await producer.flush(NOT_A_NUMBER)
+        await producer.close(FOREVER)
+        assert (await sent).offset == 0
+        async with aio.Consumer(node.server) as consumer:
+            await consumer.assign([("t", 0)])
+            assert [one.value for one in await consumer.poll(FOREVER)] == [b"0"]
+
+    asyncio.run(main())
+
+
+def test_a_batch_that_lingers_is_sent_before_its_delivery_timeout(node: FakeNode) -> None:
+    node.create("t")
+    with Producer(node.server, linger_ms=600_000, delivery_timeout_ms=2_000) as producer:
+        assert producer.send("t", b"v").result(WAIT_S).offset == 0
+
+
+def test_an_error_that_is_raised_again_and_again_does_not_grow(node: FakeNode) -> None:
+    node.create("t")
+    producer = Producer(node.server, linger_ms=600_000)
+    failed = producer.send("t", b"v")
+    producer.close(0)
+    depths = []
+    for _ in range(3):
+        with pytest.raises(Closed) as raised:
+            failed.result()
+        depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert depths[1] == depths[2]
+    consumer = Consumer(node.server)
+    consumer.close()
+    depths.clear()
+    for _ in range(3):
+        with pytest.raises(Closed) as raised:
+            consumer.end_offsets([("t", 0)])
+        depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert depths[1] == depths[2]
