@@ -128,7 +128,8 @@ class Accumulator:
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
         self._compression: Compression = COMPRESSIONS[settings.compression]
-        self._linger_s = settings.linger_ms / 1000
+        # A batch that lingered until its delivery timeout would be given up unsent.
+        self._linger_s = min(settings.linger_ms, settings.delivery_timeout_ms / 2) / 1000
         self.topics: dict[str, TopicQueues] = {}
         self.active: dict[PartitionQueue, None] = {}
         """Partitions with a batch that is not done, in the order of service."""
@@ -142,16 +143,18 @@ class Accumulator:
         """Takes over what the server says.
 
         Partitions that are gone were those of a topic that was made anew: what waits for them
-        fails.
+        fails. Of the same topic partitions never go: an answer with fewer of them is an old one.
         """
         topic = self.topics.get(name) or TopicQueues(name)
+        is_same = facts.topic_id and facts.topic_id == topic.topic_id
+        count = max(facts.partitions, len(topic.queues) if is_same else 0)
         if facts.topic_id != topic.topic_id and facts.topic_id:
             is_another = bool(topic.topic_id)
             topic.topic_id, topic.head = facts.topic_id, topic_head(name, facts.topic_id)
             for queue in topic.queues if is_another else ():
                 queue.sequencer.topic_made_anew()
-        self._drop_partitions(topic, facts.partitions)
-        for partition in range(len(topic.queues), facts.partitions):
+        self._drop_partitions(topic, count)
+        for partition in range(len(topic.queues), count):
             sequencer = PartitionSequencer(self._settings, self.done)
             size = min(self._settings.batch_size_bytes, facts.batch_bytes_max)
             topic.queues.append(PartitionQueue(topic, partition, sequencer, size))

@@ -35,7 +35,7 @@ from streamlog.client.partitioner import Partitioner, partition_for_key
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
 from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
-from streamlog.client.settings import ProducerSettings, backoff_s, check
+from streamlog.client.settings import ProducerSettings, backoff_s, check, wait_s
 from streamlog.client.topic_calls import init_producer_id
 from streamlog.client.topic_directory import TopicDirectory
 from streamlog.client.topic_lookup import run
@@ -187,6 +187,7 @@ class Producer:
         self._failure: StreamlogError | None = None
         self._is_forked = False
         forking.watch(self)
+        self._core.warn_when_dropped(self)
 
     # -- sending
 
@@ -363,7 +364,7 @@ class Producer:
 
     def _check_open(self, queues: TopicQueues | None, runs: Sequence[Run]) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         if self._is_closed:
             taken = sum(run.record_count for run in runs)
             raise Closed("the producer is closed; open another one", taken=taken)
@@ -417,7 +418,7 @@ class Producer:
 
     def _load_topic(self, name: str) -> TopicQueues:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         if self._is_closed:
             raise Closed("the producer is closed; open another one")
         facts = self._ask_facts(name, self._retry(), self._directory.facts)
@@ -434,7 +435,7 @@ class Producer:
                 time.sleep(retry.wait_s(error))
 
     def _refresh(self, queues: TopicQueues) -> None:
-        facts = TopicFacts(len(queues.queues), queues.batch_bytes_max, queues.topic_id)
+        facts: TopicFacts | None = None
         try:
             retry = Retry(self._settings.request_timeout_ms)
             facts = self._ask_facts(queues.name, retry, self._directory.fresh_facts)
@@ -446,7 +447,7 @@ class Producer:
                 log.exception("metadata not refreshed")
         finally:
             with self._lock:
-                self._core.accumulator.update_topic(queues.name, facts, now_s())
+                self._core.refreshed(queues, facts, now_s())
                 self._refreshing = False
                 done = self._take_done()
                 self._work.notify_all()
@@ -660,6 +661,7 @@ class Producer:
         Errors: TimeoutError, and the rest is still under way. Whether a record was stored is said
         by its own result.
         """
+        timeout = wait_s(timeout)
         ends_at = None if timeout is None else now_s() + timeout
         with self._lock:
             batches = self._core.accumulator.close_all()
@@ -674,6 +676,7 @@ class Producer:
         returns at once: the producer takes no more records, and another thread ends it, which the
         interpreter waits for.
         """
+        timeout = wait_s(timeout)
         with self._lock:
             self._is_closed = True
             self._room.notify_all()

@@ -14,12 +14,18 @@ from __future__ import annotations
 
 import logging
 import re
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from streamlog.client.accumulator import Accumulator, PartitionQueue, TopicQueues
+from streamlog.client.accumulator import (
+    Accumulator,
+    PartitionQueue,
+    TopicFacts,
+    TopicQueues,
+)
 from streamlog.client.batches import PendingBatch, Run
 from streamlog.client.producer_state import (
     NO_IDENTITY,
@@ -124,6 +130,16 @@ class ProducerCore:
         self.messages_sent = 0
         self.duplicates = 0
         self.records_failed = 0
+
+    # -- topics
+
+    def refreshed(self, topic: TopicQueues, facts: TopicFacts | None, now: float) -> None:
+        """What is known of a topic was asked for again. None: in vain, and it stays as it is now,
+        which may be newer than when the question was asked."""
+        if facts is None:
+            topic.loaded_at = now
+        else:
+            self.accumulator.update_topic(topic.name, facts, now)
 
     # -- appending
 
@@ -296,6 +312,28 @@ class ProducerCore:
     def has_work(self) -> bool:
         """Some batch is not done."""
         return bool(self.accumulator.active)
+
+    @property
+    def records_under_way(self) -> int:
+        """Taken, and neither stored nor failed."""
+        return sum(
+            batch.record_count if batch.builder is None else batch.builder.record_count
+            for queue in self.accumulator.active
+            for batch in queue.batches()
+        )
+
+    def warn_when_dropped(self, producer: object) -> None:
+        """Logs what is lost where a program ends, or drops its producer, without closing it."""
+        weakref.finalize(producer, self.warn_of_unsent)
+
+    def warn_of_unsent(self) -> None:
+        count = self.records_under_way
+        if count:
+            log.warning(
+                "a producer was never closed, and %d of its records are not known to be stored: "
+                "call close(), or use it in `with`, so that the program waits for them",
+                count,
+            )
 
     @property
     def in_flight_messages(self) -> int:

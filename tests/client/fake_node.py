@@ -138,6 +138,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         """Names of the calls of AdminService and ListOffsets."""
         self.partitions_per_request_max = 1 << 30
         self.fetch_errors: deque[StreamlogError] = deque()
+        self.list_topics_error: StreamlogError | None = None
         self.auto_create = False
         self.changed = threading.Condition()
         self._keep = keep
@@ -209,6 +210,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
 
     def ListTopics(self, request: Any, context: Any) -> Any:
         self.calls.append("ListTopics")
+        if self.list_topics_error is not None:
+            _abort(context, self.list_topics_error)
         response = admin_pb2.ListTopicsResponse()
         for name in sorted(name for name in self.topics if name > request.after)[: request.limit]:
             topic = self.topics[name]

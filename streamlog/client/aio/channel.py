@@ -23,15 +23,25 @@ from streamlog.client.closing import AsyncClosing
 from streamlog.errors import Closed, Invalid, StreamlogError
 
 
+def is_being_cancelled() -> bool:
+    """The running task was cancelled, and not merely the call that it waits for.
+
+    gRPC raises CancelledError for both, and marks the call as cancelled in both cases. A task that
+    takes its own cancellation for the call's never ends, and `asyncio.run` waits for it.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Caller:
     """As `streamlog.client.channel.Caller`. Made inside a running loop."""
 
     def __init__(
         self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS
     ) -> None:
+        self.metadata = metadata_of(client_id)
         self._channel = grpc.aio.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
         self.server = server
-        self.metadata = metadata_of(client_id)
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
         self._ended: StreamlogError | None = None
@@ -45,7 +55,7 @@ class Caller:
     def channel(self) -> grpc.aio.Channel:
         """Errors: Closed; Invalid in a process that was forked after the channel was made."""
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         return self._channel
 
     def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +63,7 @@ class Caller:
 
         def start_if_open(*arguments: Any, **options: Any) -> Any:
             if self._ended is not None:
-                raise self._ended
+                raise self._ended.with_traceback(None)
             return start(*arguments, **options)
 
         return start_if_open
@@ -61,7 +71,7 @@ class Caller:
     def method(self, call: Call) -> Any:
         """Errors: as of `channel`."""
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from streamlog.client import forking
-from streamlog.client.aio.channel import Caller
+from streamlog.client.aio.channel import Caller, is_being_cancelled
 from streamlog.client.channel import typed_error
 from streamlog.client.closing import AsyncClosing
 from streamlog.client.consumer import (
@@ -31,6 +31,7 @@ from streamlog.client.fetch_state import (
 )
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
+from streamlog.client.settings import wait_s
 from streamlog.client.topic_calls import (
     EARLIEST,
     LATEST,
@@ -157,7 +158,7 @@ class Consumer(AsyncClosing):
         if self._is_closed:
             raise Closed("the consumer is closed; open another one")
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def after_fork(self, error: Invalid) -> None:
         """In the child process: what was fetched is the parent's; each further call raises."""
@@ -166,7 +167,7 @@ class Consumer(AsyncClosing):
 
     # -- reading
 
-    async def poll_batches(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
+    async def poll_batches(self, timeout_s: float | None = 1.0) -> list[FetchedBatch]:
         """Batches that came next, not decoded; an empty list where none came in time.
 
         Errors as of `streamlog.client.Consumer.poll_batches`. Cancelling it loses nothing.
@@ -176,7 +177,9 @@ class Consumer(AsyncClosing):
             await self._wait_answer(timeout_s)
         return self._pending.take_batches()
 
-    async def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
+    async def poll(
+        self, timeout_s: float | None = 1.0, max_records: int = 500
+    ) -> list[ConsumerRecord]:
         """Up to max_records records that came next; what takes long is decoded in a thread.
 
         Errors as of `streamlog.client.Consumer.poll`. Cancelling it loses nothing.
@@ -215,10 +218,11 @@ class Consumer(AsyncClosing):
 
     async def _wait_answer(self, timeout_s: float | None) -> None:
         """Moves the next answer to `_pending`, if one comes in time."""
+        timeout_s = wait_s(timeout_s)
         self._check_open()
         if not self._is_started:
             self._is_started = True
-            self._background.spawn(self._fetch_on(), name="fetch")
+            self._background.spawn(self._run(), name="fetch")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._take_answer():
@@ -245,6 +249,16 @@ class Consumer(AsyncClosing):
         self._failure = Internal(f"the fetching task failed: {error!r}; open another")
         self._failure.__cause__ = error
         self._arrived.set()
+
+    async def _run(self) -> None:
+        """Fetches until the consumer is closed. Cancelled by another than the consumer, as
+        `asyncio.run` does at its end, it tells those who would wait for answers."""
+        try:
+            await self._fetch_on()
+        except asyncio.CancelledError as error:
+            if not self._is_closed:
+                self._failed(error)
+            raise
 
     async def _fetch_on(self) -> None:
         while True:
@@ -284,7 +298,7 @@ class Consumer(AsyncClosing):
             log.info("fetch failed", extra={"error": str(error)})
             self._state.fetch_failed(plan, error, now_s())
         except asyncio.CancelledError:
-            if self._is_closed or not fetch.cancelled():
+            if self._is_closed or is_being_cancelled() or not fetch.cancelled():
                 raise
         else:
             batches = self._state.answered(plan, response, now_s())

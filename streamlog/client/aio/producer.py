@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +20,7 @@ import grpc.aio
 
 from streamlog.client import forking
 from streamlog.client.accumulator import TopicFacts, TopicQueues
-from streamlog.client.aio.channel import Caller
+from streamlog.client.aio.channel import Caller, is_being_cancelled
 from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
 from streamlog.client.batches import RecordMetadata, Run, call_back
 from streamlog.client.channel import Retry, typed_error
@@ -37,7 +37,7 @@ from streamlog.client.producer import (
 from streamlog.client.producer_core import NEVER, ProducerCore
 from streamlog.client.producer_state import ProducerIdentity
 from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
-from streamlog.client.settings import backoff_s
+from streamlog.client.settings import backoff_s, wait_s
 from streamlog.client.topic_calls import init_producer_id
 from streamlog.client.topic_directory import TopicDirectory
 from streamlog.client.topic_lookup import run_async
@@ -93,10 +93,12 @@ class Producer:
         self._asking = False
         self._call: Any = None
         self._is_closed = False
+        self._is_ended = False
         self._failure: StreamlogError | None = None
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._is_forked = False
         forking.watch(self)
+        self._core.warn_when_dropped(self)
 
     # -- sending
 
@@ -240,7 +242,7 @@ class Producer:
 
     def _check_open(self, queues: TopicQueues | None, taken: int) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         if self._is_closed:
             raise Closed("the producer is closed; open another one", taken=taken)
         if queues is not None and queues.name not in self._loads:
@@ -263,8 +265,8 @@ class Producer:
         self._check_open(None, 0)
         if not self._asking:
             self._asking = True
-            self._background.spawn(self._watch(), name="watch")
-            self._background.spawn(self._keep_connected(), name="connection")
+            self._background.spawn(self._telling(self._watch()), name="watch")
+            self._background.spawn(self._telling(self._keep_connected()), name="connection")
         return self._core.accumulator.update_topic(name, facts, now_s())
 
     async def _learn_limit(self, queues: TopicQueues) -> None:
@@ -290,13 +292,13 @@ class Producer:
             await asyncio.sleep(wait_s)
 
     async def _refresh(self, queues: TopicQueues) -> None:
+        facts: TopicFacts | None = None
         try:
             retry = Retry(self._settings.request_timeout_ms)
             facts = await self._ask_facts(queues.name, retry, self._directory.fresh_facts)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
-            facts = TopicFacts(len(queues.queues), queues.batch_bytes_max, queues.topic_id)
-        self._core.accumulator.update_topic(queues.name, facts, now_s())
+        self._core.refreshed(queues, facts, now_s())
         del self._loads[queues.name]
         self._deliver()
         self._wake()
@@ -318,6 +320,17 @@ class Producer:
         self._is_forked = True
         self._core.abandon(error)
         self._core.take_done()
+
+    async def _telling(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` until the producer ends it. Cancelled by another, as `asyncio.run` does at
+        its end, it tells those who would wait for answers."""
+        try:
+            await work
+        except asyncio.CancelledError as error:
+            if not self._is_ended:
+                self._core.warn_of_unsent()
+                self._failed(error)
+            raise
 
     async def _watch(self) -> None:
         """Gives up what is overdue and asks for the producer id when it is needed."""
@@ -389,7 +402,7 @@ class Producer:
         except grpc.RpcError as error:
             return answered, typed_error(error, writes=False)
         except asyncio.CancelledError:
-            if not call.cancelled() or self._is_closed:
+            if is_being_cancelled() or not call.cancelled():
                 raise
             return answered, Unavailable("answers came too late; the stream was broken off")
         finally:
@@ -442,6 +455,7 @@ class Producer:
 
         Errors: TimeoutError, and the rest is still under way.
         """
+        timeout = wait_s(timeout)
         batches = self._core.accumulator.close_all()
         self._wake()
         async with asyncio.timeout(timeout):
@@ -453,6 +467,7 @@ class Producer:
 
         Harmless when called again. Cancelled, it gives up what is left at once.
         """
+        timeout = wait_s(timeout)
         self._is_closed = True
         if self._is_forked:
             return
@@ -463,6 +478,7 @@ class Producer:
         finally:
             self._core.abandon()
             self._deliver()
+            self._is_ended = True
             await self._background.close()
             await self._caller.close()
 
