@@ -18,6 +18,7 @@ from streamlog.cli.output import note
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.client import KV, Admin, Consumer, Producer, Streams
+from streamlog.client.settings import INT32_MAX
 from streamlog.errors import (
     Invalid,
     OutcomeUnknown,
@@ -140,10 +141,15 @@ def key_values(state: State) -> Iterator[KV]:
         client.close()
 
 
+def _whole_ms(timeout_s: float) -> int:
+    """As the clients' settings take it."""
+    return max(1, int(min(timeout_s * 1000, INT32_MAX)))
+
+
 @contextmanager
 def consumer(state: State) -> Iterator[Consumer]:
     """Look-ups and single fetches end after --timeout."""
-    timeout_ms = max(1, int(state.timeout_s * 1000))
+    timeout_ms = _whole_ms(state.timeout_s)
     client = Consumer(
         state.server,
         request_timeout_ms=timeout_ms,
@@ -160,7 +166,7 @@ def consumer(state: State) -> Iterator[Consumer]:
 @contextmanager
 def producer(state: State, compression: str) -> Iterator[Producer]:
     """A record is given up --timeout after it was handed over; the end of the block flushes."""
-    timeout_ms = max(1, int(state.timeout_s * 1000))
+    timeout_ms = _whole_ms(state.timeout_s)
     client = Producer(
         state.server,
         compression=compression,

@@ -57,7 +57,7 @@ def test_a_consumer_refuses_a_setting_that_would_end_its_thread(setting: str, va
 @pytest.mark.parametrize("client_id", [5, "\u00fc", "two\nlines", "x" * 20_000, None])
 def test_every_client_refuses_a_client_id_that_no_header_carries(client_id: Any) -> None:
     for make in (Producer, Consumer, Admin):
-        with pytest.raises(Invalid, match="client_id is .*give"):
+        with pytest.raises(Invalid, match=r"client_id is .*give"):
             make("127.0.0.1:1", client_id=client_id)
 
 
