@@ -25,7 +25,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.fetch import check_leader_epoch
-from streamlog.server.services.ports import Logs
+from streamlog.server.services.ports import Logs, opened_until
 from streamlog.server.services.together import in_order
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import LimitsConfig
@@ -107,7 +107,9 @@ class LogService:
                     "deletion goes on: ask for the log start offset, or delete again"
                 ) from None
 
-        return [await self._answer(context, Operation.DELETE, one, ask) for one in questions]
+        return [
+            await self._answer(context, Operation.DELETE, one, ask, deadline) for one in questions
+        ]
 
     async def _answer(
         self,
@@ -115,10 +117,11 @@ class LogService:
         operation: Operation,
         question: PartitionQuestion,
         ask: Callable[[AbstractLog, int | None], Awaitable[T]],
+        deadline: float | None = None,
     ) -> T | StreamlogError:
         topic, partition, topic_id = question.topic, question.partition, question.topic_id
         try:
-            log = await self._log(context, operation, question)
+            log = await self._log(context, operation, question, deadline)
             topic_id = topic_id or id_of(self._logs, topic)
             return await ask(log, question.value)
         except StreamlogError as error:
@@ -135,11 +138,17 @@ class LogService:
         return await self._logs.init_producer_id(producer_id, producer_epoch)
 
     async def _log(
-        self, context: RequestContext, operation: Operation, question: PartitionQuestion
+        self,
+        context: RequestContext,
+        operation: Operation,
+        question: PartitionQuestion,
+        deadline: float | None,
     ) -> AbstractLog:
         self._authorize(context, operation, Resource(ResourceType.TOPIC, question.topic))
         partition = TopicPartition(question.topic, question.partition)
-        log = self._logs.open_log(partition) or await self._logs.log(partition)
+        log = self._logs.open_log(partition)
+        if log is None:
+            log = await opened_until(deadline, self._clock, self._logs.log(partition), partition)
         check_topic_id(self._logs, question.topic, question.partition, question.topic_id)
         check_leader_epoch(log, question.current_leader_epoch)
         return log

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
-from streamlog.errors import Invalid
+from streamlog.errors import DeadlinePassed, Invalid
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.log.staged_logs import StagedLogs
+from streamlog.runtime.clock import Clock
 
 
 class NamesPartitions(Protocol):
@@ -29,6 +31,26 @@ def check_partitions(topics: Sequence[NamesPartitions], most: int) -> None:
             partitions=count,
             max_partitions=most,
         )
+
+
+async def opened_until(
+    deadline: float | None,
+    clock: Clock,
+    open_log: Coroutine[Any, Any, AbstractLog],
+    partition: TopicPartition,
+) -> AbstractLog:
+    """The log that `open_log` returns. The open itself goes on when the time is up.
+
+    Errors: those of `open_log`; DeadlinePassed.
+    """
+    try:
+        async with asyncio.timeout(None if deadline is None else deadline - clock.monotonic()):
+            return await open_log
+    except TimeoutError:
+        raise DeadlinePassed(
+            f"{partition} was still being opened when the time was up; no record was stored or "
+            "deleted: retry with back-off, and see the node's alarms if that goes on"
+        ) from None
 
 
 class TopicFacts(Protocol):

@@ -24,7 +24,7 @@ from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import ClientMetrics, TopicMetrics
 from streamlog.server.services.plain_records import encode_plain_records
-from streamlog.server.services.ports import Logs, check_partitions
+from streamlog.server.services.ports import Logs, check_partitions, opened_until
 from streamlog.server.services.requests import (
     ProduceCall,
     ProducePartition,
@@ -206,7 +206,10 @@ class ProduceService:
         try:
             self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, name))
             partition = TopicPartition(name, part.partition)
-            log = self._logs.open_log(partition) or await self._open(context, partition, topic_id)
+            log = self._logs.open_log(partition)
+            if log is None:
+                opening = self._open(context, partition, topic_id)
+                log = await opened_until(produce.deadline, self._clock, opening, partition)
             check_topic_id(self._logs, name, part.partition, topic_id)
             topic_id = topic_id or id_of(self._logs, name)
             batches = part.batches

@@ -1,0 +1,81 @@
+"""A partition that is slow to open keeps a request no longer than its time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from streamlog import errors
+from streamlog.v1 import admin_pb2, log_pb2
+from streamlog.v1support.errors import from_proto
+from tests.support.running_node import RunningNode, running_node
+from tests.support.server_harness import batch
+
+
+def produce_request(partition: int, timeout_ms: int = 30_000) -> log_pb2.ProduceRequest:
+    part = log_pb2.ProducePartition(partition=partition, record_batches=batch(b"v"))
+    topic = log_pb2.ProduceTopic(topic="t", partitions=[part])
+    return log_pb2.ProduceRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
+def delete_request(partition: int, timeout_ms: int = 30_000) -> log_pb2.DeleteRecordsRequest:
+    part = log_pb2.DeleteRecordsPartition(partition=partition, offset=1)
+    topic = log_pb2.DeleteRecordsTopic(topic="t", partitions=[part])
+    return log_pb2.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
+def error_of(response: Any) -> errors.StreamlogError | None:
+    [part] = response.topics[0].partitions
+    return from_proto(part.error) if part.HasField("error") else None
+
+
+async def pipelined(node: RunningNode, *requests: log_pb2.ProduceRequest) -> list[Any]:
+    """The error, or None, of each, in order."""
+    stream = node.log.ProduceStream()
+    for request in requests:
+        await stream.write(log_pb2.ProduceStreamRequest(request=request))
+    await stream.done_writing()
+    found: list[Any] = []
+    async for answer in stream:
+        found += [error_of(one.response) for one in answer.answers]
+    return found
+
+
+def test_requests_end_at_their_time_while_a_partition_opens() -> None:
+    """They waited as long as the open did, and a pipelined one kept all behind it waiting."""
+
+    async def main() -> None:
+        async with running_node() as node, asyncio.timeout(60):
+            new = admin_pb2.NewTopic(name="t", partitions=2)
+            await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]))
+            assert error_of(await node.log.Produce(produce_request(1))) is None
+            assert node.node.engine is not None
+            factory = node.node.engine.logs._logs._factory
+            real, may_open, opens = factory.open, asyncio.Event(), 0
+
+            async def slow(*args: Any) -> Any:
+                nonlocal opens
+                opens += 1
+                await may_open.wait()
+                return await real(*args)
+
+            factory.open = slow  # type: ignore[method-assign]
+            refused = [
+                error_of(await node.log.Produce(produce_request(0, timeout_ms=1))),
+                error_of(await node.log.DeleteRecords(delete_request(0, timeout_ms=1))),
+            ]
+            late, other = await pipelined(
+                node, produce_request(0, timeout_ms=1), produce_request(1)
+            )
+            assert other is None
+            for error in (*refused, late):
+                assert type(error) is errors.DeadlinePassed
+                assert error.is_retryable
+                assert error.has_no_side_effects
+            waiting = asyncio.ensure_future(node.log.Produce(produce_request(0)))
+            may_open.set()
+            assert error_of(await waiting) is None
+            assert error_of(await node.log.DeleteRecords(delete_request(0))) is None
+            assert opens == 1, "an open is shared, and goes on without those who gave up"
+
+    asyncio.run(main())
