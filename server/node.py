@@ -122,14 +122,16 @@ class Node:
             backend = _backend(self.engine)
             service = self._service = Service(backend, self.settings, listeners=listeners)
             await service.start()
+            banner = await self._banner(self.engine, service, note)
         except BaseException:
             opening.cancel()
             await asyncio.gather(opening, listening, return_exceptions=True)
+            if self._service is not None:
+                await self._service.stop(0)
             await listeners.stop(0)
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 await opening.result().aclose()
             raise
-        banner = await self._banner(self.engine, service, note)
         _publish_address(banner)
         return banner
 

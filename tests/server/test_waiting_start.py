@@ -44,7 +44,9 @@ from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.rand import SeededRandom
+from streamlog.server.node import Node
 from streamlog.server.starting import Starting, open_patiently
+from streamlog.settings import load
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.v1 import admin_pb2
 from streamlog.v1.admin_pb2_grpc import AdminServiceStub
@@ -451,3 +453,35 @@ def test_no_wait_ends_with_the_error(tmp_path: Path) -> None:
     said = node.log.read_text().splitlines()[-1]
     assert said.startswith("streamlog: StoreUnavailable: ")
     assert "is it up" in said
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_a_start_that_ends_after_the_node_was_open_leaves_nothing_open(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine and its listeners stayed, and kept the data from the next start."""
+    flags = {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0", "data": str(tmp_path / "data")}
+
+    async def main() -> None:
+        at_its_end = asyncio.Event()
+
+        async def status(_: OpenEngine) -> Any:
+            at_its_end.set()
+            if how == "fails":
+                raise MetadataUnavailable("it left just now")
+            await asyncio.Event().wait()
+
+        node = Node(load(None, {}, flags), mode="dev")
+        with monkeypatch.context() as patch:
+            patch.setattr(OpenEngine, "status", status)
+            start = asyncio.create_task(node.start())
+            await at_its_end.wait()
+            if how == "is cancelled":
+                start.cancel()
+            with pytest.raises((MetadataUnavailable, asyncio.CancelledError)):
+                await start
+        again = Node(load(None, {}, flags), mode="dev")
+        await again.start()
+        await again.stop()
+
+    asyncio.run(main())
