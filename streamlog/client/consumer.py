@@ -201,10 +201,10 @@ class Consumer(Closing):
         """
         at = (topic, partition)
         with self._changed:
-            one = self._state.of(at)
-            if one.position is not None:
-                return one.position
-            time_ms = RESETS.get(one.reset)
+            position = self._state.position_of(at)
+            if position is not None:
+                return position
+            time_ms = RESETS.get(self._state.of(at).reset)
             generations = self._state.generations([at])
         if time_ms is None:
             raise OffsetOutOfRange(
@@ -213,7 +213,7 @@ class Consumer(Closing):
         found = self._caller.run(list_offsets({at: time_ms}, self._settings.isolation_level))
         with self._changed:
             self._state.looked_up(found, generations, now_s())
-            position = self._state.of(at).position
+            position = self._state.position_of(at)
         if position is None:
             raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
         return position

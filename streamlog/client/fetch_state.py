@@ -30,7 +30,7 @@ from streamlog.client.topic_calls import (
     most_partitions,
 )
 from streamlog.client.topic_lookup import Found
-from streamlog.codec.batch import ScannedBatch, batch_at, scan
+from streamlog.codec.batch import ScannedBatch, batch_at, parse_header, scan
 from streamlog.errors import (
     Corrupt,
     CorruptMessage,
@@ -91,6 +91,7 @@ class PartitionFetch:
         "fetch_offset",
         "generation",
         "high_watermark",
+        "passed_over",
         "position",
         "reset",
         "unknown_attempts",
@@ -101,6 +102,9 @@ class PartitionFetch:
         self.reset = reset
         self.fetch_offset: int | None = None
         self.position: int | None = None
+        self.passed_over = (-1, -1)
+        """Offsets at the end of the last answer that hold nothing for the caller, such as markers
+        of transactions: from where the caller gets to by itself, to where it stands then."""
         self.high_watermark = -1
         self.backoff_until = 0.0
         self.failures = 0
@@ -179,6 +183,17 @@ class FetchState:
             raise Invalid(f"{at[0]}-{at[1]} is not assigned to this consumer; assign it first")
         return found
 
+    def position_of(self, at: TopicPartition) -> int | None:
+        """Offset of the next record that the caller gets; None until its start is looked up.
+
+        Errors: Invalid where the partition is not assigned.
+        """
+        one = self.of(at)
+        start, end = one.passed_over
+        if one.position == start:
+            one.position = end
+        return one.position
+
     def _new_generation(self) -> int:
         self._generation += 1
         return self._generation
@@ -238,6 +253,7 @@ class FetchState:
             one.generation = self._new_generation()
             one.failures = one.unknown_attempts = 0
             one.fetch_offset = one.position = None
+            one.passed_over = (-1, -1)
             one.reset = "none" if is_told else "earliest"
             one.backoff_until = float("inf") if is_told else 0.0
         if is_told:
@@ -395,6 +411,10 @@ class FetchState:
                     continue
                 batches += found
                 one.fetch_offset = max(next_offset, asked[1])
+                got_to = found[-1].next_offset if found else asked[1]
+                if got_to < one.fetch_offset:
+                    start, end = one.passed_over
+                    one.passed_over = (start if end == got_to else got_to, one.fetch_offset)
         return batches
 
     def _batches(
@@ -404,7 +424,7 @@ class FetchState:
         data = result.record_batches
         if not data:
             return [], result.next_offset
-        scanned, is_whole = self._scanned(at, offset, data)
+        scanned, is_whole = self._scanned(at, offset, result)
         next_offset = result.next_offset if is_whole else scanned[-1].header.next_offset
         if result.aborted_transactions:
             scanned = without_aborted(
@@ -427,12 +447,13 @@ class FetchState:
         return found, next_offset
 
     def _scanned(
-        self, at: TopicPartition, offset: int, data: bytes
+        self, at: TopicPartition, offset: int, result: Any
     ) -> tuple[list[ScannedBatch], bool]:
         """The batches and True; or False and those before what is none, where there are some.
 
-        Errors: of scanning.
+        Errors: of scanning, with the fields `topic`, `partition`, `offset` and `next_offset`.
         """
+        data = result.record_batches
         try:
             return scan(data, verify_crc=False), True
         except (CorruptMessage, InvalidRecord) as error:
@@ -444,10 +465,12 @@ class FetchState:
                     position += len(whole[-1].view)
             if whole and whole[-1].header.next_offset > offset:
                 return whole, False
+            next_offset = behind_damage(view[position:], offset, result.next_offset)
             raise type(error)(
                 f"{at[0]}-{at[1]}: what the server sent from offset {offset} on is no record "
-                f"batch: {error.message}; seek past it to go on",
-                **{**error.fields, "topic": at[0], "partition": at[1], "offset": offset},
+                f"batch: {error.message}; seek to {next_offset} to go on behind it",
+                **{**error.fields, "topic": at[0], "partition": at[1]},
+                **{"offset": offset, "next_offset": next_offset},
             ) from error
 
     def fetch_failed(self, plan: FetchPlan, error: StreamlogError, now: float) -> None:
@@ -511,6 +534,19 @@ class FetchState:
         one = self.partitions.get((batch.topic, batch.partition))
         if one is not None:
             one.position = next_offset
+
+
+def behind_damage(view: memoryview, offset: int, answer_end: int) -> int:
+    """Where to go on behind bytes that are no record batch and hold `offset`.
+
+    That is where the batch ends by its own header, if what the header says is possible. Otherwise
+    it is the end of the answer, since batches behind the damage cannot be told apart.
+    """
+    with contextlib.suppress(CorruptMessage):
+        header = parse_header(view)
+        if header.base_offset <= offset < header.next_offset <= answer_end:
+            return header.next_offset
+    return max(answer_end, offset + 1)
 
 
 def without_aborted(

@@ -11,7 +11,14 @@ import pytest
 
 from streamlog.client import Consumer, ConsumerRecord, aio, records
 from streamlog.codec import compression as codecs
-from streamlog.codec.batch import HEADER_BYTES, NO_PRODUCER, Compression, with_producer
+from streamlog.codec.batch import (
+    CONTROL,
+    HEADER_BYTES,
+    NO_PRODUCER,
+    Compression,
+    pack_header,
+    with_producer,
+)
 from streamlog.codec.records import encode_values
 from streamlog.errors import Closed, CorruptMessage, Invalid, InvalidRecord, StreamlogError
 from tests.client.fake_node import FakeNode
@@ -136,8 +143,78 @@ def test_an_answer_that_is_no_batch_is_told_behind_the_batches_before_it(node: F
         consumer.assign([("t", 0)])
         assert [one.value for one in consumer.poll(WAIT_S)] == [b"good"]
         for _ in range(2):
-            with pytest.raises(CorruptMessage, match="t-0: what the server sent from offset 1 on"):
+            with pytest.raises(
+                CorruptMessage, match="t-0: what the server sent from offset 1 on"
+            ) as raised:
                 consumer.poll(WAIT_S)
+        place = dict(topic="t", partition=0, offset=1, next_offset=2)
+        assert raised.value.fields.items() >= place.items()
+        assert "seek to 2 to go on behind it" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("damage", "next_offset"),
+    [
+        (dict(magic=1), 4),
+        (dict(length=7), 4),
+        (dict(length=7, last_offset_delta=-9), 6),
+        (dict(length=7, last_offset_delta=1 << 30), 6),
+    ],
+)
+def test_a_seek_to_the_offset_that_the_error_names_goes_on_behind_what_is_no_batch(
+    node: FakeNode, damage: dict[str, int], next_offset: int
+) -> None:
+    """The header of the damaged batch says where it ends; if not, the answer does."""
+    node.create("t")
+    for values in ([b"a"], [b"b", b"c", b"d"], [b"e", b"f"]):
+        store(node, list(values))
+    partition = node.topics["t"].partitions[0]
+    header, data = partition.batches[1]
+    partition.batches[1] = (header, pack_header(header._replace(**damage)) + data[HEADER_BYTES:])
+    with Consumer(node.server) as consumer:
+        consumer.assign([("t", 0)])
+        assert [one.value for one in consumer.poll(WAIT_S)] == [b"a"]
+        with pytest.raises((CorruptMessage, InvalidRecord)) as raised:
+            consumer.poll(WAIT_S)
+        assert raised.value.fields["next_offset"] == next_offset
+        consumer.seek("t", 0, next_offset)
+        rest = [b"e", b"f"] if next_offset == 4 else [b"late"]
+        store(node, [b"late"])
+        assert consumer.poll(WAIT_S)[0].value == rest[0]
+
+
+def test_the_position_passes_over_a_batch_that_holds_nothing_for_the_caller(
+    node: FakeNode,
+) -> None:
+    """Markers of transactions at the end of a log: who reads up to the end gets there."""
+
+    def control(node: FakeNode) -> None:
+        store(node, [b"marker"])
+        batches = node.topics["t"].partitions[0].batches
+        header = batches[-1][0]
+        header = header._replace(attributes=header.attributes | CONTROL)
+        batches[-1] = (header, pack_header(header) + batches[-1][1][HEADER_BYTES:])
+
+    node.create("t")
+    control(node)
+    store(node, [b"record"])
+    control(node)
+    control(node)
+
+    async def main() -> None:
+        async with aio.Consumer(node.server) as consumer:
+            await consumer.assign([("t", 0)])
+            assert [one.value for one in await consumer.poll(WAIT_S)] == [b"record"]
+            assert await consumer.position("t", 0) == 4
+
+    with Consumer(node.server) as consumer:
+        consumer.assign([("t", 0)])
+        batches = consumer.poll_batches(WAIT_S)
+        assert [(one.base_offset, one.next_offset) for one in batches] == [(1, 2)]
+        assert consumer.position("t", 0) == 4
+        consumer.seek("t", 0, 1)
+        assert consumer.position("t", 0) == 1
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("codec", [one for one in Compression if one is not Compression.NONE])

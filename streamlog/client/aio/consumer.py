@@ -132,10 +132,10 @@ class Consumer(AsyncClosing):
         Errors: Invalid where the partition is not assigned; those of offset look-ups.
         """
         at = (topic, partition)
-        one = self._state.of(at)
-        if one.position is not None:
-            return one.position
-        time_ms = RESETS.get(one.reset)
+        position = self._state.position_of(at)
+        if position is not None:
+            return position
+        time_ms = RESETS.get(self._state.of(at).reset)
         if time_ms is None:
             raise OffsetOutOfRange(
                 f"{topic}-{partition} has no position and auto_offset_reset is none; seek"
@@ -144,7 +144,7 @@ class Consumer(AsyncClosing):
         call = list_offsets({at: time_ms}, self._settings.isolation_level)
         found = await self._caller.run(call)
         self._state.looked_up(found, generations, now_s())
-        position = self._state.of(at).position
+        position = self._state.position_of(at)
         if position is None:
             raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
         return position
