@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from streamlog.cli.output import note
+from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
 from streamlog.client import Delivery, ManyDeliveries, Producer
 from streamlog.errors import InvalidRecord, StreamlogError
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-SILENCE_TOLD_AFTER_S = 3.0
 CLOSE_S = 0.0
 
 

@@ -9,7 +9,7 @@ import click
 
 from streamlog.cli.lazy import CommandGroup
 from streamlog.cli.output import emit, text_or_base64
-from streamlog.cli.record_copy import batches_until
+from streamlog.cli.record_copy import batches_until, unreadable
 from streamlog.cli.remote import admin, consumer
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.codec.batch import (
@@ -59,9 +59,12 @@ def dump(state: State, topic: str, partition: int, start: int | None, records: b
         client.seek(topic, partition, first)
         if not state.json:
             click.echo(f"Dumping {topic}-{partition}\nLog starting offset: {first}")
-        for fetched in batches_until(client, {at: end}, state.timeout_s):
-            for batch in scan(fetched.data, verify_crc=False):
-                shown.show(batch)
+        try:
+            for fetched in batches_until(client, {at: end}, state.timeout_s):
+                for batch in scan(fetched.data, verify_crc=False):
+                    shown.show(batch)
+        except (CorruptMessage, InvalidRecord) as error:
+            raise unreadable(error, "log dump") from error
     if shown.unreadable:
         offsets = ", ".join(map(str, shown.unreadable[:OFFSETS_TOLD]))
         more = " and others" if len(shown.unreadable) > OFFSETS_TOLD else ""

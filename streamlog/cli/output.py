@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 import click
 
 WRITE_BUFFER_BYTES = 1 << 20
+SILENCE_TOLD_AFTER_S = 3.0
+"""A command that has waited for so long says what it waits for."""
 
 
 def emit(value: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streamlog.cli.output import BytesOut, note
+from streamlog.cli.output import SILENCE_TOLD_AFTER_S, BytesOut, note
 from streamlog.cli.record_format import Formatter, value_line
 from streamlog.client import Admin, Consumer
 from streamlog.errors import (
@@ -148,7 +148,10 @@ class RecordCopy:
             self._progress.done(self.records, self.size_bytes)
 
     def _step(self) -> None:
-        batches = self._consumer.poll_batches(POLL_S)
+        try:
+            batches = self._consumer.poll_batches(POLL_S)
+        except (CorruptMessage, InvalidRecord) as error:
+            raise unreadable(error, "consume") from error
         for batch in batches:
             at = (batch.topic, batch.partition)
             if self._unfinished is not None and at not in self._unfinished:
@@ -257,21 +260,41 @@ def batches_until(
     Errors: Unavailable where none comes for `timeout_s`; those of `Consumer.poll_batches`.
     """
     left = {at for at, end in ends.items() if consumer.position(*at) < end}
+    came_at, is_told = now_s(), False
     while left:
-        batches = consumer.poll_batches(timeout_s)
+        batches = consumer.poll_batches(min(POLL_S, timeout_s))
         yield from batches
         came = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
         reached = {at for at in left if came.get(at, 0) >= ends[at]}
-        if not batches:
+        if batches:
+            came_at, is_told = now_s(), False
+        else:
             reached = {at for at in left if consumer.position(*at) >= ends[at]}
-            if not reached:
-                topic, partition = min(left)
-                raise Unavailable(
-                    f"no record of {topic}-{partition} came within {timeout_s:g} s, though there "
-                    f"are some up to offset {ends[topic, partition]}; look at `streamlog status`, "
-                    "or give more time with --timeout"
-                )
         left -= reached
+        silent_s = now_s() - came_at
+        if left and silent_s >= timeout_s:
+            topic, partition = min(left)
+            raise Unavailable(
+                f"no record of {topic}-{partition} came within {timeout_s:g} s, though there "
+                f"are some up to offset {ends[topic, partition]}; look at `streamlog status`, "
+                "or give more time with --timeout"
+            )
+        if left and silent_s >= SILENCE_TOLD_AFTER_S and not is_told:
+            is_told = True
+            note(f"no record has come for {silent_s:.0f} s; waiting up to {timeout_s:g} s")
+
+
+def unreadable(error: StreamlogError, command: str) -> StreamlogError:
+    """The error of an answer that is no record batch, with the command that goes on behind it."""
+    fields = error.fields
+    if "next_offset" not in fields:
+        return error
+    topic, partition = fields["topic"], fields["partition"]
+    return type(error)(
+        f"{error.message}: streamlog {command} {topic} --partition {partition} --from "
+        f"{fields['next_offset']}",
+        **fields,
+    )
 
 
 def _unreadable(error: StreamlogError, batch: FetchedBatch) -> StreamlogError:

@@ -7,14 +7,16 @@ address that was asked.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamlog.cli.output import note
+from streamlog.cli.output import SILENCE_TOLD_AFTER_S, note
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.client import KV, Admin, Consumer, Producer, Streams
@@ -32,12 +34,18 @@ LISTEN_PAUSE_S = 0.1
 # Commands say themselves what a person must know; Python would print warnings of the clients bare.
 logging.getLogger("streamlog.client").addHandler(logging.NullHandler())
 
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""HTTP/2's preface and an empty SETTINGS frame; a server answers with its own SETTINGS at once."""
+
 PRODUCER_BUFFER_BYTES = 16 << 20
 """Small, so that a slow line still empties it within --timeout."""
 
 
 def await_listener(state: State) -> None:
     """Returns when a process listens at the server's address.
+
+    A thread goes on to see whether it answers. Where a node hangs, the kernel takes connections
+    for it, and the command would wait for its whole time limit without a word.
 
     Errors: Unavailable after LISTEN_WAIT_S, or after the command's own time limit if that is
     shorter.
@@ -49,8 +57,9 @@ def await_listener(state: State) -> None:
     while True:
         left_s = ends_at - time.monotonic()
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), max(left_s, 0.01)):
-                return
+            address = (host.strip("[]"), int(port))
+            connection = socket.create_connection(address, max(left_s, 0.01))
+            break
         except OSError as error:
             if left_s <= LISTEN_PAUSE_S:
                 raise Unavailable(
@@ -61,6 +70,24 @@ def await_listener(state: State) -> None:
             note(f"nothing listens at {state.server} yet; waiting up to {wait_s:g} s")
             is_told = True
         time.sleep(LISTEN_PAUSE_S)
+    if state.timeout_s <= SILENCE_TOLD_AFTER_S:
+        connection.close()
+        return
+    threading.Thread(target=_tell_silence, args=(connection, state), daemon=True).start()
+
+
+def _tell_silence(connection: socket.socket, state: State) -> None:
+    """Says on stderr when nothing answers on the connection for some seconds."""
+    with connection, contextlib.suppress(ConnectionError):
+        connection.settimeout(SILENCE_TOLD_AFTER_S)
+        try:
+            connection.sendall(HTTP2_GREETING)
+            connection.recv(1)
+        except TimeoutError:
+            note(
+                f"{state.server} takes connections and has not answered for "
+                f"{SILENCE_TOLD_AFTER_S:g} s; waiting up to {state.timeout_s:g} s (--timeout)"
+            )
 
 
 @contextmanager

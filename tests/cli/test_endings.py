@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from streamlog.cli import remote
 from streamlog.client import Admin, Consumer
 from streamlog.demo.node import NodeProcess
 from tests.cli.conftest import COMMAND, Command
@@ -33,6 +34,8 @@ def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[byte
 def silent(node: NodeProcess) -> Iterator[None]:
     """The node's port is open and nothing answers there."""
     os.kill(node.pid, signal.SIGSTOP)
+    # The signal alone is under way: the node may answer once more.
+    os.waitpid(node.pid, os.WUNTRACED)
     try:
         yield
     finally:
@@ -121,6 +124,19 @@ def test_a_silent_node_is_named_by_every_command(
     assert ended.returncode == 1
     assert node.server.encode() in ended.stderr
     assert ended.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "consume t", "object list"])
+def test_a_command_says_that_the_node_takes_connections_and_is_silent(
+    run: Command, node: NodeProcess, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(remote, "SILENCE_TOLD_AFTER_S", 0.1)
+    with silent(node):
+        ended = run(*command.split(), "--timeout", "0.8")
+    assert ended.returncode == 1
+    told = f"{node.server} takes connections and has not answered for 0.1 s; waiting up to 0.8 s"
+    assert ended.stderr.decode().startswith(told)
+    assert run(*command.split(), "--timeout", "5").stderr.count(b"has not answered") == 0
 
 
 def test_until_end_ends_when_the_rest_is_deleted(
