@@ -26,7 +26,7 @@ class Commands(LazyGroup):
         ),
         "compact": (
             "streamlog.cli.spark_compact:compact",
-            "Merge small objects on executors, while no node runs.",
+            "Merge small objects on executors, for a running node or at rest.",
         ),
         "import": ("streamlog.cli.spark_import:import_", "Write files to a topic, each once."),
     }

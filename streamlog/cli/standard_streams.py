@@ -39,6 +39,16 @@ class StdoutClosed(OSError):
         return str(self.strerror)
 
 
+class OutputFailed(OSError):
+    """The disk, or whatever is behind stdout, does not take the output."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.errno, f"the output cannot be written: {error.strerror}")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 def prepare() -> None:
     """Makes the process's three streams usable; once, at its start."""
     for descriptor, stream in ((STDIN, sys.stdin), (STDOUT, sys.stdout), (STDERR, sys.stderr)):
@@ -98,6 +108,10 @@ class _WaitingWriter(io.RawIOBase):
                 return os.write(self._descriptor, data)  # type: ignore[arg-type]
             except BlockingIOError:
                 wait_until_writable(self._descriptor)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OutputFailed(error) from error
 
 
 class _NoOutput(io.RawIOBase):

@@ -36,6 +36,8 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
 
+WAIT_TOLD_EVERY_MS = 1000
+
 
 async def hand_over(
     kv: KVStore,
@@ -57,9 +59,7 @@ async def hand_over(
     unchanged = "Nothing was written; stop all nodes, then begin again"
     await _check(store, bucket, (), unchanged, progress)
     lineage = await raise_lineage(store, recovered.cluster_id, random)
-    if grace_ms:
-        progress("waiting for nodes on the old metadata to stop", 0, 0)
-        await asyncio.sleep(grace_ms / 1000)
+    await _wait_for_old_nodes(grace_ms, progress)
     needed = sorted({*recovered.objects, *recovered.staged_objects()} & set(bucket.ids))
     stopping = "A node ran on the old metadata and stops by now: begin again"
     await _check(store, bucket, needed, stopping, progress)
@@ -73,6 +73,17 @@ async def hand_over(
         offload=offload,
         before_naming=lambda: confirm_lineage(store, recovered.cluster_id, lineage),
     )
+
+
+async def _wait_for_old_nodes(grace_ms: int, progress: Progress) -> None:
+    """Waits so long, and tells how long it has waited: 15 s of silence look like a hang."""
+    for waited_ms in range(0, grace_ms, WAIT_TOLD_EVERY_MS):
+        progress(
+            "seconds waited for nodes on the old metadata to stop",
+            waited_ms // 1000,
+            -(-grace_ms // 1000),
+        )
+        await asyncio.sleep(min(WAIT_TOLD_EVERY_MS, grace_ms - waited_ms) / 1000)
 
 
 async def _check(

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,24 @@ def test_a_closed_stdout_is_an_error_with_words(
     code, said = closed(environment, 1, *command.split())
     assert (code, said.count("\n")) == (1, 1)
     assert "stdout is closed" in said
+
+
+@pytest.mark.parametrize("command", ["status", "consume full --until-end"])
+def test_a_full_disk_behind_stdout_is_named(
+    done: Done, environment: dict[str, str], command: str
+) -> None:
+    done("produce", "full", stdin=b"line\n")
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*COMMAND, *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment,
+            check=False,
+        )
+    assert ended.returncode == 1
+    said = "streamlog: the output cannot be written: No space left on device\n"
+    assert ended.stderr.decode() == said
 
 
 def test_a_command_without_output_needs_no_stdout(environment: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ from streamlog.log.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.objectstore.keys import data_key
+from streamlog.repair import handover
 from streamlog.repair.findings import Kind, Report, Severity
 from streamlog.repair.recover import RecoverOptions, recover
 from streamlog.runtime.clock import SystemClock
@@ -104,6 +105,33 @@ def test_all_that_was_acknowledged_comes_back(crash: bool, checkpoint: str) -> N
             assert (await read(await engine.streams.open_stream(stream_id)))[6] == b"more"
 
     run(scenario)
+
+
+def test_the_wait_for_nodes_on_the_old_metadata_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "WAIT_TOLD_EVERY_MS", 10)
+    told: list[int] = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == "seconds waited for nodes on the old metadata to stop":
+            told.append(total)
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            await engine.logs.create_topic("t", 1)
+        cluster.lose_metadata()
+        await recover(
+            cluster.kv,
+            cluster.store,
+            clock=cluster.clock,
+            random=cluster.random,
+            offload=cluster.offload,
+            options=RecoverOptions(grace_ms=45),
+            progress=progress,
+        )
+
+    run(scenario)
+    assert told == [1] * 5
 
 
 def test_metadata_can_be_lost_again_and_again() -> None:
