@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 __all__ = ["IN_USE", "VARIABLE", "description", "load", "native"]
 
 VARIABLE = "STREAMLOG_CODEC"
+NEEDED = (
+    "CRC_INSTRUCTIONS",
+    "ColumnsDecoder",
+    "RecordReader",
+    "RecordWriter",
+    "check_records",
+    "crc32c",
+    "crc32c_by_table",
+    "encode_columns",
+    "key_partitions",
+    "murmur2",
+    "partition_for_key",
+    "partitions_for_keys",
+    "scan",
+)
+"""All that this version takes from the extension. One that was compiled from older sources, such as
+before a `git pull`, lacks some of it."""
 
 
 def load(wanted: str) -> ModuleType | None:
@@ -27,7 +44,7 @@ def load(wanted: str) -> ModuleType | None:
     if wanted == "pure":
         return None
     try:
-        return importlib.import_module("streamlog.codec._native")
+        return _whole(importlib.import_module("streamlog.codec._native"))
     except ImportError as error:
         if wanted == "native":
             raise InvalidConfig(
@@ -35,6 +52,18 @@ def load(wanted: str) -> ModuleType | None:
                 "streamlog-engine where a C compiler is, or from a wheel"
             ) from error
         return None
+
+
+def _whole(extension: ModuleType) -> ModuleType:
+    """The extension, if it belongs to this version. Errors: InvalidConfig."""
+    lacking = [name for name in NEEDED if not hasattr(extension, name)]
+    if lacking:
+        raise InvalidConfig(
+            f"the compiled codec {extension.__file__} was built from older sources: it lacks "
+            f"{', '.join(lacking)}; build it again (`make setup`, or `pip install -e .`), or set "
+            f"{VARIABLE} = pure for the plain one"
+        )
+    return extension
 
 
 if TYPE_CHECKING:
