@@ -49,6 +49,7 @@ from streamlog.errors import (
     Overloaded,
     StreamlogError,
     Unavailable,
+    UnknownTopicOrPartition,
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1 import log_pb2
@@ -259,9 +260,10 @@ class Producer:
     ) -> ManyDeliveries:
         """As `send` for many records at once, in order within each partition, and much faster.
 
-        Errors as for `send`; the list is checked before any of it is taken. Overloaded and Closed
-        carry `taken`: so many of the records are on their way, and `deliveries`, a ManyDeliveries
-        whose `outcomes()` say which they are and what became of them.
+        Errors as for `send`; the list is checked before any of it is taken. Overloaded, Closed and
+        UnknownTopicOrPartition carry `taken`: so many of the records are on their way, and
+        `deliveries`, a ManyDeliveries whose `outcomes()` say which they are and what became of
+        them.
         """
         queues = self._topics.get(topic)
         if queues is None:
@@ -285,7 +287,8 @@ class Producer:
         try:
             for records in groups:
                 self._extend(queues, records, timestamp_ms, runs)
-        except (Overloaded, Closed) as error:
+        except (Overloaded, Closed, UnknownTopicOrPartition) as error:
+            error.fields["taken"] = sum(run.record_count for run in runs)
             error.deliveries = ManyDeliveries(runs, timestamp_ms)  # type: ignore[union-attr]
             raise
         return ManyDeliveries(runs, timestamp_ms, which)

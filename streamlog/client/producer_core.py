@@ -32,7 +32,7 @@ from streamlog.client.producer_state import (
     PartitionState,
     ProducerIdentity,
 )
-from streamlog.client.routing import PartitionRecords
+from streamlog.client.routing import PartitionRecords, checked_partition
 from streamlog.client.settings import (
     BYTES_IN_FLIGHT_MAX,
     LINGERING_MESSAGES_MAX,
@@ -44,7 +44,7 @@ from streamlog.client.settings import (
 )
 from streamlog.client.splitting import bytes_max_of, is_too_large
 from streamlog.client.wire import ACKS_ALL, ACKS_NONE, encode_produce
-from streamlog.codec.records import Headers
+from streamlog.codec.records import Headers, record_bytes_max
 from streamlog.errors import (
     Closed,
     InconsistentTopicId,
@@ -180,15 +180,23 @@ class ProducerCore:
         start: int,
         now: float,
     ) -> Run | None:
-        """Puts values[start:] into one batch, as many as fit. None: no room; nothing was taken."""
+        """Puts values[start:] into one batch, as many as fit. None: no room; nothing was taken.
+
+        For a list that `check_sizes` took. A limit that was lowered since then is left to the
+        server, which refuses the record alone: here it would end the call with a part of the list
+        taken. Errors: UnknownTopicOrPartition, where the topic was made anew without the partition.
+        """
         accumulator = self.accumulator
         partition, places, values, keys = records
         while True:
-            queue = topic.sticky if partition is None else topic.queues[partition]
+            if partition is None:
+                queue = topic.sticky
+            else:
+                queue = topic.queues[checked_partition(topic, partition)]
             batch = queue.open
             if batch is None:
                 key = None if keys is None else keys[start]
-                size = accumulator.record_limit(topic, key, values[start], [])
+                size = record_bytes_max(key, values[start], [])
                 batch = accumulator.new_batch(queue, size, now)
                 if batch is None:
                     return None
@@ -222,7 +230,8 @@ class ProducerCore:
             raise Invalid(f"{len(keys)} keys for {len(values)} values; give one each")
         longest = max(values, key=_size, default=None)
         key = max(keys, key=_size, default=None) if keys else None
-        if _size(longest) + _size(key) + RECORD_OVERHEAD > topic.batch_bytes_max:
+        limit = min(topic.batch_bytes_max, self.settings.buffer_memory_bytes)
+        if _size(longest) + _size(key) + RECORD_OVERHEAD > limit:
             for index, value in enumerate(values):
                 self.accumulator.record_limit(topic, keys[index] if keys else None, value, [])
 

@@ -222,7 +222,8 @@ class Consumer(AsyncClosing):
         self._check_open()
         if not self._is_started:
             self._is_started = True
-            self._background.spawn(self._run(), name="fetch")
+            task = self._background.spawn(self._fetch_on(), name="fetch")
+            task.add_done_callback(self._task_ended)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._take_answer():
@@ -250,15 +251,11 @@ class Consumer(AsyncClosing):
         self._failure.__cause__ = error
         self._arrived.set()
 
-    async def _run(self) -> None:
-        """Fetches until the consumer is closed. Cancelled by another than the consumer, as
-        `asyncio.run` does at its end, it tells those who would wait for answers."""
-        try:
-            await self._fetch_on()
-        except asyncio.CancelledError as error:
-            if not self._is_closed:
-                self._failed(error)
-            raise
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A task that another one cancelled, as `asyncio.run` does at its end, brings no answers
+        any more: those who wait for them are told."""
+        if task.cancelled() and not self._is_closed:
+            self._failed(asyncio.CancelledError())
 
     async def _fetch_on(self) -> None:
         while True:

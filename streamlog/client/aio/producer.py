@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -49,6 +49,7 @@ from streamlog.errors import (
     Overloaded,
     StreamlogError,
     Unavailable,
+    UnknownTopicOrPartition,
 )
 from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
@@ -184,7 +185,8 @@ class Producer:
         try:
             for records in groups:
                 await self._extend(queues, records, timestamp_ms, runs)
-        except (Overloaded, Closed) as error:
+        except (Overloaded, Closed, UnknownTopicOrPartition) as error:
+            error.fields["taken"] = sum(run.record_count for run in runs)
             error.deliveries = ManyDeliveries(runs, timestamp_ms)  # type: ignore[union-attr]
             raise
         return ManyDeliveries(runs, timestamp_ms, which)
@@ -265,8 +267,9 @@ class Producer:
         self._check_open(None, 0)
         if not self._asking:
             self._asking = True
-            self._background.spawn(self._telling(self._watch()), name="watch")
-            self._background.spawn(self._telling(self._keep_connected()), name="connection")
+            for work, task_name in (self._watch, "watch"), (self._keep_connected, "connection"):
+                task = self._background.spawn(work(), name=task_name)
+                task.add_done_callback(self._task_ended)
         return self._core.accumulator.update_topic(name, facts, now_s())
 
     async def _learn_limit(self, queues: TopicQueues) -> None:
@@ -321,16 +324,12 @@ class Producer:
         self._core.abandon(error)
         self._core.take_done()
 
-    async def _telling(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` until the producer ends it. Cancelled by another, as `asyncio.run` does at
-        its end, it tells those who would wait for answers."""
-        try:
-            await work
-        except asyncio.CancelledError as error:
-            if not self._is_ended:
-                self._core.warn_of_unsent()
-                self._failed(error)
-            raise
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A task that another one cancelled, as `asyncio.run` does at its end, brings no answers
+        any more: those who wait for them are told."""
+        if task.cancelled() and not self._is_ended and self._failure is None:
+            self._core.warn_of_unsent()
+            self._failed(asyncio.CancelledError())
 
     async def _watch(self) -> None:
         """Gives up what is overdue and asks for the producer id when it is needed."""
