@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Producer, aio
+from streamlog.client.batches import PendingBatch
 from streamlog.client.producer_core import ProducerCore
 from streamlog.codec import records as codec_records
 from streamlog.errors import (
@@ -385,3 +386,57 @@ def test_clients_used_after_a_fork_say_so(node: FakeNode) -> None:
         assert line.startswith("Invalid: ")
     assert said[8:] == ["None", "None"]
     assert node.values("t") == [b"parent", b"under way", b"parent again"]
+
+
+def test_a_batch_that_a_refused_record_closed_is_sent_at_once(node: FakeNode) -> None:
+    node.create("t")
+    with Producer(node.server, linger_ms=600_000) as producer:
+        for number in range(10):
+            sent = producer.send("t", b"before")
+            if not number:
+                # Connected, so that the writer waits for the linger's end and nothing else.
+                producer.flush(WAIT_S)
+            with pytest.raises(MessageTooLarge):
+                producer.send("t", b"x" * 3_000_000)
+            assert sent.result(WAIT_S).offset == number
+
+    async def main() -> None:
+        async with aio.Producer(node.server, linger_ms=600_000) as producer:
+            for number in range(10, 20):
+                sent = await producer.send("t", b"before")
+                if number == 10:
+                    await producer.flush(WAIT_S)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                with pytest.raises(MessageTooLarge):
+                    await producer.send("t", b"x" * 3_000_000)
+                assert (await asyncio.wait_for(sent.result(), WAIT_S)).offset == number
+
+    asyncio.run(main())
+
+
+def test_batches_behind_one_that_cannot_be_encoded_are_sent_at_once(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("t")
+    encode = PendingBatch.encode
+
+    def fail_one(batch: PendingBatch, identity: Any) -> None:
+        if batch.record_count == 2:
+            raise RuntimeError("a bug")
+        encode(batch, identity)
+
+    monkeypatch.setattr(PendingBatch, "encode", fail_one)
+    with Producer(node.server, linger_ms=600_000) as producer:
+        # Until the first batch is answered the others wait behind it, all of them ready.
+        node.hold.clear()
+        sent = []
+        for count in (1, 2, 1):
+            sent.append([producer.send("t", b"v", partition=0) for _ in range(count)][-1])
+            with pytest.raises(TimeoutError):
+                producer.flush(0)
+        node.hold.set()
+        assert sent[0].result(WAIT_S).offset == 0
+        with pytest.raises(Internal, match="could not be encoded"):
+            sent[1].result(WAIT_S)
+        assert sent[2].result(WAIT_S).offset == 1

@@ -12,6 +12,7 @@ from streamlog.errors import (
     InconsistentTopicId,
     MessageTooLarge,
     OutcomeUnknown,
+    StoreUnavailable,
     Unavailable,
     UnknownTopicOrPartition,
 )
@@ -201,6 +202,32 @@ def test_a_producer_goes_on_in_a_topic_made_anew(node: FakeNode) -> None:
         with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 0"):
             producer.send("t", b"v", partition=2)
     assert node.values("t")[:20] == [b"%d" % n for n in range(20)]
+
+
+def test_records_keep_their_order_where_the_new_topic_refuses_the_first(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("t")
+    store, refused = node._store, list[str]()
+
+    def refuse_one(topic: str, topic_id: str, part: Any) -> tuple[int, bool]:
+        if topic_id == node.topics[topic].topic_id and not refused:
+            refused.append(topic_id)
+            raise StoreUnavailable("refused on command")
+        return store(topic, topic_id, part)
+
+    values = [b"%03d" % number * 40 for number in range(10)]
+    small: dict[str, Any] = dict(linger_ms=0, batch_size_bytes=128, batch_size_max_bytes=128)
+    with Producer(node.server, retry_backoff_ms=1, **small) as producer:
+        producer.send("t", b"old").result(WAIT_S)
+        node.create("t")
+        monkeypatch.setattr(node, "_store", refuse_one)
+        node.hold.clear()
+        sent = [producer.send("t", value) for value in values]
+        node.hold.set()
+        assert [one.result(WAIT_S).offset for one in sent] == list(range(10))
+    assert refused
+    assert node.values("t") == values
 
 
 def test_the_same_for_a_producer_in_asyncio(node: FakeNode) -> None:
