@@ -24,10 +24,11 @@ class ByteGate:
             self._waiting.append((size_bytes, turn))
             try:
                 await turn
-            except asyncio.CancelledError:
+            except BaseException:
                 if turn.done() and not turn.cancelled():
                     self._leave(size_bytes)
                 else:
+                    turn.cancel()
                     # Those behind may fit where this one did not.
                     self._leave(0)
                 raise

@@ -132,7 +132,8 @@ class Sequencer:
         self._budget.wait(waiter, context.priority, self._delay_s(context.deadline))
         try:
             await future
-        except asyncio.CancelledError:
+        except BaseException:
+            # Room that was granted meanwhile has no owner but this call.
             if future.done() and not future.cancelled() and future.exception() is None:
                 reservation.release()
             self._budget.give_up(waiter)

@@ -197,7 +197,7 @@ class OpenLogs:
 
     async def _all(self, at_once_max: int, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
         logs, self._logs = list(self._logs.values()), {}
-        await in_turn(at_once_max, (end(one) for one in logs))
+        await in_turn(min(at_once_max, len(logs)), (end(one) for one in logs))
 
 
 async def usable_topic(topics: Topics, name: str) -> CachedTopic:

@@ -1,4 +1,4 @@
-"""Every await of the write path fails in turn, and every caller is cancelled at each of its own.
+"""Every await of writes and reads fails in turn, and every caller is cancelled at each of its own.
 
 Whatever was struck: all other callers are answered, and either the node is well, with no object id
 open and all bytes given back, or it has failed and says why to all who come later. No task is left.
@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 import streamlog
 from streamlog.compaction.config import CompactionConfig
-from streamlog.engine.config import AppendConfig, StreamEngineConfig
+from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig
 from streamlog.errors import StreamlogError
-from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions
+from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.model.batch import AppendContext, CreateStreamOptions, OpenStreamOptions
 from streamlog.model.stream import Stream
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import OpenEngine, WalMode
 from tests.engine.harness import batch, read_all
 from tests.support.every_await import Kind, Lab, every, start
+from tests.support.server_harness import batch as log_batch
 
 LARGE_BYTES = 40 << 10
 CONFIG = StreamEngineConfig(
@@ -36,10 +38,16 @@ CONFIG = StreamEngineConfig(
 ANSWER_S = 300.0
 
 
+READS = replace(CONFIG, read=ReadConfig(tail_cache_bytes=0))
+"""Every read is of objects."""
+
+
 @dataclass(slots=True)
 class Streams:
     mine: Stream
     others: list[Stream]
+    log: AbstractLog | None = None
+    """Of the cases that are about a log."""
 
 
 Call = Callable[[OpenEngine, Streams], Awaitable[object]]
@@ -92,13 +100,57 @@ async def create_topic(engine: OpenEngine, streams: Streams) -> object:
     return await engine.logs.create_topic("topic", 2)
 
 
+async def fetch(engine: OpenEngine, streams: Streams) -> object:
+    found = await streams.mine.fetch(0, 2, 1 << 20)
+    return found, await streams.mine.attributes(0, 2)
+
+
+async def reserve(engine: OpenEngine, streams: Streams) -> object:
+    # Behind the appends of others: it waits for room.
+    await asyncio.sleep(0)
+    reservation = await streams.mine.reserve(LARGE_BYTES)
+    try:
+        return await streams.mine.append(
+            batch(bytes(LARGE_BYTES)), AppendContext(reservation=reservation)
+        )
+    finally:
+        reservation.release()
+
+
+async def set_token(engine: OpenEngine, streams: Streams) -> object:
+    # Of the stream to which others append: they wait at its gate.
+    return await streams.others[0].set_fencing_token(b"token")
+
+
+async def append_to_log(engine: OpenEngine, streams: Streams) -> object:
+    assert streams.log is not None
+    return await append_and_fetch(streams.log)
+
+
+async def append_and_fetch(log: AbstractLog) -> object:
+    appended = await log.append(log_batch(b"mine"))
+    result = await appended
+    found = await log.fetch(result.base_offset, 1 << 20)
+    assert found.next_offset > result.base_offset
+    return found
+
+
 async def close(engine: OpenEngine, streams: Streams) -> object:
     return await engine.close()
 
 
-BOTH_MODES: list[Call] = [append_and_drain, create, destroy, reopen, close]
+BOTH_MODES: list[Call] = [append_and_drain, create, destroy, reopen, set_token, close]
 """Their awaits differ with the mode."""
-ONE_MODE: list[Call] = [trim, close_stream, compact, stage_and_attach, create_topic]
+ONE_MODE: list[Call] = [
+    trim,
+    close_stream,
+    compact,
+    stage_and_attach,
+    create_topic,
+    fetch,
+    reserve,
+    append_to_log,
+]
 
 
 async def made(engine: OpenEngine) -> Streams:
@@ -109,15 +161,20 @@ async def made(engine: OpenEngine) -> Streams:
     return Streams(streams[0], streams[1:])
 
 
-def opening(lab: Lab, mode: WalMode) -> AbstractAsyncContextManager[OpenEngine]:
+def opening(
+    lab: Lab, mode: WalMode, config: StreamEngineConfig = CONFIG
+) -> AbstractAsyncContextManager[OpenEngine]:
     components = lab.components(has_disk=mode == "disk")
-    return streamlog.open("memory://", wal=mode, config=CONFIG, components=components)
+    return streamlog.open("memory://", wal=mode, config=config, components=components)
 
 
 async def strike(lab: Lab, mode: WalMode, call: Call) -> None:
-    async with opening(lab, mode) as engine:
+    async with opening(lab, mode, READS if call is fetch else CONFIG) as engine:
         streams = await made(engine)
         others = streams.others
+        if call is append_to_log:
+            await engine.logs.create_topic("topic", 1)
+            streams.log = await engine.logs.log(TopicPartition("topic", 0))
         victim = lab.striker.arm(call(engine, streams))
         tasks = [
             # The second waits until the first has made room.
@@ -127,8 +184,12 @@ async def strike(lab: Lab, mode: WalMode, call: Call) -> None:
             start("other create", engine.streams.create_and_open_stream()),
             start("other destroy", others[2].destroy()),
         ]
+        if streams.log is not None:
+            tasks.append(start("other append to the log", append_and_fetch(streams.log)))
         await lab.answered(victim, *tasks, within_s=ANSWER_S)
         lab.striker.disarm()
+        if streams.log is not None:
+            await check_log(lab, engine, streams.log)
         await check_after(
             lab, engine, others[0], is_closed=call is close, is_compacting=call is compact
         )
@@ -165,6 +226,19 @@ async def strike_opening(lab: Lab, mode: WalMode) -> None:
 def check_no_task(lab: Lab) -> None:
     left = lab.others()
     assert not left, f"{lab.striker.struck}: tasks are left: {left}"
+
+
+async def check_log(lab: Lab, engine: OpenEngine, log: AbstractLog) -> None:
+    """It takes appends, and has what it acknowledged; or it says why not."""
+    later = start("other later append to the log", append_and_fetch(log))
+    await lab.answered(later, within_s=ANSWER_S)
+    error = later.exception()
+    if engine.engine.failure is None and error is not None:
+        # The partition was closed: the next look-up opens it again.
+        assert isinstance(error, StreamlogError), f"{lab.striker.struck}: {error!r}"
+        again = start("other look-up", engine.logs.log(TopicPartition("topic", 0)))
+        await lab.answered(again, within_s=ANSWER_S)
+        await check_log(lab, engine, again.result())
 
 
 async def check_after(

@@ -72,7 +72,11 @@ class Striker:
         name = task.get_name()
         if name.startswith(BYSTANDERS):
             return None
-        if self._kind == "fail" and _where(coroutine).endswith(UNFAILING):
+        if self._kind == "fail":
+            if _where(coroutine).endswith(UNFAILING):
+                return None
+        elif self._victim is None or self._victim.done():
+            # Nothing is left to cancel.
             return None
         self._count += 1
         if self._count != self._at:
