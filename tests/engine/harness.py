@@ -19,10 +19,11 @@ from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.offload import ThreadOffload
+from streamlog.runtime.clock import Clock, SystemClock
+from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import SeededRandom
 from tests.engine.fakes import FakeMetadata, FakeWal
+from tests.engine.remote import InlineOffload, LoopClock
 
 TIMEOUT_S = 60.0
 QUICK = StreamEngineConfig(
@@ -60,8 +61,13 @@ class FlakyStore(MemoryObjectStore):
 class World:
     """What outlives a crash."""
 
-    def __init__(self, mode: WalMode, config: StreamEngineConfig = QUICK) -> None:
+    def __init__(
+        self, mode: WalMode, config: StreamEngineConfig = QUICK, *, is_virtual: bool = False
+    ) -> None:
+        """`is_virtual`: for `virtually`; deadlines pass when nothing else is left to do."""
         self.mode: WalMode = mode
+        self.clock: Clock = LoopClock() if is_virtual else SystemClock()
+        self._new_offload: Callable[[], Offload] = InlineOffload if is_virtual else ThreadOffload
         self.config = config
         self.metadata = FakeMetadata()
         self.store = FlakyStore()
@@ -72,14 +78,14 @@ class World:
         self, *, crash: bool = False
     ) -> AsyncIterator[tuple[EngineStreamClient, Engine]]:
         """An engine; ended by a drain, or as by a crash."""
-        offload = ThreadOffload()
+        offload = self._new_offload()
         engine = Engine(
             EngineParts(
                 self.mode,
                 self.metadata,
                 self.store,
                 self.wal,  # type: ignore[arg-type]
-                SystemClock(),
+                self.clock,
                 SeededRandom(1),
                 offload,
                 CollectorRegistry(),

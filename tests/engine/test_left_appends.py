@@ -1,4 +1,7 @@
-"""Appends whose callers were refused or have left: their bytes go, and they block nobody."""
+"""Appends whose callers were refused or have left: their bytes go, and they block nobody.
+
+In virtual time: a deadline passes when nothing else is left to do, never while appends are made.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from streamlog.engine.engine import Engine, WalMode
 from streamlog.errors import Overloaded, StreamFenced
 from streamlog.model.batch import AppendContext, Priority, RecordBatch
 from streamlog.model.stream import Stream
-from tests.engine.harness import NO_CACHE, QUICK, World, batch, error_of, run, sent, until
+from tests.engine.harness import NO_CACHE, QUICK, World, batch, error_of, sent, until
+from tests.engine.remote import virtually
 
 both = pytest.mark.parametrize("mode", ["disk", "object"])
 SMALL = dataclasses.replace(
@@ -64,7 +68,7 @@ async def fill(engine: Engine, stream: Stream) -> list[asyncio.Future[Any]]:
 @pytest.mark.parametrize("priority", list(Priority))
 def test_what_was_refused_for_want_of_room_is_let_go(mode: WalMode, priority: Priority) -> None:
     async def scenario() -> None:
-        world, payloads = World(mode, SMALL), Payloads()
+        world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
             stream = await client.create_and_open_stream()
             world.store.puts_to_fail = AWAY
@@ -89,13 +93,13 @@ def test_what_was_refused_for_want_of_room_is_let_go(mode: WalMode, priority: Pr
             world.store.puts_to_fail = 0
             assert [(await one).base_offset for one in kept] == [0, 1, 2]
 
-    run(scenario)
+    virtually(scenario)
 
 
 @both
 def test_what_was_cancelled_while_it_waited_for_room_is_let_go(mode: WalMode) -> None:
     async def scenario() -> None:
-        world, payloads = World(mode, SMALL), Payloads()
+        world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
             stream = await client.create_and_open_stream()
             world.store.puts_to_fail = AWAY
@@ -114,13 +118,13 @@ def test_what_was_cancelled_while_it_waited_for_room_is_let_go(mode: WalMode) ->
             await engine.drain()
             assert engine.budget.used_bytes == 0
 
-    run(scenario)
+    virtually(scenario)
 
 
 @both
 def test_what_waits_for_room_is_told_when_its_stream_is_lost(mode: WalMode) -> None:
     async def scenario() -> None:
-        world, payloads = World(mode, SMALL), Payloads()
+        world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
             kept = await client.create_and_open_stream()
             lost = await client.create_and_open_stream()
@@ -134,14 +138,14 @@ def test_what_waits_for_room_is_told_when_its_stream_is_lost(mode: WalMode) -> N
             world.store.puts_to_fail = 0
             await asyncio.gather(*first)
 
-    run(scenario)
+    virtually(scenario)
 
 
 @both
 @pytest.mark.parametrize("ends", ["deadline", "cancelled"])
 def test_what_leaves_a_closed_gate_gives_its_room_back(mode: WalMode, ends: str) -> None:
     async def scenario() -> None:
-        world, payloads = World(mode, SMALL), Payloads()
+        world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
             stream = await client.create_and_open_stream()
             core = engine.cores[stream.stream_id]
@@ -160,7 +164,7 @@ def test_what_leaves_a_closed_gate_gives_its_room_back(mode: WalMode, ends: str)
             engine.sequencer.open_gate(core)
             assert (await after).base_offset == 0
 
-    run(scenario)
+    virtually(scenario)
 
 
 @both
@@ -169,7 +173,7 @@ def test_a_cancelled_append_is_stored_and_gives_its_bytes_back(mode: WalMode, st
     """Wherever it is on its way. Appends before, beside and after it are answered."""
 
     async def scenario() -> None:
-        world, payloads = World(mode, NO_CACHE), Payloads()
+        world, payloads = World(mode, NO_CACHE, is_virtual=True), Payloads()
         metadata, store = world.metadata, world.store
         async with world.engine(crash=True) as (client, engine):
             stream, other = [await client.create_and_open_stream() for _ in range(2)]
@@ -208,13 +212,13 @@ def test_a_cancelled_append_is_stored_and_gives_its_bytes_back(mode: WalMode, st
                 assert world.wal.groups == []
             assert len((await stream.fetch(1, 2, 1)).batches[0].parts[0]) == 400 << 10
 
-    run(scenario)
+    virtually(scenario)
 
 
 @both
 def test_a_refusal_that_nobody_waits_for_is_forgotten(mode: WalMode) -> None:
     async def scenario() -> None:
-        world = World(mode)
+        world = World(mode, is_virtual=True)
         async with world.engine(crash=True) as (client, engine):
             stream = await client.create_and_open_stream()
             if world.wal is not None:
@@ -233,4 +237,4 @@ def test_a_refusal_that_nobody_waits_for_is_forgotten(mode: WalMode) -> None:
                 world.wal.gate.set()
             assert (await first).base_offset == 0
 
-    run(scenario)
+    virtually(scenario)
