@@ -19,7 +19,7 @@ Superblock (little endian), in the first sector of a file; the rest of the first
 It fits a 512-byte sector, which a disk writes whole or not at all: after a crash the old or the new
 one is there.
 
-Identity file `wal-identity`, replaced by rename
+Identity file `wal-identity`, replaced by renaming `wal-identity.new`
 
     0       magic             8      "SLWALIDY"
     8       version           u16    1

@@ -1,16 +1,19 @@
 """The folder's identity file: whose log this is, which tenures' logs it holds.
 
-Replaced as a whole: written under another name, then renamed.
+Replaced as a whole: written under another name, then renamed. The file for the next change is kept
+ready, since on a full disk there is no room to make it: before the log gives a file back to the
+disk, which is what makes room there, the identity has to state the release.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from streamlog.format.wal_superblock import WalIdentity, decode_identity, encode_identity
 from streamlog.runtime.background import Background
-from streamlog.runtime.disk import Disk
+from streamlog.runtime.disk import Disk, DiskFile
 from streamlog.runtime.offload import Lane, Offload
 
 IDENTITY_NAME = "wal-identity"
@@ -30,15 +33,32 @@ def load_identity(disk: Disk) -> WalIdentity | None:
 
 def store_identity(disk: Disk, identity: WalIdentity) -> None:
     """Durable on return; after an error the old or the new one is there. Blocking."""
-    if _NEW_NAME in disk.list():
-        disk.remove(_NEW_NAME)
     data = encode_identity(identity)
-    file = disk.create(_NEW_NAME, len(data))
+    file = _next_file(disk, len(data))
     try:
         file.write_sync(0, [data])
+    except OSError:
+        # A failed write is not repeated in place.
+        with contextlib.suppress(OSError):
+            disk.remove(_NEW_NAME)
+        raise
     finally:
         file.close()
     disk.rename(_NEW_NAME, IDENTITY_NAME)
+    # Where there is no room now, the next change may find some.
+    with contextlib.suppress(OSError):
+        disk.create(_NEW_NAME, len(data)).close()
+
+
+def _next_file(disk: Disk, size: int) -> DiskFile:
+    """Releases do not change the identity's size; a change of the tenures does."""
+    if _NEW_NAME in disk.list():
+        file = disk.open(_NEW_NAME)
+        if file.size() == size:
+            return file
+        file.close()
+        disk.remove(_NEW_NAME)
+    return disk.create(_NEW_NAME, size)
 
 
 class IdentityKeeper:

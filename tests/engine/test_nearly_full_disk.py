@@ -224,3 +224,66 @@ def test_what_was_acknowledged_gets_into_the_store_of_a_full_disk(is_away: bool)
             assert numbers(await read_all(stream)) == list(range(300))
 
     run(scenario)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 8 * KIB])
+def test_files_of_the_wal_are_not_all_filled_while_nothing_can_be_uploaded(left_bytes: int) -> None:
+    """The disk was taken by others; what the WAL has in free files is what its uploads need."""
+
+    async def scenario() -> None:
+        machine = Machine(total_bytes=64 << 20)
+        async with machine.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            machine.store.is_away = True
+            await machine.fill(stream, 160)
+            machine.store.is_away = False
+            await in_store(engine)
+            await until(lambda: len(machine.space.wal) > 7)
+            machine.space.ballast = machine.space.free_bytes - left_bytes
+            machine.store.is_away = True
+            filling = asyncio.ensure_future(machine.fill(stream, 300))
+            await until(lambda: failed_writes(engine) > 0)
+            acknowledged = machine.sent
+            machine.store.is_away = False
+            await until(lambda: stored_end(engine, stream) >= acknowledged)
+            machine.space.total_bytes *= 4
+            await filling
+            await in_store(engine)
+            assert numbers(await read_all(stream)) == list(range(460))
+
+    run(scenario)
+
+
+def test_a_later_batch_does_not_take_the_room_of_an_earlier_one() -> None:
+    async def scenario() -> None:
+        machine = Machine(total_bytes=64 << 20)
+        async with machine.engine() as engine:
+            uploader = engine.engine.uploader
+            under_way, most = 0, 0
+            put = machine.store.put
+
+            async def watched(key: str, parts: Sequence[Buffer], **how: bool) -> ObjectInfo:
+                nonlocal under_way, most
+                is_scarce = uploader.limit_bytes is not None
+                under_way += is_scarce
+                most = max(most, under_way)
+                try:
+                    await asyncio.sleep(0.002)
+                    return await put(key, parts, **how)
+                finally:
+                    under_way -= is_scarce
+
+            machine.store.put = watched  # type: ignore[method-assign]
+            stream = await engine.streams.create_and_open_stream()
+            machine.store.is_away = True
+            await machine.fill(stream, 60)
+            machine.store.is_away = False
+            machine.space.ballast = machine.space.free_bytes - TARGET_BYTES // 3
+            await in_store(engine)
+            assert most == 1
+            # Nothing waits any more: small batches alone would never end it, and the WAL takes no
+            # new files meanwhile.
+            assert uploader.limit_bytes is None
+            assert numbers(await read_all(stream)) == list(range(60))
+
+    run(scenario)

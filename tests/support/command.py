@@ -27,7 +27,7 @@ def run(
         input=stdin,
         capture_output=True,
         env=environment(STREAMLOG_SERVER=server) if server else environment(),
-        timeout=60,
+        timeout=180,
         check=False,
         **how,
     )

@@ -33,6 +33,10 @@ def fail_writes(operation: str, name: str) -> DiskFault | None:
     return DiskFault.IO_ERROR if operation == "write" else None
 
 
+def no_new_files(operation: str, name: str) -> DiskFault | None:
+    return DiskFault.FULL if operation == "create" else None
+
+
 def cut_power_at_a_new_file(operation: str, name: str) -> DiskFault | None:
     is_new = operation == "create" and folder.WAL_FILE_NAME.fullmatch(name)
     return DiskFault.POWER if is_new else None
@@ -115,13 +119,16 @@ async def what_a_restart_shows_survives_a_power_cut(disk: TornDisk) -> None:
 
 
 async def a_stated_release_survives_a_power_cut(disk: TornDisk) -> None:
+    """Also one that is stated while there is no room: the identity's next file was there."""
     wal = await begin(disk)
     for payload in (b"one", b"two"):
         await wal.append(group(payload))
     await turns()
     wal.release(1)
+    disk.plan_faults = no_new_files
     await wal.persist_release()
     await power_cut(disk)
+    disk.plan_faults = None
     again = await open_wal(disk)
     assert again.tenures == {Tenure(1, 1)}
     assert await recovered(again) == [(2, b"two")]

@@ -89,7 +89,7 @@ def test_released_files_are_used_again_and_stale_frames_never_come_back() -> Non
             sequence = await wal.append(group(b"%08d" % n * 500))
             wal.release(sequence - 2)
             await turns(10)
-        assert len(disk.list()) <= 4
+        assert sum(name.startswith("wal-0") for name in disk.list()) <= 3
         await power_cut(disk)
         again = await open_wal(disk)
         found = await recovered(again)
@@ -376,7 +376,9 @@ def test_settings_of_another_size_take_over() -> None:
         wal.release(13)
         assert await wal.append(group(bytes(5000))) == 14
         await turns()
-        sizes = {disk.open(name).size() for name in disk.list() if name != "wal-identity"}
+        sizes = {
+            disk.open(name).size() for name in disk.list() if not name.startswith("wal-identity")
+        }
         assert sizes == {16384}
         await wal.close()
 
@@ -420,7 +422,7 @@ def test_a_lost_file_is_a_gap() -> None:
         for n in range(12):
             await wal.append(group(b"%d" % n * 3000))
         await wal.close()
-        files = [name for name in disk.list() if name != "wal-identity"]
+        files = [name for name in disk.list() if not name.startswith("wal-identity")]
         for lost in files[:2]:
             copy = torn_disk()
             for name in disk.list():
