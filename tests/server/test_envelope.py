@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import Invalid, StreamlogError
@@ -43,6 +43,7 @@ def plain(call: ProduceCall) -> object:
     return topics, call.wait_durable, call.timeout_ms
 
 
+@settings(deadline=None)
 @given(requests(), st.integers(0, 2**64 - 1))
 def test_produce_is_read_as_the_generated_parser_reads_it(
     request: log_pb2.ProduceRequest, correlation_id: int
@@ -75,6 +76,7 @@ def test_batches_are_not_copied() -> None:
     assert view.obj is message
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_parsed_alike_or_left_to_the_generated_parser(data: bytes) -> None:
     fast = parse_request(data)
@@ -82,6 +84,7 @@ def test_any_bytes_are_parsed_alike_or_left_to_the_generated_parser(data: bytes)
         assert plain(fast) == plain(produce_call(log_pb2.ProduceRequest.FromString(data)))
 
 
+@settings(deadline=None)
 @given(requests(), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_requests_are_parsed_alike(
     request: log_pb2.ProduceRequest, position: int, byte: int
@@ -94,6 +97,7 @@ def test_damaged_requests_are_parsed_alike(
         assert plain(fast) == plain(produce_call(log_pb2.ProduceRequest.FromString(bytes(data))))
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
