@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from streamlog.errors import (
@@ -31,7 +32,7 @@ from streamlog.kvstore.transaction import Staging
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.folders import make_folder, typed_os_error
 from streamlog.runtime.lockfile import Lock, hold
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.offload import Lane, Offload, run_owned
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,15 @@ class RocksKVStore(LocalStore):
         settings = settings or KVSettings()
         folder = os.path.abspath(path)
         core = RocksCore(RocksDatabase(folder, settings))
-        lock = await offload.run(Lane.META, _open, core, folder, clock.monotonic())
+
+        def close(lock: Lock) -> None:
+            try:
+                core.close()
+            finally:
+                lock.release()
+
+        opening = partial(_open, core, folder, clock.monotonic())
+        lock = await run_owned(offload, Lane.META, opening, close)
         return cls(core, lock, clock, offload, settings)
 
     # writes

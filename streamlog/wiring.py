@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -62,7 +63,7 @@ from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.disk import Disk
 from streamlog.runtime.folders import typed_os_error
 from streamlog.runtime.lockfile import Lock, hold
-from streamlog.runtime.offload import Lane, Offload, ThreadOffload
+from streamlog.runtime.offload import Lane, Offload, ThreadOffload, run_owned
 from streamlog.runtime.progress import TICK_S, Due, ProgressWatch
 from streamlog.runtime.rand import Random, SystemRandom
 from streamlog.runtime.system_disk import SystemDisk
@@ -601,7 +602,10 @@ async def _open_wal(
         if plan.wal_dir is None or (plan.wal == "object" and not plan.wal_dir.is_dir()):
             return None
         try:
-            folder, lock = await offload.run(Lane.WAL, _locked_folder, plan.wal_dir)
+            opening = partial(_locked_folder, plan.wal_dir)
+            folder, lock = await run_owned(
+                offload, Lane.WAL, opening, lambda held: held[1].release()
+            )
         except OSError as error:
             raise typed_os_error(
                 error, str(plan.wal_dir), "opening the write-ahead log's folder", StoreUnavailable

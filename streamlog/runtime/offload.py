@@ -77,3 +77,21 @@ class ThreadOffload:
         loop = asyncio.get_running_loop()
         for pool in pools.values():
             await loop.run_in_executor(None, pool.shutdown)
+
+
+async def run_owned(
+    offload: Offload, lane: Lane, fn: Callable[[], T], undo: Callable[[T], object]
+) -> T:
+    """What `fn()` opens, off the loop, for the caller to close.
+
+    Cancellation does not stop `fn`, and its result would be nobody's: what it opened is closed by
+    `undo(result)`, off the loop too, before the cancellation goes on.
+    """
+    work = asyncio.ensure_future(offload.run(lane, fn))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        if not work.cancelled() and work.exception() is None:
+            await offload.run(lane, undo, work.result())
+        raise
