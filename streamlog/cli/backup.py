@@ -54,6 +54,9 @@ def backup(
             from streamlog.cli.remote import admin
 
             with admin(state) as client:
+                # A stream of answers is not asked for again. This call is, for --timeout, so that
+                # a node which hangs for a moment or still starts gets its backup.
+                client.status()
                 for piece in client.backup():
                     file_out.write(piece)
         else:

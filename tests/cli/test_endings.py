@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -126,17 +127,23 @@ def test_a_silent_node_is_named_by_every_command(
     assert ended.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("command", ["status", "consume t", "object list"])
+@pytest.mark.parametrize("command", ["status", "consume t", "backup --out FILE"])
 def test_a_command_says_that_the_node_takes_connections_and_is_silent(
-    run: Command, node: NodeProcess, monkeypatch: pytest.MonkeyPatch, command: str
+    run: Command,
+    node: NodeProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
 ) -> None:
+    words = command.replace("FILE", str(tmp_path / "backup")).split()
     monkeypatch.setattr(remote, "SILENCE_TOLD_AFTER_S", 0.1)
     with silent(node):
-        ended = run(*command.split(), "--timeout", "0.8")
+        ended = run(*words, "--timeout", "0.8")
     assert ended.returncode == 1
     told = f"{node.server} takes connections and has not answered for 0.1 s; waiting up to 0.8 s"
     assert ended.stderr.decode().startswith(told)
-    assert run(*command.split(), "--timeout", "5").stderr.count(b"has not answered") == 0
+    assert b"was not reached within 0.8 s" in ended.stderr
+    assert run(*words, "--timeout", "5").stderr.count(b"has not answered") == 0
 
 
 def test_until_end_ends_when_the_rest_is_deleted(
