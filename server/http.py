@@ -25,7 +25,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HttpSource:
-    """What the pages tell. `offload` None: the metrics page is small enough for the event loop."""
+    """Sources of the pages. `offload` None: the metrics page is made on the event loop."""
 
     registry: CollectorRegistry
     not_ready_reason: Callable[[], str | None]

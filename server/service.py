@@ -77,7 +77,7 @@ class Backend:
     not_ready_reason: Callable[[], str | None] = lambda: None
     """Why requests may wait or fail, though the engine lives."""
     progress: ProgressWatch | None = None
-    """Where the listeners add their checks."""
+    """The node's watch over its own work; listeners add their checks to it."""
     read_bytes: Callable[[], int] = lambda: 0
     """Bytes that were read from the store so far."""
 

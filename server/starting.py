@@ -37,7 +37,7 @@ def may_pass(error: StreamlogError) -> bool:
 
 
 class Starting:
-    """What a start is at, in words for the log, /readyz and clients."""
+    """How far a start is, in words for the log, /readyz and clients."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class Starting:
         self._step = step
 
     def failed(self, error: StreamlogError) -> None:
-        """What `error` says is waited for."""
+        """The start waits, for what `error` says."""
         self._failure = error
         if not self.is_waiting.is_set():
             self.is_waiting.set()

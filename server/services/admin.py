@@ -61,7 +61,7 @@ class ConfigEntry:
     documentation: str
     default: str
     configured: str = ""
-    """What was given, where the value in force is another."""
+    """The value that was given, where another is in force; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

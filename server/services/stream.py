@@ -110,9 +110,9 @@ class SequencedAppend:
             ) from None
 
     def abandon(self) -> None:
-        """Nobody waits any more. What has its place is stored; what waits for room gives up."""
+        """The caller has left: an append with a place is stored, one that waits for room ends."""
         if not self._ack.cancel() and not self._ack.cancelled():
-            # It had ended with an error that nobody will ask for.
+            # It had ended with an error, which the caller that left will not ask for.
             self._ack.exception()
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 AT_ONCE_MAX = 32
-"""Fewer than may be opened at a time (log.opens_at_once_max): others have their turn beside it."""
+"""Less than log.opens_at_once_max, so that one large request leaves turns to other requests."""
 
 
 async def in_order(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

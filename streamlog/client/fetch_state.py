@@ -129,11 +129,11 @@ class FetchState:
         self.errors: list[StreamlogError] = []
         """To be raised by the next poll, oldest first."""
         self.partitions_max = PARTITIONS_PER_REQUEST
-        """Of one request; lowered when the server says so."""
+        """How many partitions one request names; lowered when the server says so."""
         self.topic_ids: dict[str, str] = {}
-        """Of each topic that was looked up and is there."""
+        """By name, the id of each topic that was looked up and exists."""
         self.stale_topics: dict[str, None] = {}
-        """To be looked up: new ones, and those that the server says are gone or are others."""
+        """Topics to look up: new ones, and those that the server says were deleted or made anew."""
         self._find_at = 0.0
         self.failing_since: float | None = None
         self.last_failure: StreamlogError | None = None
@@ -243,7 +243,7 @@ class FetchState:
     def _made_anew(self, topic: str) -> None:
         """Offsets are another topic's: the new one is read from its start, for all of it is newer.
 
-        With auto_offset_reset = none the caller is told, and seeks.
+        With auto_offset_reset = none the next poll raises an error, and the caller has to seek.
         """
         is_told = self._settings.auto_offset_reset == "none"
         log.warning("topic was deleted and made anew", extra={"topic": topic})

@@ -1,4 +1,4 @@
-"""What a fork leaves of a client: nothing that works, so that each call says so.
+"""Clients in a forked child process: they cannot work there, and each call says so.
 
 A child process has the parent's objects, but not its threads, and its connections are the
 parent's. A client used there would wait for ever for a thread that does not exist, or hang on a

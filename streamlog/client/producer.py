@@ -464,7 +464,7 @@ class Producer:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """What ends one of the producer's threads is told to everybody: see `_failed`."""
+        """An exception that ends one of the producer's threads fails all calls: see `_failed`."""
         try:
             yield
         except BaseException as error:

@@ -65,7 +65,7 @@ NEVER = float("inf")
 RECORD_OVERHEAD = 100
 """No record takes more beside its key and value, but for headers; bytes."""
 MESSAGE_OVERHEAD = 1024
-"""What a message has beside its batches, at most and roughly; bytes."""
+"""Bytes of a message beside its batches: a rough upper bound."""
 _ALONE = Unavailable("the message was larger than the server takes; sent again alone")
 _SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 """gRPC's words for a message's size and the largest it takes."""
@@ -117,12 +117,12 @@ class ProducerCore:
         self._refusal: StreamlogError | None = None
         self._away = "it could not be reached"
         self.stale_topics: dict[TopicQueues, None] = {}
-        """To be looked up again: the server says that they are gone, or are others."""
+        """Topics to look up again: the server says that they were deleted or made anew."""
         self._messages: dict[int, Message] = {}
         self._next_correlation_id = 1
         self._bytes_in_flight = 0
         self._message_bytes_max = MESSAGE_BYTES_MAX
-        """Of a message of several batches."""
+        """Upper bound on a message of several batches."""
         self.acks = ACKS_ALL if settings.wants_answer else ACKS_NONE
         self.records_acked = 0
         self.batches_acked = 0
@@ -134,8 +134,8 @@ class ProducerCore:
     # -- topics
 
     def refreshed(self, topic: TopicQueues, facts: TopicFacts | None, now: float) -> None:
-        """What is known of a topic was asked for again. None: in vain, and it stays as it is now,
-        which may be newer than when the question was asked."""
+        """Takes over the answer to a repeated look-up of a topic. None: the look-up failed, and the
+        facts known by now stay, which may be newer than the question."""
         if facts is None:
             topic.loaded_at = now
         else:

@@ -21,7 +21,7 @@ LINGERING_MESSAGES_MAX = 4
 """With so many messages under way a batch that is not full waits on: it would wait there too, and
 larger messages cost less."""
 MESSAGE_BYTES_MAX = 4 << 20
-"""Of a message of several batches; a larger batch is sent alone."""
+"""Upper bound on a message of several batches; a larger batch is sent alone."""
 MESSAGE_BYTES_TARGET = 512 << 10
 """A message takes no further batch once it has so many bytes."""
 RECORD_BYTES_MAX_DEFAULT = (1 << 20) + 12

@@ -136,7 +136,7 @@ T = TypeVar("T")
 
 
 def pieces(found: Mapping[TopicPartition, T], most: int) -> Iterator[dict[TopicPartition, T]]:
-    """Of so many entries at most."""
+    """The mapping in pieces of at most `most` entries."""
     items = iter(found.items())
     while piece := dict(islice(items, most)):
         yield piece

@@ -43,7 +43,7 @@ class TopicDirectory:
         return (yield from self._whole(entry))
 
     def fresh_facts(self, topic: str, now: float) -> Generator[Call, Any, TopicFacts]:
-        """As `facts`, asked for now whatever was read ahead."""
+        """As `facts`, but asks the server even where the topic was read ahead."""
         return (yield from self._whole((yield from self._look_up(topic, now, 1))))
 
     def _look_up(self, topic: str, now: float, limit: int) -> Generator[Call, Any, TopicEntry]:

@@ -85,7 +85,7 @@ TRACE_IDS_MAX = 16
 
 
 def trace_ids(items: Iterable[Pending]) -> list[str]:
-    """Of the requests that the appends came by, the first ones; for log lines."""
+    """Trace ids of the first requests that brought the appends, for log lines."""
     found: dict[str, None] = {}
     for item in items:
         if item.trace_id:

@@ -103,7 +103,7 @@ class LaggingTurns:
             self._correct(turn)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Admits all who wait, and all who come later."""
         self._is_closed = True
         self._admit(self._clock.monotonic())
 

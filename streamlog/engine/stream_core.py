@@ -118,8 +118,8 @@ class StreamCore:
             await self._next_progress()
 
     def halt(self, error: ErrorFactory) -> None:
-        """Nothing more happens here; every waiter and every append that is not sequenced is told
-        why. The first reason stays."""
+        """Ends the stream on this node: every waiter and every append that is not sequenced fails
+        with the reason. The first reason stays."""
         if self.stop is not None:
             return
         self.stop = error

@@ -163,7 +163,7 @@ class Uploader:
 
     @property
     def refusal(self) -> PutUnderWay | None:
-        """The PUT that all others wait for, when its last try failed."""
+        """The oldest upload's PUT where its last try failed: all later commits wait for it."""
         object_id = self._uploads[0].object_id if self._uploads else None
         if object_id is None:
             return None
@@ -172,7 +172,7 @@ class Uploader:
 
     @property
     def limit_bytes(self) -> int | None:
-        """Of one upload, while the store's disk has no room for larger ones."""
+        """Bound on one upload while the store's disk has no room for larger ones; or None."""
         return self._size.limit_bytes
 
     def unconfirmed(self) -> Iterable[Group]:

@@ -60,7 +60,7 @@ _ENTRY = Struct("<QQqIqBII")
 _HEADER_CRC_POSITION = 68
 HEADER_BYTES = _HEADER.size
 TABLES_BYTES_MAX = _ENTRY.size + ATTRIBUTES_BYTES_MAX
-"""What one append takes in a frame beside its payload."""
+"""Bytes that one append takes in a frame beside its payload."""
 _ZEROS = bytes(ALIGNMENT)
 
 

@@ -247,7 +247,7 @@ class AbstractLog(ABC):
     async def close(self) -> None: ...
 
     async def stop(self) -> None:
-        """As `close`, where the engine below is closed next and gives everything up at once."""
+        """As `close`; the caller closes the engine next, which gives up all streams at once."""
         await self.close()
 
     async def kill(self) -> None:

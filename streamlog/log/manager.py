@@ -341,7 +341,7 @@ class LogManager:
             await self._logs.close()
 
     async def stop(self) -> None:
-        """As `close`, where the engine below is closed next and gives everything up at once."""
+        """As `close`; the caller closes the engine next, which gives up all streams at once."""
         if await self._ended():
             await self._logs.stop()
 

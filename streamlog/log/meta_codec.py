@@ -55,7 +55,7 @@ from streamlog.runtime.buffers import Buffer
 MAGIC = 0x534C
 VERSION = 1
 VERSION_GROUP = 2
-"""Of an entry that is one of several which take effect together."""
+"""Format version of an entry that is one of several which take effect together."""
 SNAPSHOT = 1
 CONTINUED = 2
 CONTINUING = 4
@@ -160,7 +160,7 @@ class ProducerRecord(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest batch."""
+        """The same field of the newest batch."""
         found: int = PRODUCER_BATCH.unpack_from(
             self.packed, len(self.packed) - PRODUCER_BATCH.size
         )[1]
@@ -228,7 +228,7 @@ PRODUCERS_HEAD_BYTES = _RECORD_HEAD_BYTES + 4
 
 
 def encoded_bytes(record: MetaRecord) -> int:
-    """What the record takes in an entry."""
+    """Bytes that the record takes in an entry."""
     if isinstance(record, Checkpoint):
         numbers = 10 * 8
         own = PRODUCERS_HEAD_BYTES + numbers

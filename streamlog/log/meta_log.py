@@ -37,7 +37,7 @@ class MetaLog:
         self._compaction_bytes = compaction_bytes
         self._size_bytes = size_bytes
         self.entry_bytes_max = entry_bytes_max
-        """Of what is written; only what cannot be divided is larger."""
+        """Bound on the bytes of one append; only a record that cannot be divided is larger."""
         self._writing = asyncio.Lock()
 
     @classmethod

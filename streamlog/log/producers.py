@@ -178,7 +178,7 @@ class ProducerStates:
 
 
 def _uncounted(change: int) -> None:
-    """Nobody asked for the count."""
+    """The default `on_count`: the count goes nowhere."""
 
 
 def _out_of_order(header: BatchHeader, expected: int, reason: str) -> OutOfOrderSequence:

@@ -73,7 +73,7 @@ class Stream(Protocol):
         ...
 
     async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
-        """Of the appends that carry a token only those with this one pass from here on.
+        """From here on, an append that carries a token passes only if it is this one.
 
         b"" takes the token away. A writer that sets a token of its own shuts out all who append
         with an older one; appends without a token are not tested. The token (≤ 64 bytes) stays

@@ -29,7 +29,7 @@ class Misplaced(Invalid):
 
 class StoreRefused(Invalid):
     """The store refused a request with an error that is on no list: a proxy's, a key service's, a
-    look-alike store's. Another time, or after somebody has mended the store, it may take it.
+    look-alike store's. A later try may pass, for example after an operator mended the store.
     """
 
 

@@ -71,7 +71,7 @@ class LineageCheck:
     async def check(self) -> bool:
         """False: cluster.json is another cluster's or cannot be read, so nothing may be deleted.
 
-        One GET. Where cluster.json is absent, or names an older lineage, it fences nobody. Errors:
+        One GET. An absent cluster.json, or one with an older lineage, stops no node. Errors:
         LineageFenced (stop for good), StoreUnavailable.
         """
         try:
@@ -141,7 +141,7 @@ async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> 
 
 
 async def restate_lineage(store: ObjectStore, found: ClusterFile, mine: Lineage) -> None:
-    """Raises an old copy of cluster.json, which somebody put back, to the metadata's lineage.
+    """Raises an old copy of cluster.json, put back by hand, to the metadata's lineage.
 
     Errors: as `raise_lineage`.
     """

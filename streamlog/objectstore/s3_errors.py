@@ -99,8 +99,8 @@ PERMANENT_CODES = frozenset(
         "NotImplemented",
     }
 )
-"""As PERMANENT. Of all that is on no list another time may be better: that list grows with every
-kind of store."""
+"""As PERMANENT. An error that is on no list may pass later, and is tried again: each kind of store
+has errors of its own, so that no list is complete."""
 CLIENT_CLOSED = 499
 """A proxy saw the connection end before the answer."""
 

@@ -111,7 +111,7 @@ class S3Upload:
 
 
 def _gone(error: StreamlogError) -> StoreUnavailable:
-    """Somebody ended the upload, a lifecycle rule for example. It says nothing of the object."""
+    """The upload was ended from outside, such as by a lifecycle rule; the object is untouched."""
     return StoreUnavailable(
         f"the store ended a multipart upload before it was complete: {error.message}",
         operation="put",

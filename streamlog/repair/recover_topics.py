@@ -110,7 +110,7 @@ class TopicRecovery:
         self._take_producer_ids(partitions)
 
     def _right_one(self, name: str, topics: Sequence[_Topic]) -> _Topic:
-        """Of all topics with this name the one that had it last, as far as the bucket tells."""
+        """The topic that had this name last, as far as the bucket tells."""
         streams = self._recovered.streams
         right = max(topics, key=lambda topic: (topic.has_records(streams), topic.made))
         for topic in topics:

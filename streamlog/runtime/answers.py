@@ -22,7 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FORGET_S = 60.0
-"""A failure is forgotten when so long nobody has tried the like again."""
+"""A failure is forgotten when no request of its kind was made for so long."""
 PROBES_MAX = 4
 PROBE_S_MAX = 60.0
 
