@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from streamlog.client import Producer, RecordMetadata, aio
-from streamlog.errors import MessageTooLarge, Overloaded, StreamlogError
+from streamlog.errors import (
+    MessageTooLarge,
+    OutcomeUnknown,
+    Overloaded,
+    StoreUnavailable,
+    StreamlogError,
+)
 from tests.client.fake_node import FakeNode, Fault
 
 WAIT_S = 20
 LIMITS: list[dict[str, int]] = [dict(batch_bytes_max=2000), dict(segment_bytes=2000)]
+
+
+@contextmanager
+def closing_at_once(producer: Producer) -> Iterator[None]:
+    """Without waiting for what would never be answered."""
+    try:
+        yield
+    finally:
+        producer.close(0)
 
 
 def lower(node: FakeNode, topic: str, limits: dict[str, int]) -> None:
@@ -217,3 +234,59 @@ def test_after_a_send_many_that_took_a_part_its_outcome_can_be_asked(node: FakeN
         assert node.values("t", at.partition)[at.offset] == values[place]
     node.hold.clear()
     asyncio.run(main())
+
+
+def test_parts_of_a_batch_end_with_its_delivery_timeout(node: FakeNode) -> None:
+    node.create("t")
+    attempts: list[str] = []
+
+    def refuse_parts(topic: str, _partition: int) -> StreamlogError | None:
+        attempts.append(topic)
+        return StoreUnavailable("refused on command") if len(attempts) > 1 else None
+
+    producer = Producer(node.server, delivery_timeout_ms=1_000, retry_backoff_max_ms=20)
+    with closing_at_once(producer):
+        producer.send("t", b"first").result(WAIT_S)
+        node.topics["t"].batch_bytes_max = 4_000
+        node.refusal = refuse_parts
+        sent = producer.send_many("t", [b"x" * 3_000, b"y" * 3_000])
+        for outcome in sent.outcomes(WAIT_S):
+            # The second: one of the parts may be under way at that moment.
+            assert isinstance(outcome.error, StoreUnavailable | OutcomeUnknown)
+        assert producer.metrics()["buffered_bytes"] == 0
+    assert len(attempts) > 1
+    assert node.values("t") == [b"first"]
+
+
+def test_a_batch_that_may_be_stored_is_not_split(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("t")
+    store = node._store
+
+    def lower_behind(*arguments: Any) -> tuple[int, bool]:
+        place = store(*arguments)
+        node.topics["t"].batch_bytes_max = 4_000
+        return place
+
+    values = [b"x" * 3_000, b"y" * 3_000]
+    with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+        producer.send("t", b"first").result(WAIT_S)
+        monkeypatch.setattr(node, "_store", lower_behind)
+        node.faults.append(Fault.LOSE_ANSWER)
+        assert isinstance(producer.send_many("t", values).exception(WAIT_S), OutcomeUnknown)
+        assert producer.send("t", b"last").result(WAIT_S).offset == 3
+    assert node.values("t") == [b"first", *values, b"last"]
+
+
+def test_batches_that_are_too_large_together_are_sent_in_smaller_messages() -> None:
+    with FakeNode(message_bytes_max=300_000) as node:
+        node.create("t", 4)
+        producer = Producer(node.server, linger_ms=600_000, retry_backoff_max_ms=20)
+        with closing_at_once(producer):
+            producer.send("t", b"first", partition=0)
+            producer.flush(WAIT_S)
+            for partition in range(4):
+                producer.send("t", b"x" * 100_000, partition=partition)
+            producer.flush(WAIT_S)
+        assert [len(node.values("t", partition)) for partition in range(4)] == [2, 1, 1, 1]
