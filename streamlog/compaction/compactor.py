@@ -40,6 +40,7 @@ from streamlog.compaction.quarantine import Quarantine
 from streamlog.compaction.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
 from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job, Outcome
 from streamlog.errors import (
+    Closed,
     Conflict,
     Corrupt,
     DiskFull,
@@ -163,6 +164,8 @@ class Compactor:
         self._spec_bytes = 0
         """Of the spec that is being carried out."""
         self._waiting = 0
+        self._calls: set[asyncio.Future[None]] = set()
+        """Of `compact_all`, under way."""
         """For the turn; `tick` gives it up between two specs."""
 
     @property
@@ -202,6 +205,8 @@ class Compactor:
             await self._tenure.kill()
 
     async def _stop(self) -> None:
+        for call in self._calls:
+            call.cancel()
         await self._background.close()
         await self._executor.close()
 
@@ -222,9 +227,22 @@ class Compactor:
     async def compact_all(self) -> None:
         """All that is not settled, in as few merges as may be, then what these leave due.
 
-        Errors: Unavailable.
+        It ends with its caller, and with the compactor: a request that the store never answers
+        would hold it for ever. Errors: Unavailable, Closed.
         """
-        await self._compact_by((_all_of().choose, choose, _Once().choose), lambda: True)
+        choosers = (_all_of().choose, choose, _Once().choose)
+        work = asyncio.ensure_future(self._compact_by(choosers, lambda: True))
+        self._calls.add(work)
+        try:
+            await asyncio.wait({work})
+        finally:
+            self._calls.discard(work)
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        if work.cancelled():
+            raise Closed("the compactor was closed; what it had not committed changes nothing")
+        work.result()
 
     async def _compact_by(self, choosers: Sequence[Chooser], is_wanted: Callable[[], bool]) -> None:
         self._waiting += 1

@@ -17,11 +17,15 @@ from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import KIB, MIB, CompactionConfig
 from streamlog.compaction.spec import INPUTS_MAX
 from streamlog.engine.config import ReadConfig, StreamEngineConfig, UploadConfig
+from streamlog.errors import Closed
 from streamlog.format.rows import ObjectRow
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.clock import SystemClock
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import until
 
@@ -339,5 +343,35 @@ def test_compact_all_merges_at_once_what_one_merge_can_take(tmp_path: Path) -> N
             assert sample(opened, "input_objects_total") == len(uploaded)
             assert sample(opened, "written_bytes_total") <= sum(uploaded.values())
             await history.check(streams)
+
+    run(scenario)
+
+
+def test_a_call_that_waits_for_the_store_ends_with_the_engine() -> None:
+    """The store never answers; the caller must hear of the close all the same."""
+
+    class Silent(MemoryObjectStore):
+        asked: asyncio.Event | None = None
+
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
+            if self.asked is not None and key.startswith("data/"):
+                self.asked.set()
+                await asyncio.Event().wait()
+            return await super().get(key, start, length)
+
+    async def scenario() -> None:
+        store = Silent(SystemClock())
+        components = Components(store=store)
+        async with streamlog.open("memory://", config=BY_HAND, components=components) as engine:
+            stream = await engine.streams.create_and_open_stream()
+            for _ in range(4):
+                await stream.append(RecordBatch(1, 1, (bytes(1000),)))
+            store.asked = asyncio.Event()
+            assert engine.compactor is not None
+            call = asyncio.create_task(engine.compactor.compact_all())
+            await store.asked.wait()
+            await engine.close()
+            with pytest.raises(Closed):
+                await call
 
     run(scenario)
