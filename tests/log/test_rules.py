@@ -11,6 +11,7 @@ import pytest
 from streamlog.errors import Corrupt, InvalidConfig
 from streamlog.log import topic_config
 from streamlog.log.abstract import AbstractLogSegment, EpochEndOffset
+from streamlog.log.batch_facts import BatchFacts
 from streamlog.log.leader_epochs import UNDEFINED, LeaderEpochs
 from streamlog.log.meta_codec import (
     OPEN_END,
@@ -26,6 +27,7 @@ from streamlog.log.meta_codec import (
     SegmentSealed,
 )
 from streamlog.log.meta_state import MetaState
+from streamlog.log.producers import ProducerLimits, ProducerStates
 from streamlog.log.retention import Expired, expired
 from streamlog.log.time_index import SegmentTimeIndex, TimeEntry, encode_entries
 from streamlog.log.topic_config import TopicConfig
@@ -332,3 +334,15 @@ def test_unknown_settings_suggest_the_near_one(name, hint):
 
 def test_stored_settings_of_a_later_version_are_passed_over():
     assert topic_config.parse({"new.key": "1"}, is_stored=True) == TopicConfig()
+
+
+def test_producers_of_a_checkpoint_in_any_order_are_forgotten_in_that_of_their_appends():
+    """Earlier versions wrote them in the order of their first appends."""
+    batch = [ProducerBatch(0, 0, 0, 0)]
+    states = ProducerStates(ProducerLimits(1000, ids_max=3))
+    states.restore(
+        [ProducerRecord.of(one, 0, at, batch) for one, at in ((1, 30), (2, 10), (3, 20))]
+    )
+    states.account(9, 1, BatchFacts(0, 0, 100, -1, 40, 4, 0, 0, 1))
+    assert [one.producer_id for one in states.snapshot()] == [3, 1, 4]
+    assert states.expire(1030) == 2

@@ -13,6 +13,7 @@ from streamlog.errors import (
     Corrupt,
     Fenced,
     InvalidRecord,
+    OutOfOrderSequence,
     Overloaded,
     StreamFenced,
     StreamlogError,
@@ -500,7 +501,10 @@ def test_an_expired_producer_that_begins_anew_has_no_duplicates_among_its_old_ba
         for i in range(4):
             await append(t.log, encoded([b"old"], producer=(1, 0, i)))
         t.clock.advance(1000)
-        for i in range(3):
+        await append(t.log, encoded([b"new"], producer=(1, 0, 0)))
+        with pytest.raises(OutOfOrderSequence):
+            await append(t.log, encoded([b"new"], producer=(1, 0, 3)))
+        for i in range(1, 3):
             info = await append(t.log, encoded([b"new"], producer=(1, 0, i)))
             assert (info.is_duplicate, info.base_offset) == (False, 4 + i)
         assert (await append(t.log, encoded([b"new"], producer=(1, 0, 1)))).base_offset == 5

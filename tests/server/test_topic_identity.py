@@ -123,6 +123,40 @@ def test_long_polls_of_a_deleted_topic_are_told_so(is_named: bool, is_made_anew:
     asyncio.run(main())
 
 
+def test_a_produce_that_its_topics_deletion_overtakes_is_told_so_when_the_name_is_used_again() -> (
+    None
+):
+    """Without an id in the request; it was told Closed, and would have stored in the next topic."""
+
+    async def main() -> None:
+        async with running_node() as node, asyncio.timeout(30):
+            await create(node)
+            assert error_of(await node.log.Produce(produce_request())) is None
+            engine = node.node.engine
+            assert engine is not None
+            held, may_go = asyncio.Event(), asyncio.Event()
+            real = engine.offload.run
+
+            async def slow(lane: Any, fn: Any, *args: Any) -> Any:
+                if fn.__name__ == "encode_plain_records":
+                    held.set()
+                    await may_go.wait()
+                return await real(lane, fn, *args)
+
+            engine.offload.run = slow  # type: ignore[method-assign]
+            request = produce_request()
+            request.topics[0].partitions[0].ClearField("record_batches")
+            request.topics[0].partitions[0].records.records.add(value=b"v")
+            late = asyncio.ensure_future(node.log.Produce(request))
+            await held.wait()
+            await delete(node)
+            await create(node)
+            may_go.set()
+            assert type(error_of(await late)) is errors.UnknownTopicOrPartition
+
+    asyncio.run(main())
+
+
 def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_stay() -> None:
     """A node that only hears of the deletion closes the logs that are open; this one is not yet."""
 
