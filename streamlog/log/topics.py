@@ -202,6 +202,11 @@ class Topics:
         old = self._topics.get(name)
         if old is not None and old.revision >= topic.revision:
             return
+        if old is not None and old.record.topic_id != topic.record.topic_id:
+            # Another topic of the name: that the old one was deleted may come by no event of its
+            # own, when the watch fell behind and all topics were read again.
+            self._drop(name)
+            old = None
         if old is None:
             insort(self._names, name)
         else:

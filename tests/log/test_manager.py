@@ -27,7 +27,13 @@ from streamlog.log import topics as topics_module
 from streamlog.log.abstract import TopicPartition
 from streamlog.log.config import LogConfig
 from streamlog.log.manager import LogManager
-from streamlog.log.topic_record import TopicRecord, TopicState, topic_key
+from streamlog.log.topic_record import (
+    TopicRecord,
+    TopicState,
+    decode_topic,
+    encode_topic,
+    topic_key,
+)
 from streamlog.log.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.rand import SeededRandom
@@ -630,6 +636,27 @@ def test_the_topic_cache_survives_a_compacted_watch():
             await asyncio.sleep(0)
         assert logs.list_topics() == other.list_topics()
         assert len(logs.list_topics()) == 11
+
+    run(test)
+
+
+def test_a_topic_made_anew_elsewhere_leaves_no_log_of_the_old_one():
+    """A watch that fell behind tells of the new topic alone. The old log took its place before."""
+
+    async def test(made, logs):
+        partition = TopicPartition("t", 0)
+        await logs.create_topic("t")
+        old = await logs.log(partition)
+        kv, key = made.medium.kv, topic_key("t")
+        stored = await kv.get_kv(key)
+        anew = replace(decode_topic("t", stored.data), topic_id=made.random.uuid())
+        await kv.compare_and_set_kv(key, encode_topic(anew), stored.revision)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert logs.topic("t").topic_id == str(anew.topic_id)
+        assert logs.open_log(partition) is None
+        with pytest.raises(Closed):
+            await old.append(encoded([b"late"]))
 
     run(test)
 
