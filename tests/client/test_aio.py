@@ -142,7 +142,7 @@ def test_no_answer_in_time(node: FakeNode) -> None:
 
     async def main() -> None:
         async with Producer(
-            node.server, linger_ms=0, delivery_timeout_ms=300, retry_backoff_ms=5
+            node.server, linger_ms=0, delivery_timeout_ms=1_000, retry_backoff_ms=5
         ) as producer:
             await (await producer.send("t", b"first"))
             node.faults.append(Fault.STORE_AND_HANG)
