@@ -7,7 +7,8 @@ open and all bytes given back, or it has failed and says why to all who come lat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +18,13 @@ import pytest
 import streamlog
 from streamlog.compaction.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig
-from streamlog.errors import StreamlogError
+from streamlog.errors import DiskFull, StreamlogError
 from streamlog.log.abstract import AbstractLog, TopicPartition
 from streamlog.model.batch import AppendContext, CreateStreamOptions, OpenStreamOptions
 from streamlog.model.stream import Stream
+from streamlog.objectstore.interface import ObjectInfo
+from streamlog.runtime.buffers import Buffer, parts_size
+from streamlog.runtime.rand import SeededRandom
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import OpenEngine, WalMode
 from tests.engine.harness import batch, read_all
@@ -223,6 +227,67 @@ async def strike_opening(lab: Lab, mode: WalMode) -> None:
     await lab.close()
 
 
+class CrampedStore:
+    """A store on a disk that is nearly full: it takes no object larger than `object_bytes_max`."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.object_bytes_max = 1 << 30
+        self.refusals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
+    ) -> ObjectInfo:
+        if parts_size(parts) > self.object_bytes_max:
+            await asyncio.sleep(0)
+            self.refusals += 1
+            raise DiskFull("storing an object failed: No space left on device", path=key)
+        info: ObjectInfo = await self._inner.put(key, parts, if_absent=if_absent)
+        return info
+
+
+ROOMY = dataclasses.replace(
+    CONFIG,
+    append=AppendConfig(append_bytes_max=1 << 20, batch_bytes_max=48 << 10, retry_backoff_ms=50),
+)
+ROOM_S = [(0.1, 48 << 10), (0.3, 1 << 30)]
+"""When there is room for a batch alone, and for all."""
+
+
+async def strike_on_full_disk(lab: Lab, mode: WalMode) -> int:
+    """Uploads are refused, cut, and wait for each other and for room, which comes. How many."""
+    components = lab.components(has_disk=mode == "disk")
+    store: Any = CrampedStore(components.store)
+    components = dataclasses.replace(components, store=store)
+    async with streamlog.open("memory://", wal=mode, config=ROOMY, components=components) as engine:
+        streams = await made(engine)
+        # Nothing is saved by compression.
+        payload = SeededRandom(9).bytes(LARGE_BYTES)
+        store.object_bytes_max = 10 << 10
+
+        async def several() -> None:
+            await asyncio.gather(*(streams.mine.append(batch(payload)) for _ in range(3)))
+            await engine.drain()
+
+        victim = lab.striker.arm(several())
+        other = start("other append", streams.others[0].append(batch(payload)))
+        for after_s, object_bytes_max in ROOM_S:
+            lab.loop.call_later(after_s, setattr, store, "object_bytes_max", object_bytes_max)
+        await lab.answered(victim, other, within_s=ANSWER_S)
+        lab.striker.disarm()
+        await check_after(lab, engine, streams.others[0])
+        assert engine.engine.uploader.limit_bytes is None or engine.engine.failure is not None
+        ending = start("other close", engine.close())
+        await lab.answered(ending, within_s=ANSWER_S)
+    check_no_task(lab)
+    await lab.close()
+    refusals: int = store.refusals
+    return refusals
+
+
 def check_no_task(lab: Lab) -> None:
     left = lab.others()
     assert not left, f"{lab.striker.struck}: tasks are left: {left}"
@@ -306,3 +371,16 @@ def test_every_await(kind: Kind, mode: WalMode, call: Call) -> None:
         await strike(lab, mode, call)
 
     assert every(kind, scenario) > 0
+
+
+@pytest.mark.parametrize("mode", ["object", "disk"])
+@pytest.mark.parametrize("kind", ["fail", "cancel"])
+def test_every_await_on_a_full_disk(kind: Kind, mode: WalMode) -> None:
+    refusals = 0
+
+    async def scenario(lab: Lab) -> None:
+        nonlocal refusals
+        refusals += await strike_on_full_disk(lab, mode)
+
+    assert every(kind, scenario) > 0
+    assert refusals > 0
