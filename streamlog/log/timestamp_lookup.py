@@ -119,6 +119,7 @@ class _Search:
         while start < end:
             step_end = min(start + ATTRIBUTES_STEP, end)
             for batch in await stream.attributes(start, step_end):
+                step_end = max(step_end, batch.base_offset + batch.record_count)
                 stamp = decode_facts(batch.attributes).max_timestamp_ms
                 if stamp > found and batch.base_offset < self._start + shift:
                     data = await self._batch(stream, batch.base_offset)
@@ -140,24 +141,27 @@ class _Search:
         while start < end:
             step_end = likely_end if start < likely_end else end
             step_end = min(step_end, start + ATTRIBUTES_STEP)
-            found = await self._in_range(segment, start, step_end, timestamp_ms)
+            found, start = await self._in_range(segment, start, step_end, timestamp_ms)
             if found is not None:
                 return found
-            start = step_end
         return None
 
     async def _in_range(
         self, segment: SharedLogSegment, start: int, end: int, timestamp_ms: int
-    ) -> tuple[int, int] | None:
+    ) -> tuple[tuple[int, int] | None, int]:
+        """What was found, and where to look on: behind the last batch, which may be longer than a
+        step and would be decoded again for each step that it reaches into."""
         stream, shift = self._streams.by_id[segment.data.stream_id], segment.data_shift
+        next_start = end
         for batch in await stream.attributes(start + shift, end + shift):
+            next_start = max(next_start, batch.base_offset + batch.record_count - shift)
             if decode_facts(batch.attributes).max_timestamp_ms < timestamp_ms:
                 continue
             data = await self._batch(stream, batch.base_offset)
             found = await self._decoded(data, first_at_or_after, data, timestamp_ms, self._start)
             if found is not None:
-                return found
-        return None
+                return found, next_start
+        return None, next_start
 
     @staticmethod
     async def _batch(stream: Stream, offset: int) -> Buffer:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamlog import errors
-from streamlog.codec.batch import Compression
+from streamlog.codec.batch import HEADER_BYTES, Compression, pack_header, parse_header, resealed
 from streamlog.codec.records import encode_values
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.v1 import admin_pb2, log_pb2
@@ -116,6 +116,41 @@ def test_what_is_compressed_is_not_decoded_on_the_event_loop(
             assert offloaded[0] == "first_at_or_after"
             assert "decode_plain_records" in offloaded
             assert "encode_fetch_response" in offloaded
+
+    asyncio.run(main())
+
+
+def test_a_batch_of_very_many_records_is_decoded_once_for_a_look_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was decoded once for each 4,096 of its offsets, where its header told of a later time than
+    its records have: minutes of CPU for one batch."""
+    decoded: list[str] = []
+    run = ThreadOffload.run
+
+    async def noted(self: ThreadOffload, lane: Lane, work: Any, *arguments: Any) -> Any:
+        decoded.append(getattr(getattr(work, "func", work), "__name__", ""))
+        return await run(self, lane, work, *arguments)
+
+    async def main() -> None:
+        async with running_node() as node:
+            await create(node)
+            made = encode_values([b"v"] * 20_000, timestamp_ms=1000, compression=Compression.ZSTD)
+            header = parse_header(made.data)._replace(max_timestamp_ms=5000)
+            lying = bytes(resealed(bytearray(pack_header(header) + made.data[HEADER_BYTES:])))
+            part = log_pb2.ProducePartition(record_batches=lying)
+            topic = log_pb2.ProduceTopic(topic="t", partitions=[part])
+            answer = await node.log.Produce(log_pb2.ProduceRequest(topics=[topic]))
+            assert not answer.topics[0].partitions[0].HasField("error")
+            await produce(node, [b"late"], Compression.NONE, [4000])
+            monkeypatch.setattr(ThreadOffload, "run", noted)
+            assert (await listed(node, 3000)).offset == 20_000
+            assert decoded.count("first_at_or_after") == 1
+            deleted = log_pb2.DeleteRecordsPartition(partition=0, offset=1)
+            gone = log_pb2.DeleteRecordsTopic(topic="t", partitions=[deleted])
+            await node.log.DeleteRecords(log_pb2.DeleteRecordsRequest(topics=[gone]))
+            assert (await listed(node, -3)).offset == 20_000
+            assert decoded.count("largest_timestamp") == 1
 
     asyncio.run(main())
 
