@@ -32,6 +32,9 @@ CLIENT_ID_MAX = 249
 
 T = TypeVar("T")
 
+_JITTER = random.Random()
+"""Of its own: a program that seeds the module's gets the same numbers with a client beside it."""
+
 
 class Call(NamedTuple):
     """One unary request, for the plain and the asyncio client alike.
@@ -99,7 +102,7 @@ class Retry:
         """
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
-        wait *= 0.8 + 0.4 * random.random()
+        wait *= 0.8 + 0.4 * _JITTER.random()
         is_final = not error.is_retryable or isinstance(error, UnknownTopicOrPartition)
         if is_final:
             raise error

@@ -25,11 +25,19 @@ from streamlog.metadata.interface import (
 from streamlog.model.batch import StreamState
 
 
+class FakeLineage:
+    """No recovery ever makes newer metadata."""
+
+    async def reason_for(self, error: StreamlogError) -> StreamlogError:
+        return error
+
+
 class FakeMetadata:
     """One tenure's fold, without a store below it. Outlives an engine when handed to the next."""
 
     def __init__(self) -> None:
         self.cluster_id = "fake"
+        self.lineage = FakeLineage()
         self.recovery: Recovery | None = None
         self.tenure = Tenure(1, 1)
         self.is_fenced = False

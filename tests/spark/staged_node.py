@@ -195,6 +195,8 @@ class DirectCaller(Caller):
     """Calls a StagedNode; retries as the real one."""
 
     def __init__(self, node: StagedNode, timeout_ms: int, through: Through | None) -> None:
+        self.server = "a node in this process"
+        self._ended = None
         self._timeout_ms = timeout_ms
         self._node = node
         self._through = through or StagedNode.answer

@@ -232,6 +232,8 @@ class _History:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        for session in world.sessions:
+            session.cancel()
         world.raise_failures()
         await check_nothing_is_held(world)
         for node in world.nodes:

@@ -61,6 +61,7 @@ async def care(world: World, random: SeededRandom, session: Session, name: str) 
         node = home
         task = node.incarnation.start(session(node), name=name)
         task.add_done_callback(partial(_note, world, node))
+        world.sessions.append(task)
         while not task.done() and node.is_serving:
             await asyncio.wait([task], timeout=POLL_S)
         await asyncio.sleep(0.3 * random.random())

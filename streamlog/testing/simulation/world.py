@@ -60,6 +60,8 @@ class World:
         self.tally = Tally()
         self.failures: list[BaseException] = []
         self.calls = WaitingCalls()
+        self.sessions: list[asyncio.Task[None]] = []
+        """All that users ever began at some node; one that was left there may still work."""
         self.is_ending = False
         """No session and no node's life ends by itself any more."""
         self.is_recovered = False
