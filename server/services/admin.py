@@ -25,7 +25,7 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
-from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts
+from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts, opened_within
 from streamlog.server.services.together import in_order
 from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
@@ -155,7 +155,10 @@ class AdminService:
         """The partition as it is now; its error inside."""
         key = TopicPartition(topic, partition)
         try:
-            log = self._logs.open_log(key) or await self._logs.log(key)
+            log = self._logs.open_log(key)
+            if log is None:
+                wait_s = self._settings.limits.open_wait_ms / 1000
+                log = await opened_within(wait_s, self._logs.log(key), key)
             return PartitionDescription(
                 partition,
                 log.leader_epoch,

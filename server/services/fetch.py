@@ -27,7 +27,7 @@ from streamlog.runtime.progress import Due
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import ClientMetrics, TopicMetrics
 from streamlog.server.services.plain_records import decode_plain_records
-from streamlog.server.services.ports import Logs, check_partitions
+from streamlog.server.services.ports import Logs, check_partitions, opened_until
 from streamlog.server.services.requests import (
     FetchCall,
     FetchPartition,
@@ -40,6 +40,10 @@ from streamlog.server.services.topic_identity import as_told, check_topic_id, id
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
 
 log = logging.getLogger(__name__)
+
+OPEN_WAIT_BESIDE_OTHERS_S = 1.0
+"""How long partitions that are open wait at least, in one request, for those that are opened: what
+can be read must not wait for a store that one partition alone needs."""
 
 
 def check_leader_epoch(leader: AbstractLog, current: int | None) -> None:
@@ -193,7 +197,7 @@ class FetchService:
         give_up = self._clock.monotonic() + wait_ms / 1000
         if context.deadline is not None:
             give_up = min(give_up, context.deadline)
-        await self._open(context, partitions)
+        await self._open(context, partitions, give_up)
         while True:
             size = await self._read(partitions, max_bytes, call.isolation)
             seconds = give_up - self._clock.monotonic()
@@ -217,21 +221,34 @@ class FetchService:
             for topic in call.topics
         ]
 
-    async def _open(self, context: RequestContext, partitions: list[_Progress]) -> None:
+    async def _open(
+        self, context: RequestContext, partitions: list[_Progress], give_up: float
+    ) -> None:
+        """Opens wait until `give_up` at least, and for limits.open_wait_ms where the request names
+        no partition that is open: an answer at once would hold nothing but errors."""
         closed: list[_Progress] = []
         for part in partitions:
             if self._logs.open_log(TopicPartition(part.topic, part.result.partition)) is None:
                 closed.append(part)
             else:
-                await self._open_one(context, part)
-        if closed:
-            await in_order([self._open_one(context, part) for part in closed])
+                await self._open_one(context, part, give_up)
+        if not closed:
+            return
+        wait_s = self._limits.open_wait_ms / 1000
+        if len(closed) < len(partitions):
+            wait_s = min(wait_s, OPEN_WAIT_BESIDE_OTHERS_S)
+        deadline = max(give_up, self._clock.monotonic() + wait_s)
+        if context.deadline is not None:
+            deadline = min(deadline, context.deadline)
+        await in_order([self._open_one(context, part, deadline) for part in closed])
 
-    async def _open_one(self, context: RequestContext, part: _Progress) -> None:
+    async def _open_one(self, context: RequestContext, part: _Progress, deadline: float) -> None:
         try:
             self._authorize(context, Operation.READ, Resource(ResourceType.TOPIC, part.topic))
             key = TopicPartition(part.topic, part.result.partition)
-            part.log = self._logs.open_log(key) or await self._logs.log(key)
+            part.log = self._logs.open_log(key)
+            if part.log is None:
+                part.log = await opened_until(deadline, self._clock, self._logs.log(key), key)
             check_topic_id(self._logs, part.topic, part.result.partition, part.topic_id)
             part.topic_id = part.topic_id or id_of(self._logs, part.topic)
             check_leader_epoch(part.log, part.current_leader_epoch)

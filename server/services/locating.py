@@ -23,7 +23,7 @@ from streamlog.server.context import (
     Resource,
     ResourceType,
 )
-from streamlog.server.services.ports import Logs
+from streamlog.server.services.ports import Logs, opened_within
 from streamlog.settings.limits import LimitsConfig
 
 WINDOWS_MAX = 100_000
@@ -137,7 +137,8 @@ class LocateService:
         revision = await self._metadata.catch_up()
         sections: list[Section] = []
         for number, window in enumerate(windows):
-            log = await self._logs.log(TopicPartition(window.topic, window.partition))
+            key, wait_s = TopicPartition(window.topic, window.partition), self._limits.open_wait_ms
+            log = await opened_within(wait_s / 1000, self._logs.log(key), key)
             segments = [one for one in log.segments if isinstance(one, SharedLogSegment)]
             if len(segments) != len(log.segments):
                 raise Invalid(f"{window.topic} has no objects that could be read past its node")

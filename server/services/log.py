@@ -64,8 +64,9 @@ class LogService:
         def ask(log: AbstractLog, value: int | None) -> Awaitable[TimestampAndOffset]:
             return log.offset_for_timestamp(value or 0, isolation)
 
+        deadline = self._open_deadline(context)
         return await in_order(
-            [self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
+            [self._answer(context, Operation.DESCRIBE, one, ask, deadline) for one in questions]
         )
 
     async def offsets_for_leader_epoch(
@@ -76,9 +77,15 @@ class LogService:
         async def ask(log: AbstractLog, value: int | None) -> EpochEndOffset:
             return log.end_offset_for_epoch(value or 0)
 
+        deadline = self._open_deadline(context)
         return await in_order(
-            [self._answer(context, Operation.DESCRIBE, one, ask) for one in questions]
+            [self._answer(context, Operation.DESCRIBE, one, ask, deadline) for one in questions]
         )
+
+    def _open_deadline(self, context: RequestContext) -> float:
+        """Until when a question without a time of its own waits for partitions to open."""
+        deadline = self._clock.monotonic() + self._limits.open_wait_ms / 1000
+        return deadline if context.deadline is None else min(deadline, context.deadline)
 
     async def delete_records(
         self, context: RequestContext, questions: Sequence[PartitionQuestion], timeout_ms: int = 0
@@ -117,7 +124,7 @@ class LogService:
         operation: Operation,
         question: PartitionQuestion,
         ask: Callable[[AbstractLog, int | None], Awaitable[T]],
-        deadline: float | None = None,
+        deadline: float,
     ) -> T | StreamlogError:
         topic, partition, topic_id = question.topic, question.partition, question.topic_id
         try:
@@ -142,7 +149,7 @@ class LogService:
         context: RequestContext,
         operation: Operation,
         question: PartitionQuestion,
-        deadline: float | None,
+        deadline: float,
     ) -> AbstractLog:
         self._authorize(context, operation, Resource(ResourceType.TOPIC, question.topic))
         partition = TopicPartition(question.topic, question.partition)

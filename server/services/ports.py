@@ -39,17 +39,27 @@ async def opened_until(
     open_log: Coroutine[Any, Any, AbstractLog],
     partition: TopicPartition,
 ) -> AbstractLog:
+    """As `opened_within`, until `deadline` on the clock; None: however long it takes."""
+    wait_s = None if deadline is None else deadline - clock.monotonic()
+    return await opened_within(wait_s, open_log, partition)
+
+
+async def opened_within(
+    wait_s: float | None, open_log: Coroutine[Any, Any, AbstractLog], partition: TopicPartition
+) -> AbstractLog:
     """The log that `open_log` returns. The open itself goes on when the time is up.
 
     Errors: those of `open_log`; DeadlinePassed.
     """
     try:
-        async with asyncio.timeout(None if deadline is None else deadline - clock.monotonic()):
+        async with asyncio.timeout(wait_s):
             return await open_log
     except TimeoutError:
         raise DeadlinePassed(
-            f"{partition} was still being opened when the time was up; no record was stored or "
-            "deleted: retry with back-off, and see the node's alarms if that goes on"
+            f"{partition} was still being opened when the time was up: the open waits for the "
+            "object store, the metadata store or its turn among other opens, and goes on. Nothing "
+            "was read, stored or deleted: retry with back-off, and see the node's alarms if it "
+            "stays so"
         ) from None
 
 

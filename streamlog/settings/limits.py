@@ -68,6 +68,14 @@ class LimitsConfig:
         minimum=1,
         maximum=3_600_000,
     )
+    open_wait_ms: int = setting(
+        10_000,
+        "How long requests that read, ask for offsets or describe wait for a partition that is "
+        "being opened; then they end with a retriable error, and the open goes on. Longer: fewer "
+        "retries while a node starts. Shorter: told sooner that a store is away.",
+        minimum=1,
+        maximum=3_600_000,
+    )
     client_ids_max: int = setting(
         100,
         "Client ids that have metric lines of their own; requests of further ones are counted "

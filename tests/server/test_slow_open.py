@@ -24,6 +24,23 @@ def delete_request(partition: int, timeout_ms: int = 30_000) -> log_pb2.DeleteRe
     return log_pb2.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
 
 
+def fetch_request(*partitions: int) -> log_pb2.FetchRequest:
+    parts = [log_pb2.FetchPartition(partition=one) for one in partitions]
+    return log_pb2.FetchRequest(topics=[log_pb2.FetchTopic(topic="t", partitions=parts)])
+
+
+def offsets_request(partition: int) -> log_pb2.ListOffsetsRequest:
+    part = log_pb2.ListOffsetsPartition(partition=partition, timestamp_ms=-1)
+    topic = log_pb2.ListOffsetsTopic(topic="t", partitions=[part])
+    return log_pb2.ListOffsetsRequest(topics=[topic])
+
+
+def epoch_request(partition: int) -> log_pb2.OffsetsForLeaderEpochRequest:
+    part = log_pb2.OffsetsForLeaderEpochPartition(partition=partition, leader_epoch=1)
+    topic = log_pb2.OffsetsForLeaderEpochTopic(topic="t", partitions=[part])
+    return log_pb2.OffsetsForLeaderEpochRequest(topics=[topic])
+
+
 def error_of(response: Any) -> errors.StreamlogError | None:
     [part] = response.topics[0].partitions
     return from_proto(part.error) if part.HasField("error") else None
@@ -76,6 +93,48 @@ def test_requests_end_at_their_time_while_a_partition_opens() -> None:
             may_open.set()
             assert error_of(await waiting) is None
             assert error_of(await node.log.DeleteRecords(delete_request(0))) is None
+            assert opens == 1, "an open is shared, and goes on without those who gave up"
+
+    asyncio.run(main())
+
+
+def test_questions_end_in_time_while_a_partition_opens() -> None:
+    """Without a deadline of the client they waited for as long as the store was away."""
+
+    async def main() -> None:
+        async with running_node(limits__open_wait_ms=1) as node, asyncio.timeout(60):
+            new = admin_pb2.NewTopic(name="t", partitions=2)
+            await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]))
+            assert error_of(await node.log.Produce(produce_request(1))) is None
+            assert node.node.engine is not None
+            factory = node.node.engine.logs._logs._factory
+            real, may_open, opens = factory.open, asyncio.Event(), 0
+
+            async def slow(*args: Any) -> Any:
+                nonlocal opens
+                opens += 1
+                await may_open.wait()
+                return await real(*args)
+
+            factory.open = slow  # type: ignore[method-assign]
+            refused = [
+                error_of(await node.log.Fetch(fetch_request(0), timeout=30)),
+                error_of(await node.log.ListOffsets(offsets_request(0), timeout=30)),
+                error_of(await node.log.OffsetsForLeaderEpoch(epoch_request(0), timeout=30)),
+            ]
+            both = await node.log.Fetch(fetch_request(0, 1), timeout=30)
+            opening, opened = both.topics[0].partitions
+            assert opened.high_watermark == 1
+            assert opened.record_batches, "what is open is read meanwhile"
+            for error in (*refused, from_proto(opening.error)):
+                assert type(error) is errors.DeadlinePassed
+                assert error.is_retryable
+                assert "t-0" in error.message
+                assert "object store" in error.message
+            may_open.set()
+            assert error_of(await node.log.Produce(produce_request(0))) is None
+            found = await node.log.Fetch(fetch_request(0), timeout=30)
+            assert error_of(found) is None
             assert opens == 1, "an open is shared, and goes on without those who gave up"
 
     asyncio.run(main())
