@@ -261,9 +261,10 @@ class Engine:
 
     @property
     def _upload_interval_s(self) -> float:
-        if self.group_commit is not None:
-            return self.config.upload.upload_interval_ms / 1000
-        return self.config.flush.flush_interval_ms / 1000
+        """How long a batch may stay open by rule: for the interval, and for what the PUT rate asks
+        for between two uploads."""
+        policy = self._policy(self.group_commit is not None)
+        return max(policy.interval_s, policy.put_distance_s)
 
     def full_disk(self) -> Due | None:
         """A check: the WAL's disk took no more at the last try, or the store's disk has no room for

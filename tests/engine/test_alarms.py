@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import CompactionConfig
-from streamlog.engine.config import AppendConfig, StreamEngineConfig
+from streamlog.engine.config import AppendConfig, FlushConfig, StreamEngineConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     DiskFull,
@@ -116,6 +116,7 @@ class World:
 
     mode: WalMode = "object"
     config: StreamEngineConfig = CONFIG
+    store_url: str = "memory://"
     clock: LoopClock = field(default_factory=LoopClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -137,7 +138,11 @@ class World:
             disk=self.disk if self.mode == "disk" else None,
         )
         async with streamlog.open(
-            "memory://", meta="memory://", wal=self.mode, config=self.config, components=components
+            self.store_url,
+            meta="memory://",
+            wal=self.mode,
+            config=self.config,
+            components=components,
         ) as engine:
             try:
                 yield engine
@@ -287,6 +292,25 @@ def test_a_slow_store_is_no_store_that_does_not_answer() -> None:
             for number in range(10):
                 await stream.append(batch(b"%d" % number))
                 assert await names(engine) == set()
+
+    virtually(scenario)
+
+
+def test_a_batch_that_waits_for_the_put_rate_is_not_late() -> None:
+    """At the least rate the second upload may begin 100 s after the first."""
+    config = dataclasses.replace(CONFIG, flush=FlushConfig(put_rate_max_per_s=0.01))
+    world = World(config=config, store_url="s3://bucket/prefix")
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            await stream.append(batch(b"first"))
+            began = world.clock.monotonic()
+            append = asyncio.ensure_future(stream.append(batch(b"second")))
+            while not append.done():
+                await asyncio.sleep(1)
+                assert await names(engine) == set()
+            assert world.clock.monotonic() - began >= 99
 
     virtually(scenario)
 
