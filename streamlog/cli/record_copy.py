@@ -24,7 +24,7 @@ from streamlog.errors import (
 
 if TYPE_CHECKING:
     from streamlog.cli.progress import RecordProgress
-    from streamlog.client import FetchedBatch
+    from streamlog.client import FetchedBatch, OffsetReset
 
 At = tuple[str, int]
 
@@ -146,12 +146,14 @@ class RecordCopy:
         finally:
             self._out.flush()
             self._progress.done(self.records, self.size_bytes)
+            self._tell_skipped()
 
     def _step(self) -> None:
         try:
             batches = self._consumer.poll_batches(POLL_S)
         except (CorruptMessage, InvalidRecord) as error:
             raise unreadable(error, "consume") from error
+        self._tell_skipped()
         for batch in batches:
             at = (batch.topic, batch.partition)
             if self._unfinished is not None and at not in self._unfinished:
@@ -174,14 +176,14 @@ class RecordCopy:
             self._add_new_partitions()
             self._check_progress()
 
+    def _tell_skipped(self) -> None:
+        for reset in self._consumer.take_offset_resets():
+            note(reset_note(reset))
+
     def _drop_deleted(self) -> None:
         """Partitions whose records were deleted up to their end: the consumer stands behind it."""
         for at in list(self._unfinished or ()):
             if self._consumer.position(*at) >= self._ends_at(at):
-                note(
-                    f"{at[0]}-{at[1]}: records below offset {self._ends_at(at)} were deleted while "
-                    "they were read"
-                )
                 assert self._unfinished is not None
                 self._unfinished.discard(at)
 
@@ -249,6 +251,20 @@ class RecordCopy:
         self.size_bytes += len(data)
         if self._room is not None:
             self._room -= count
+
+
+def reset_note(reset: OffsetReset) -> str:
+    """What a person is told of offsets that were not read."""
+    place = f"{reset.topic}-{reset.partition}"
+    if reset.is_deleted:
+        return (
+            f"{place}: skipped {reset.skipped} offsets from {reset.from_offset} on: records below "
+            f"offset {reset.to_offset} were deleted while they were read"
+        )
+    return (
+        f"{place}: skipped {reset.skipped} offsets: the log ends at {reset.log_end_offset}, before "
+        f"offset {reset.from_offset}; reading goes on at {reset.to_offset}"
+    )
 
 
 def batches_until(

@@ -5,6 +5,7 @@ from streamlog.client.batches import BatchMetadata, RecordMetadata, RunOutcome
 from streamlog.client.consumer import Consumer
 from streamlog.client.delivery import Delivery, ManyDeliveries
 from streamlog.client.kv import KV
+from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.producer import Producer
 from streamlog.client.records import ConsumerRecord, FetchedBatch
 from streamlog.client.staging import StagedCommit, StagedObject, StagedWriter, WriterStatus
@@ -22,6 +23,7 @@ __all__ = [
     "FetchedBatch",
     "ManyDeliveries",
     "OffsetAndTimestamp",
+    "OffsetReset",
     "Producer",
     "RecordMetadata",
     "RunOutcome",

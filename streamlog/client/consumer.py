@@ -25,6 +25,7 @@ from streamlog.client.fetch_state import (
     checked,
     checked_topics,
 )
+from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
 from streamlog.client.settings import WAIT_S_MAX, ConsumerSettings, check, wait_s
@@ -183,6 +184,16 @@ class Consumer(Closing):
         not answer; None: nothing but records."""
         with self._changed:
             return waiting_for(self._caller.server, self._state, self._missing_topics, now_s())
+
+    def take_offset_resets(self) -> list[OffsetReset]:
+        """Where reading went on by `auto_offset_reset` because the log does not hold a position any
+        more, since the last call; at most one for each partition.
+
+        Records that were deleted before they were read show up here and nowhere else: with
+        "earliest" and "latest" a poll does not raise for them.
+        """
+        with self._changed:
+            return self._state.resets.take()
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record of the partition is the one at `offset`, or the first after it.

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from streamlog.client.offset_resets import OffsetResets
 from streamlog.client.records import FetchedBatch
 from streamlog.client.settings import UNKNOWN_TOPIC_ATTEMPTS_MAX, ConsumerSettings, backoff_s
 from streamlog.client.topic_calls import (
@@ -128,6 +129,8 @@ class FetchState:
         self._generation = 0
         self.errors: list[StreamlogError] = []
         """To be raised by the next poll, oldest first."""
+        self.resets = OffsetResets()
+        """Jumps from positions that the log does not hold, for the caller to ask for."""
         self.partitions_max = PARTITIONS_PER_REQUEST
         """How many partitions one request names; lowered when the server says so."""
         self.topic_ids: dict[str, str] = {}
@@ -146,6 +149,7 @@ class FetchState:
         for at, one in self.partitions.items():
             if at not in wanted:
                 one.generation = self._new_generation()
+                self.resets.forget(at)
         self.partitions = {
             at: self.partitions.get(at) or self._start(self._settings.auto_offset_reset)
             for at in wanted
@@ -174,6 +178,8 @@ class FetchState:
             raise Invalid(f"an offset is a number from 0 to 2^63 - 1, not {offset!r}")
         found.generation = self._new_generation()
         found.fetch_offset = found.position = offset
+        found.passed_over = (-1, -1)
+        self.resets.forget(at)
         found.backoff_until = 0.0
         found.failures = found.unknown_attempts = 0
 
@@ -230,6 +236,7 @@ class FetchState:
             count = 0 if entry is None else entry.partitions
             for at in [at for at in self.partitions if at[0] == topic and at[1] >= count]:
                 del self.partitions[at]
+                self.resets.forget(at)
             self.add([(topic, number) for number in range(count)], from_start=topic in seen)
         return missing
 
@@ -254,6 +261,7 @@ class FetchState:
             one.failures = one.unknown_attempts = 0
             one.fetch_offset = one.position = None
             one.passed_over = (-1, -1)
+            self.resets.forget(at)
             one.reset = "none" if is_told else "earliest"
             one.backoff_until = float("inf") if is_told else 0.0
         if is_told:
@@ -309,7 +317,25 @@ class FetchState:
                     self.stale_topics[at[0]] = None
                 continue
             one.failures = one.unknown_attempts = 0
-            one.fetch_offset = one.position = place.offset
+            self._begin_at(at, one, place.offset)
+
+    def _begin_at(self, at: TopicPartition, one: PartitionFetch, offset: int) -> None:
+        """Takes over where fetching begins, or where it goes on after a position that was refused.
+
+        What was fetched before the refusal stays the caller's, who passes over to `offset` behind
+        it.
+        """
+        refused = self.resets.went_to(at, offset)
+        one.fetch_offset = offset
+        if refused is None or one.position is None:
+            one.position = offset
+            return
+        start, end = one.passed_over
+        one.passed_over = (start if end == refused else refused, offset)
+        log.warning(
+            "the position is not in the log; reading goes on elsewhere",
+            extra={"topic": at[0], "partition": at[1], "from_offset": refused, "to_offset": offset},
+        )
 
     def lookup_failed(
         self, partitions: Iterable[TopicPartition], error: StreamlogError, now: float
@@ -492,8 +518,9 @@ class FetchState:
                 one.backoff_until = float("inf")
                 self.errors.append(error)
                 return
+            if one.fetch_offset is not None:
+                self.resets.refused(at, one.fetch_offset, error)
             one.fetch_offset = None
-            one.generation = self._new_generation()
             return
         if isinstance(error, UnknownTopicOrPartition):
             self.stale_topics[at[0]] = None

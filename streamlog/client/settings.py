@@ -87,7 +87,8 @@ class ConsumerSettings:
     )
     auto_offset_reset: str = setting(
         "earliest",
-        "Where to begin without a position, or with one that is gone.",
+        "Where to begin without a position, or to go on from one that the log does not hold; "
+        "take_offset_resets() tells what was skipped. none: a poll raises OffsetOutOfRange.",
         choices=("earliest", "latest", "none"),
     )
     fetch_max_bytes: int = setting(16 << 20, "Largest answer; memory is about three.", minimum=1)

@@ -37,6 +37,9 @@ class StandingConsumer:
             self._position = self._behind
         return []
 
+    def take_offset_resets(self) -> list[Any]:
+        return []
+
     def position(self, topic: str, partition: int) -> int:
         return self._position
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from streamlog.client import OffsetReset
 from streamlog.client.aio import Admin, Consumer, Producer
 from streamlog.errors import (
     Closed,
@@ -174,6 +175,7 @@ def test_consumer_faults_and_resets(node: FakeNode) -> None:
             await consumer.seek("t", 0, 5)
             batches = await consumer.poll_batches(WAIT_S)
             assert batches[0].base_offset == 10
+            assert consumer.take_offset_resets() == [OffsetReset("t", 0, 5, 10, 5, 10, 100)]
             node.stop()
             node.start()
             await consumer.seek("t", 0, 50)

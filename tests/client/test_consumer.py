@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from streamlog.client import Consumer, ConsumerRecord, OffsetAndTimestamp, Producer
+from streamlog.client import Consumer, ConsumerRecord, OffsetAndTimestamp, OffsetReset, Producer
 from streamlog.errors import (
     Closed,
     CorruptMessage,
@@ -171,6 +171,40 @@ def test_an_offset_that_is_gone(node: FakeNode) -> None:
         assert (caught.value.start_offset, caught.value.end_offset) == (50, 100)
         consumer.seek("t", 0, 60)
         assert consumer.poll(WAIT_S)[0].offset == 60
+
+
+def test_records_that_are_deleted_in_the_middle_of_a_read_are_told(node: FakeNode) -> None:
+    fill(node, "t", 100, batch=10)
+    with Consumer(node.server, fetch_max_bytes=1) as consumer:
+        consumer.assign([("t", 0)])
+        found = read_all(consumer, 10)
+        assert consumer.take_offset_resets() == []
+        node.topics["t"].partitions[0].start_offset = 70
+        while found[-1].offset < 70:
+            found += consumer.poll(WAIT_S)
+        (reset,) = consumer.take_offset_resets()
+        kept = [record.offset for record in found if record.offset < 70]
+        assert kept == list(range(len(kept)))
+        assert reset == OffsetReset("t", 0, len(kept), 70, 70 - len(kept), 70, 100)
+        assert reset.is_deleted
+        assert consumer.take_offset_resets() == []
+        node.topics["t"].partitions[0].start_offset = 100
+        while consumer.position("t", 0) < 100:
+            found += consumer.poll(0.01)
+        (reset,) = consumer.take_offset_resets()
+        assert (reset.from_offset, reset.to_offset) == (found[-1].offset + 1, 100)
+
+
+def test_a_position_behind_the_end_is_told(node: FakeNode) -> None:
+    fill(node, "t", 10)
+    with Consumer(node.server, auto_offset_reset="latest") as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 25)
+        while consumer.position("t", 0) != 10:
+            assert consumer.poll(0.01) == []
+        (reset,) = consumer.take_offset_resets()
+    assert reset == OffsetReset("t", 0, 25, 10, 0, 0, 10)
+    assert not reset.is_deleted
 
 
 def test_subscribing_follows_new_topics_and_partitions(node: FakeNode) -> None:

@@ -29,6 +29,7 @@ from streamlog.client.fetch_state import (
     checked,
     checked_topics,
 )
+from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.pending import PendingRecords
 from streamlog.client.records import ConsumerRecord, FetchedBatch
 from streamlog.client.settings import wait_s
@@ -116,6 +117,10 @@ class Consumer(AsyncClosing):
         """What keeps records from coming, in words: topics that do not exist, a server that does
         not answer; None: nothing but records."""
         return waiting_for(self._caller.server, self._state, self._missing_topics, now_s())
+
+    def take_offset_resets(self) -> list[OffsetReset]:
+        """As of `streamlog.client.Consumer.take_offset_resets`."""
+        return self._state.resets.take()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record of the partition is the one at `offset`, or the first after it.
