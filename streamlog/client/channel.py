@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
-from streamlog.client import forking
+from streamlog.client.forking import CallGuard
 from streamlog.client.settings import backoff_s
-from streamlog.errors import Closed, Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
+from streamlog.errors import Invalid, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.v1support.errors import from_rpc_error
 from streamlog.v1support.metadata import CLIENT_ID
 
@@ -127,34 +127,17 @@ class Caller:
         self.server = server
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
-        self._ended: StreamlogError | None = None
-        forking.watch(self)
-
-    def after_fork(self, error: Invalid) -> None:
-        """In the child process: each further call raises."""
-        self._ended = error
+        self.guard = CallGuard()
 
     @property
     def channel(self) -> grpc.Channel:
-        """Errors: Closed; Invalid in a process that was forked after the channel was made."""
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
+        """Errors: as of `CallGuard.check`."""
+        self.guard.check()
         return self._channel
-
-    def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the channel that has the errors of `channel`."""
-
-        def start_if_open(*arguments: Any, **options: Any) -> Any:
-            if self._ended is not None:
-                raise self._ended.with_traceback(None)
-            return start(*arguments, **options)
-
-        return start_if_open
 
     def method(self, call: Call) -> Any:
         """Errors: as of `channel`."""
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
+        self.guard.check()
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(
@@ -175,7 +158,7 @@ class Caller:
             try:
                 return self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
-                if self._ended is not None:
+                if self.guard.is_ended:
                     raise
                 wait_s = retry.wait_s(error)
             time.sleep(wait_s)
@@ -192,8 +175,7 @@ class Caller:
 
     def close(self) -> None:
         """Harmless when called again."""
-        if self._ended is None:
-            self._ended = Closed("the client is closed; open another one")
+        if self.guard.close():
             self._channel.close()
 
 

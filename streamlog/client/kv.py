@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from streamlog.client import kv_calls
-from streamlog.client.channel import UNARY_TIMEOUT_MS, typed_error
+from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, typed_error
 from streamlog.client.closing import CallingClient
+from streamlog.client.settings import WAIT_S_MAX
+from streamlog.errors import StreamlogError, Unavailable
 from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, Value
 from streamlog.v1 import kv_pb2
 
@@ -21,7 +25,7 @@ class KV(CallingClient):
         self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
     ) -> None:
         super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
-        self._watch: Any = self._caller.checked(
+        self._watch: Any = self._caller.guard.checked(
             self._caller.channel.unary_stream(
                 kv_calls.WATCH,
                 request_serializer=kv_pb2.WatchKvsRequest.SerializeToString,
@@ -86,17 +90,39 @@ class KV(CallingClient):
     ) -> Iterator[KVChange]:
         """Changes in revision order, without end, from from_revision (inclusive) or from now on.
 
-        The watch is in place when this returns. Errors: RevisionCompacted, Unavailable.
+        The watch is in place when this returns. Errors: RevisionCompacted; Unavailable where it is
+        not in place in time, or where it breaks off later.
         """
-        call = self._watch(
-            kv_calls.watch_request(namespace, prefix, from_revision),
-            metadata=self._caller.metadata,
-        )
+        request = kv_calls.watch_request(namespace, prefix, from_revision)
+        retry = Retry(self._timeout_ms, server=self._caller.server)
+        while True:
+            try:
+                return _changes(*self._begun(request, retry.left_s()))
+            except StreamlogError as error:
+                if self._caller.guard.is_ended:
+                    raise
+                wait_s = retry.wait_s(error)
+            time.sleep(wait_s)
+
+    def _begun(self, request: Any, timeout_s: float) -> tuple[Any, Any]:
+        """A watch and its first answer, which says that it is in place.
+
+        A deadline of gRPC would end the whole watch, so that a timer bounds the first answer alone.
+        """
+        call = self._watch(request, metadata=self._caller.metadata)
+        timer = threading.Timer(min(timeout_s, WAIT_S_MAX), call.cancel)
+        timer.daemon = True
+        timer.start()
         try:
-            first = next(call)
+            return call, next(call)
+        except StopIteration:
+            raise Unavailable(kv_calls.NOT_IN_PLACE) from None
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.CANCELLED and not self._caller.guard.is_ended:
+                raise Unavailable("no answer came") from None
             raise typed_error(error, writes=False) from None
-        return _changes(call, first)
+        finally:
+            timer.cancel()
 
 
 def _changes(call: Any, response: Any) -> Iterator[KVChange]:

@@ -13,6 +13,7 @@ from streamlog.v1support.errors import from_proto
 
 PAGE = 1000
 WATCH = "/streamlog.v1.KVService/WatchKvs"
+NOT_IN_PLACE = "the server ended the watch before it was in place"
 
 
 def _entry(response: Any) -> Value | None:

@@ -116,7 +116,9 @@ def test_a_pause_of_the_node_is_told_and_then_all_goes_on(
     reading.communicate(timeout=WAIT_S)
 
 
-@pytest.mark.parametrize("command", ["status", "topic list", "consume t", "kv list"])
+@pytest.mark.parametrize(
+    "command", ["status", "topic list", "consume t", "kv list", "kv watch", "stream fetch 1"]
+)
 def test_a_silent_node_is_named_by_every_command(
     run: Command, node: NodeProcess, command: str
 ) -> None:

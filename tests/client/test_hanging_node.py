@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,28 +14,6 @@ from tests.client.fake_node import FakeNode, Fault
 
 WAIT_S = 20
 SHORT: dict[str, Any] = dict(delivery_timeout_ms=200, max_block_ms=200)
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a socket that accepts and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        held: list[socket.socket] = []
-
-        def accept() -> None:
-            while True:
-                try:
-                    held.append(listening.accept()[0])
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join(WAIT_S)
-        for one in held:
-            one.close()
 
 
 def test_the_first_send_names_the_node_and_how_long_it_tried(silent: str) -> None:

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.client import channel
 from streamlog.client.channel import Call, Caller
+from streamlog.client.forking import CallGuard
 from streamlog.client.staging import StagedObject, StagedWriter
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
@@ -196,16 +197,17 @@ class DirectCaller(Caller):
 
     def __init__(self, node: StagedNode, timeout_ms: int, through: Through | None) -> None:
         self.server = "a node in this process"
-        self._ended = None
+        self.guard = CallGuard()
         self._timeout_ms = timeout_ms
         self._node = node
         self._through = through or StagedNode.answer
 
     def run_once(self, call: Call, timeout_ms: float) -> Any:
+        self.guard.check()
         return call.read(self._through(self._node, call))
 
     def close(self) -> None:
-        pass
+        self.guard.close()
 
 
 class DirectTarget:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from streamlog.client import forking
 from streamlog.client.channel import (
     CHANNEL_OPTIONS,
     UNARY_TIMEOUT_MS,
@@ -20,7 +18,8 @@ from streamlog.client.channel import (
     typed_error,
 )
 from streamlog.client.closing import AsyncClosing
-from streamlog.errors import Closed, Invalid, StreamlogError
+from streamlog.client.forking import CallGuard
+from streamlog.errors import StreamlogError
 
 
 def is_being_cancelled() -> bool:
@@ -44,34 +43,17 @@ class Caller:
         self.server = server
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
-        self._ended: StreamlogError | None = None
-        forking.watch(self)
-
-    def after_fork(self, error: Invalid) -> None:
-        """In the child process: each further call raises."""
-        self._ended = error
+        self.guard = CallGuard()
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """Errors: Closed; Invalid in a process that was forked after the channel was made."""
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
+        """Errors: as of `CallGuard.check`."""
+        self.guard.check()
         return self._channel
-
-    def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the channel that has the errors of `channel`."""
-
-        def start_if_open(*arguments: Any, **options: Any) -> Any:
-            if self._ended is not None:
-                raise self._ended.with_traceback(None)
-            return start(*arguments, **options)
-
-        return start_if_open
 
     def method(self, call: Call) -> Any:
         """Errors: as of `channel`."""
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
+        self.guard.check()
         found = self._methods.get(call.path)
         if found is None:
             found = self._methods[call.path] = self.channel.unary_unary(
@@ -87,7 +69,7 @@ class Caller:
             try:
                 return await self.run_once(call, retry.left_s() * 1000)
             except StreamlogError as error:
-                if self._ended is not None:
+                if self.guard.is_ended:
                     raise
                 wait_s = retry.wait_s(error)
             await asyncio.sleep(wait_s)
@@ -103,8 +85,7 @@ class Caller:
 
     async def close(self) -> None:
         """Harmless when called again."""
-        if self._ended is None:
-            self._ended = Closed("the client is closed; open another one")
+        if self.guard.close():
             await self._channel.close(None)
 
 

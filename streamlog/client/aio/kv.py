@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,8 +10,10 @@ import grpc
 import grpc.aio
 
 from streamlog.client import kv_calls
-from streamlog.client.aio.channel import CallingClient
-from streamlog.client.channel import UNARY_TIMEOUT_MS, typed_error
+from streamlog.client.aio.channel import CallingClient, is_being_cancelled
+from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, typed_error
+from streamlog.client.settings import WAIT_S_MAX
+from streamlog.errors import StreamlogError, Unavailable
 from streamlog.model.kv import NAMESPACE_DEFAULT, Key, KeyValue, KVChange, Value
 from streamlog.v1 import kv_pb2
 
@@ -22,7 +25,7 @@ class KV(CallingClient):
         self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
     ) -> None:
         super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
-        self._watch: Any = self._caller.checked(
+        self._watch: Any = self._caller.guard.checked(
             self._caller.channel.unary_stream(
                 kv_calls.WATCH,
                 request_serializer=kv_pb2.WatchKvsRequest.SerializeToString,
@@ -89,18 +92,44 @@ class KV(CallingClient):
         """Changes in revision order, without end, from from_revision (inclusive) or from now on.
 
         `async for change in await kv.watch()`: the watch is in place when `await` ends. Errors:
-        RevisionCompacted, Unavailable.
+        RevisionCompacted; Unavailable where it is not in place in time, or where it breaks off
+        later.
         """
-        call = self._watch(
-            kv_calls.watch_request(namespace, prefix, from_revision),
-            metadata=self._caller.metadata,
-        )
+        request = kv_calls.watch_request(namespace, prefix, from_revision)
+        retry = Retry(self._timeout_ms, server=self._caller.server)
+        while True:
+            try:
+                return _changes(*await self._begun(request, retry.left_s()))
+            except StreamlogError as error:
+                if self._caller.guard.is_ended:
+                    raise
+                wait_s = retry.wait_s(error)
+            await asyncio.sleep(wait_s)
+
+    async def _begun(self, request: Any, timeout_s: float) -> tuple[Any, Any, Any]:
+        """A watch, its answers, and the first of them, which says that it is in place."""
+        call = self._watch(request, metadata=self._caller.metadata)
         responses = aiter(call)
+        is_begun = False
         try:
-            first = await anext(responses)
+            async with asyncio.timeout(min(timeout_s, WAIT_S_MAX)):
+                first = await anext(responses)
+            is_begun = True
+        except TimeoutError:
+            raise Unavailable("no answer came") from None
+        except StopAsyncIteration:
+            raise Unavailable(kv_calls.NOT_IN_PLACE) from None
         except grpc.RpcError as error:
             raise typed_error(error, writes=False) from None
-        return _changes(call, responses, first)
+        except asyncio.CancelledError:
+            # gRPC raises it, too, where `close` cancels the call.
+            if not is_being_cancelled():
+                self._caller.guard.check()
+            raise
+        finally:
+            if not is_begun:
+                call.cancel()
+        return call, responses, first
 
 
 async def _changes(call: Any, responses: Any, response: Any) -> AsyncIterator[KVChange]:

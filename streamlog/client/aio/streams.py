@@ -12,7 +12,7 @@ import grpc.aio
 
 from streamlog.client import stream_calls
 from streamlog.client.aio.channel import CallingClient
-from streamlog.client.channel import UNARY_TIMEOUT_MS, never_connected, typed_error
+from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, never_connected, typed_error
 from streamlog.client.stream_calls import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.errors import Closed, OutcomeUnknown, Unavailable
 from streamlog.model.batch import AppendResult
@@ -100,14 +100,14 @@ class Streams(CallingClient):
     ) -> None:
         super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
         channel = self._caller.channel
-        self._append: Any = self._caller.checked(
+        self._append: Any = self._caller.guard.checked(
             channel.stream_stream(
                 stream_calls.APPEND,
                 request_serializer=stream_pb2.AppendRequest.SerializeToString,
                 response_deserializer=stream_pb2.AppendResponse.FromString,
             )
         )
-        self._read: Any = self._caller.checked(
+        self._read: Any = self._caller.guard.checked(
             channel.unary_stream(
                 stream_calls.READ,
                 request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
@@ -229,20 +229,27 @@ class Streams(CallingClient):
     ) -> AsyncIterator[StreamBatch]:
         """Batches up to end_offset (exclusive), or, without one, on and on as they come.
 
-        A reader that stops holds up the server, not its memory. Errors as for `fetch`.
+        A reader that stops holds up the server, not its memory. Errors as for `fetch`. A call that
+        breaks off is repeated as long as nothing came of it.
         """
-        call = self._read(
-            stream_calls.read_request(stream_id, start_offset, end_offset),
-            metadata=self._caller.metadata,
-        )
-        try:
-            async for response in call:
-                for batch in stream_calls.batches(response):
-                    yield batch
-        except grpc.RpcError as error:
-            raise typed_error(error, writes=False) from None
-        finally:
-            call.cancel()
+        request = stream_calls.read_request(stream_id, start_offset, end_offset)
+        retry = Retry(self._timeout_ms, server=self._caller.server)
+        has_begun = False
+        while True:
+            call = self._read(request, metadata=self._caller.metadata)
+            try:
+                async for response in call:
+                    has_begun = True
+                    for batch in stream_calls.batches(response):
+                        yield batch
+                return
+            except grpc.RpcError as error:
+                failure = typed_error(error, writes=False)
+                if has_begun or self._caller.guard.is_ended or not retry.left_s():
+                    raise failure from None
+            finally:
+                call.cancel()
+            await asyncio.sleep(retry.wait_s(failure))
 
     async def trim(self, stream_id: int, new_start_offset: int) -> int:
         """Drops what is below; returns the new start. Errors: OffsetOutOfRange."""
