@@ -79,7 +79,7 @@ class LongPolls:
         oldest = next(iter(self._late), None)
         if oldest is None:
             return None
-        return Due(id(oldest), f"{len(self._late)} long polls to end, whose time is over")
+        return Due(oldest, f"{len(self._late)} long polls to end, whose time is over")
 
     def drain(self) -> None:
         """Wakes all who wait; from now on nobody does."""

@@ -90,7 +90,8 @@ class OpenLogs:
     def progress(self) -> Due | None:
         """The partition that has been opening for longest."""
         for partition, task in self._opening.items():
-            return Due(id(task), f"partition {partition} to open; {len(self._opening)} are opening")
+            # Not its id(): the next task may lie where this one lay.
+            return Due(task, f"partition {partition} to open; {len(self._opening)} are opening")
         return None
 
     async def _open(self, partition: TopicPartition) -> AbstractLog:

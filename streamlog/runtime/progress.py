@@ -1,8 +1,9 @@
 """One watch over a node's own progress: work that is due and does not move becomes an alarm.
 
 1. A component tells by a *check* what it waits for now: `Due`, or None while nothing is due. Its
-   `moved` is any value that changes when the work moves, a counter mostly: components keep no
-   times, and what they pay is one addition per batch or request.
+   `moved` is any value that changes when the work moves: a counter mostly, or the oldest piece of
+   work itself (never its id(), which a later piece may get). Components keep no times, and what
+   they pay is one addition per batch or request.
 2. `tick` asks every check once a second. Work that is due with the same `moved` for `stalled_after`
    is an alarm; so is a request without an answer for `unanswered_after` (`Answers`).
 3. An alarm ends by itself at the first tick at which its work is no longer due, or has moved.
@@ -143,7 +144,7 @@ class ProgressWatch:
 
     def _look(self, one: _Watched, due: Due | None, now: float) -> None:
         if due is None:
-            one.since = None
+            one.moved = one.since = None
         elif one.since is None or one.moved != due.moved:
             one.moved, one.since = due.moved, now
         if due is None or one.since is None:

@@ -542,6 +542,29 @@ def test_a_partition_that_does_not_open_is_told() -> None:
     virtually(scenario)
 
 
+def test_partitions_that_open_one_after_another_are_not_late() -> None:
+    """Each takes less than a second; at every look some partition is being opened."""
+    world = World(
+        config=dataclasses.replace(CONFIG, compaction=CompactionConfig(compaction_process="off"))
+    )
+
+    async def slow(operation: str, key: str) -> None:
+        await asyncio.sleep(0.95)
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            await engine.logs.create_topic("t", 80)
+        async with world.engine() as engine:
+            world.kv.trouble = slow
+            began = world.clock.monotonic()
+            for number in range(80):
+                await engine.logs.log(TopicPartition("t", number))
+                assert await names(engine) == set()
+            assert world.clock.monotonic() - began > STALL_S + LATE_S
+
+    virtually(scenario)
+
+
 def test_a_node_that_was_paused_raises_nothing() -> None:
     """Answers that arrived meanwhile are taken before anything is said."""
     world = World("disk")
