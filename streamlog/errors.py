@@ -207,6 +207,8 @@ class Fenced(StreamlogError):
     """A newer owner exists; stop and reopen."""
 
     code = ErrorCode.STREAM_FENCED
+    is_logged: bool = False
+    """A log line tells of this error already."""
 
 
 class StreamFenced(Fenced):

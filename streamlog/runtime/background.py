@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from streamlog.errors import Closed, Internal, StreamlogError
+from streamlog.errors import Closed, Fenced, Internal, StreamlogError
 
 T = TypeVar("T")
 
@@ -97,8 +97,17 @@ class Background:
         error = task.exception()
         if error is not None and self.failure is None:
             self.failure = error
-            log.error("%s failed", task.get_name(), exc_info=error)
+            self._log(task.get_name(), error)
             self._on_failure(error)
+
+    def _log(self, name: str, error: BaseException) -> None:
+        """That a newer owner exists is an expected end, whose message says all: one line without a
+        traceback, from the first owner alone where the error ends several."""
+        if not isinstance(error, Fenced):
+            log.error("%s failed", name, exc_info=error)
+        elif not error.is_logged:
+            error.is_logged = True
+            log.error("%s ended: %s: %s", name, type(error).__name__, error)
 
     async def close(self) -> None:
         """Cancels what still runs and waits for its end."""

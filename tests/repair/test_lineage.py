@@ -7,6 +7,7 @@ unseen, and ends with an error that names both lineages.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -197,7 +198,11 @@ def test_a_lineage_that_is_raised_during_a_run_ends_it() -> None:
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
-def test_an_overtaken_node_stops_by_itself(is_idle: bool) -> None:
+def test_an_overtaken_node_stops_by_itself(
+    is_idle: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an expected end: an idle node logs one line for it, and no traceback."""
+
     async def scenario() -> None:
         cluster = Cluster(config=LOOKS)
         async with cluster.node() as old:
@@ -221,6 +226,12 @@ def test_an_overtaken_node_stops_by_itself(is_idle: bool) -> None:
                 await append(stream, b"never")
 
     run(scenario)
+    lines = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not [one for one in lines if one.exc_info]
+    if is_idle:
+        [line] = lines
+        assert "LineageFenced: " in line.getMessage()
+        assert "Stop this node" in line.getMessage()
 
 
 def test_what_an_old_node_was_answered_until_it_stopped_is_not_lost_unseen() -> None:
