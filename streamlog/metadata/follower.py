@@ -27,7 +27,7 @@ from streamlog.errors import (
 )
 from streamlog.format.commit_record import CommitRecord
 from streamlog.format.compaction_record import CompactionRecord
-from streamlog.kvstore.interface import Change, KVStore, WatchBatch
+from streamlog.kvstore.interface import Change, KeyValue, KVStore, WatchBatch
 from streamlog.metadata.backoff import Backoff, Retry
 from streamlog.metadata.fold import Moved
 from streamlog.metadata.interface import Tenure
@@ -73,6 +73,8 @@ class Follower:
         self._foreign_checkpoint = asyncio.Event()
         self._checkpoint_seen = state.checkpoint_revision
         self._adopted = asyncio.Event()
+        self._awaited_checkpoints: list[int] = []
+        """For each caller that waits in `adopted`, the revision that it wants to leave behind."""
         self._on_moved: list[Callable[[Moved], None]] = []
         self._on_sealed: list[tuple[Tenure, Callable[[], None]]] = []
         self._own_moves: dict[tuple[Tenure, int], bytes] = {}
@@ -142,11 +144,18 @@ class Follower:
         await future
 
     def progress(self) -> Due | None:
-        """A revision that is known to be there and is not folded."""
-        if not self._waiting:
-            return None
-        wanted, at = self._waiting[0][0], self.revision
-        return Due(at, f"the metadata's watch to bring revision {wanted}; it is at {at}")
+        """A revision that is known to be there and is not folded; a checkpoint that is not read."""
+        if self._waiting:
+            wanted, at = self._waiting[0][0], self.revision
+            return Due(at, f"the metadata's watch to bring revision {wanted}; it is at {at}")
+        if self._awaited_checkpoints:
+            than = self._awaited_checkpoints[0]
+            return Due(
+                ("checkpoint", than),
+                f"a newer checkpoint than the one put at revision {than}, whose files are gone or "
+                f"which was overtaken, to be read; {len(self._awaited_checkpoints)} wait for it",
+            )
+        return None
 
     async def catch_up(self, backoff: Backoff) -> None:
         """Everything committed or moved before the call is folded on return.
@@ -183,29 +192,47 @@ class Follower:
     async def replaced(self, put_at: int, error: ObjectNotFound) -> None:
         """A file of the checkpoint put at `put_at` is gone: waits until a newer one is in use.
 
-        Errors: Corrupt when there is no newer one; LineageFenced when nodes on newer metadata
-        deleted it; StoreUnavailable, MetadataUnavailable.
+        Errors: Corrupt when there is no newer one, or none at all; LineageFenced when nodes on
+        newer metadata deleted it; StoreUnavailable, MetadataUnavailable.
         """
-        if self.state.checkpoint_revision == put_at:
-            kv = await self._kv.get(checkpoint.key(self._prefix))
-            if kv is not None and kv.mod_revision == put_at:
-                missing = Corrupt(
-                    f"the metadata names a checkpoint file that the store has not: {error}",
-                    object_key=str(error.fields.get("object_key", "?")),
-                )
-                raise await self._reason_for(missing) from error
-            await self.adopted(put_at)
+        if self.state.checkpoint_revision != put_at:
+            return
+        kv = await self._kv.get(checkpoint.key(self._prefix))
+        if kv is None or kv.mod_revision == put_at:
+            found = (
+                "the metadata names a checkpoint file that the store has not"
+                if kv is not None
+                else "the metadata names no checkpoint any more, and the file of the last one is "
+                "gone: somebody emptied the metadata under this node; restore or recover them"
+            )
+            missing = Corrupt(
+                f"{found}: {error}", object_key=str(error.fields.get("object_key", "?"))
+            )
+            raise await self._reason_for(missing) from error
+        self._note_checkpoint(kv)
+        await self.adopted(put_at)
 
     async def adopted(self, than: int) -> None:
         """Waits until a newer checkpoint than the one put at revision `than` is in use.
 
         Errors: what ended the following.
         """
-        while self.state.checkpoint_revision == than:
-            if self._failure is not None:
-                raise self._failure
-            self._adopted.clear()
-            await self._adopted.wait()
+        self._awaited_checkpoints.append(than)
+        try:
+            while self.state.checkpoint_revision == than:
+                if self._failure is not None:
+                    raise self._failure
+                self._adopted.clear()
+                await self._adopted.wait()
+        finally:
+            self._awaited_checkpoints.remove(than)
+
+    def _note_checkpoint(self, kv: KeyValue) -> None:
+        """`kv` is `k`, seen by the watch or by a read; a file that it names may be read now."""
+        found = checkpoint.decode(kv.value)
+        # This tenure's own checkpoints are installed by whoever wrote them, without a reload.
+        if found.delta is None or found.delta.tenure != self.tenure:
+            self.ask_for_reload(kv.mod_revision)
 
     def ask_for_reload(self, put_at: int) -> None:
         """`k` was put at that revision and is not what the state stands on."""
@@ -281,10 +308,7 @@ class Follower:
         if letter == b"f":
             self._take_fence(change)
         elif letter == b"k" and change.kv is not None:
-            found = checkpoint.decode(change.kv.value)
-            # This tenure's own checkpoints are installed by whoever wrote them, without a reload.
-            if found.delta is None or found.delta.tenure != self.tenure:
-                self.ask_for_reload(change.kv.mod_revision)
+            self._note_checkpoint(change.kv)
         elif change.kv is None:
             return
         elif letter == b"c":
