@@ -198,9 +198,7 @@ def test_a_lineage_that_is_raised_during_a_run_ends_it() -> None:
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
-def test_an_overtaken_node_stops_by_itself(
-    is_idle: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_overtaken_node_stops_by_itself(is_idle: bool, caplog: pytest.LogCaptureFixture) -> None:
     """It is an expected end: an idle node logs one line for it, and no traceback."""
 
     async def scenario() -> None:
