@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from prometheus_client import CollectorRegistry
 
+from streamlog.cli.data_places import checked_places
 from streamlog.cli.output import emit, facts, note, table
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
@@ -48,12 +49,10 @@ class Places:
 
 
 def places(data: str | None, store: str | None, meta: str | None, file: str | None) -> Places:
-    """Errors: Invalid, when there is no place for the data."""
-    from streamlog.server.node import with_places
-
+    """Errors: UsageError, when there is no place for the data; Invalid, when nothing lies there."""
     flags = {"data": data, "store": store, "meta": meta}
     loaded = load(file, None, {name: value for name, value in flags.items() if value is not None})
-    node = with_places(loaded.node, "serve")
+    node = checked_places(loaded)
     assert node.store is not None
     if node.data is not None and not Path(node.data, "objects").is_dir():
         raise Invalid(f"{node.data} is no node's --data folder: it has no folder objects")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from streamlog.cli.data_places import checked_places
 from streamlog.cli.node import place_options, settings_options
 from streamlog.cli.output import emit, note, table
 from streamlog.cli.state import State
@@ -30,10 +31,9 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
     from streamlog import settings
     from streamlog.cli.examination import Examination
     from streamlog.doctor.findings import Outcome
-    from streamlog.server.node import with_places
 
     loaded = settings.load(file, None, {**flags, **more})
-    node = with_places(loaded.node, "serve")
+    node = checked_places(loaded)
     examination = Examination(replace(loaded, node=node), lambda name: note(f"… {name}"))
     found = asyncio.run(examination.run())
     failures = [one.name for one in found if one.outcome is Outcome.FAIL]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from streamlog.cli.addresses import listen_option
+from streamlog.cli.data_places import checked_places
 from streamlog.cli.invocation import command_name
 from streamlog.cli.state import Function, State, json_option, pass_state
 
@@ -162,6 +163,7 @@ def serve(state: State, file: str | None, more: dict[str, str], **flags: Any) ->
 def _run(loaded: Any, mode: str, state: State) -> None:
     from streamlog.server import node
 
+    checked_places(loaded, mode)
     code = node.run(loaded, mode=mode, json=state.json, command=command_name())
     if code != 0:
         sys.exit(code)

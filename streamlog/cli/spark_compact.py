@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from streamlog.cli.data_places import checked_places
 from streamlog.cli.node import config_option, data_option, store_options
 from streamlog.cli.output import emit, facts, size
 from streamlog.cli.spark_session import is_at_rest, spark_options, spark_session
@@ -94,7 +95,6 @@ def _at_rest(
     from streamlog import settings
     from streamlog.cli.at_rest import places as checked
     from streamlog.cli.at_rest import progress_of
-    from streamlog.server.node import with_places
     from streamlog.spark.jobs.compaction import CompactionPlaces
     from streamlog.spark.jobs.compaction import compact as work
 
@@ -102,7 +102,7 @@ def _at_rest(
     where = checked(data, store, meta, file)
     flags = {"data": data, "store": store, "meta": meta}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    node = with_places(settings.load(file, None, given).node, "serve")
+    node = checked_places(settings.load(file, None, given))
     wal: Literal["disk", "object"] | None = None
     if node.wal is not None:
         wal = "disk" if node.wal == "disk" else "object"
