@@ -95,6 +95,8 @@ class Engine:
         self._is_sweep_due = False
         self.cores: dict[int, StreamCore] = {}
         """Streams that this tenure holds and has in memory."""
+        self._replayed_bytes = 0
+        """With wal=object: of appends from a WAL that are not in the store yet."""
         self.foreign: set[int] = set()
         """Streams lost while this WAL may still hold appends of theirs."""
         self.tails = TailCache(config.read.tail_cache_bytes, _TAIL_BATCH_BYTES)
@@ -472,6 +474,8 @@ class Engine:
                 group.opened_at = self.parts.clock.monotonic()
                 self.budget.take_unbounded(sum(item.charge for item in group.items))
                 self.uploader.offer(group)
+                if self.group_commit is None:
+                    self._replayed_bytes += group.size_bytes
         if found.groups:
             log.info(
                 "replayed the WAL",
@@ -520,6 +524,8 @@ class Engine:
         if self.group_commit is None:
             confirm(group)
             self._count(group)
+            if self._replayed_bytes:
+                self._replayed_stored(group)
         else:
             self.metrics.upload_backlog_bytes.dec(group.size_bytes)
         touched: dict[StreamCore, None] = {}
@@ -535,6 +541,13 @@ class Engine:
         self._progress.set()
         if group.wal_sequence and self.parts.wal is not None:
             self.parts.wal.release(group.wal_sequence)
+
+    def _replayed_stored(self, group: Group) -> None:
+        """With wal=object the only acknowledged bytes that wait are those that a WAL brought: they
+        may share a group with appends, of which the caller is told now."""
+        stored = sum(item.size_bytes for item in group.items if item.future is None)
+        self._replayed_bytes -= stored
+        self.metrics.upload_backlog_bytes.dec(stored)
 
     def _count(self, group: Group) -> None:
         metrics = self.metrics

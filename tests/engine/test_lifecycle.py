@@ -312,11 +312,15 @@ def test_a_wal_left_behind_is_replayed_without_disk_mode() -> None:
             await stream.append(batch(b"x"))
         world.mode = "object"
         async with world.engine() as (streams, engine):
+            backlog = engine.metrics.upload_backlog_bytes
+            assert backlog.collect()[0].samples[0].value == 1, "acknowledged, and not stored"
             await engine.drain()
+            assert backlog.collect()[0].samples[0].value == 0
             assert world.wal.groups == []
             stream = await streams.open_stream(stream.stream_id)
             assert await read_all(stream) == [b"x"]
             assert (await stream.append(batch(b"y"))).base_offset == 1
+            assert backlog.collect()[0].samples[0].value == 0
 
     run(scenario)
 
