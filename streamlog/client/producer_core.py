@@ -90,18 +90,24 @@ class IdentityState(Enum):
 
 @dataclass(slots=True)
 class Message:
-    """One request under way. `parts`: partition, batch, attempt; in the order of the answer."""
+    """One request under way. `parts`: partition, batch, attempt; in the order of the answer.
+
+    `pieces` are what it sends of each part: the fields of the topic as the batch was numbered for
+    it, the partition, the batch's bytes. They are taken when the message is made, because `encode`
+    runs without the lock: meanwhile the topic may have been made anew, and its batches belong to
+    the new topic only behind those that the old one refuses; and a batch that expires gives its
+    bytes up.
+    """
 
     correlation_id: int
     parts: list[tuple[PartitionQueue, PendingBatch, int]]
+    pieces: list[tuple[bytes, int, Buffer]]
     size_bytes: int
     sent_at: float
 
     def encode(self, acks: int, timeout_ms: int) -> bytes:
-        """May run without the lock: batches in flight keep their bytes."""
-        pieces = [
-            (queue.topic.head, queue.partition, batch.data or b"") for queue, batch, _ in self.parts
-        ]
+        """Once, without the lock: the pieces are given up, so that an answered batch is freed."""
+        pieces, self.pieces = self.pieces, []
         return encode_produce(self.correlation_id, acks, timeout_ms, pieces)
 
 
@@ -247,6 +253,7 @@ class ProducerCore:
             return None
         active = self.accumulator.active
         parts: list[tuple[PartitionQueue, PendingBatch, int]] = []
+        pieces: list[tuple[bytes, int, Buffer]] = []
         size = 0
         for queue in list(active):
             if parts and size + queue.next_bytes > self._message_bytes_max:
@@ -257,14 +264,16 @@ class ProducerCore:
                     del active[queue]
                 continue
             parts.append((queue, batch, queue.sequencer.sent(batch)))
-            size += len(batch.data or b"")
+            data = batch.data or b""
+            pieces.append((queue.topic.head, queue.partition, data))
+            size += len(data)
             del active[queue]
             active[queue] = None
             if size >= MESSAGE_BYTES_TARGET:
                 break
         if not parts:
             return None
-        message = Message(self._next_correlation_id, parts, size, now)
+        message = Message(self._next_correlation_id, parts, pieces, size, now)
         self._next_correlation_id += 1
         self._messages[message.correlation_id] = message
         self._bytes_in_flight += size
