@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import click
 
 from streamlog.cli.node import config_option, data_option, store_options
 from streamlog.cli.output import emit, note, size
-from streamlog.cli.recover import rebuild_options, tell
+from streamlog.cli.recover import RebuildFlags, rebuild_metadata, rebuild_options
 from streamlog.cli.state import State, json_option, pass_state, remote_options
 from streamlog.runtime.folders import fsync_folder
 
@@ -98,18 +98,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 @rebuild_options
 @json_option
 @pass_state
-def restore(
-    state: State,
-    backup_file: Path,
-    data: str | None,
-    store: str | None,
-    meta: str | None,
-    file: str | None,
-    dry_run: bool,
-    overwrite: bool,
-    accept_data_loss: bool,
-    grace_s: float,
-) -> None:
+def restore(state: State, backup_file: Path, **flags: Unpack[RebuildFlags]) -> None:
     """Rebuild lost metadata from the backup FILE and the object store.
 
     Stop the nodes first; one that still runs on the old metadata is ended. As streamlog recover,
@@ -118,27 +107,8 @@ def restore(
     loses nothing that was acknowledged with --wal object. Nothing in the store is deleted. Cut
     short, run it again.
     """
-    import asyncio
-
-    from streamlog.cli.at_rest import opened, places, progress_of
     from streamlog.repair.backup_file import decode
-    from streamlog.repair.findings import Report
-    from streamlog.repair.recover import RecoverOptions
     from streamlog.repair.restore import restore as rebuild
 
     content = decode(backup_file.read_bytes(), str(backup_file))
-
-    async def run() -> Report:
-        async with opened(places(data, store, meta, file)) as at:
-            return await rebuild(
-                at.kv,
-                at.store,
-                content,
-                clock=at.clock,
-                random=at.random,
-                offload=at.offload,
-                options=RecoverOptions(dry_run, overwrite, accept_data_loss, round(grace_s * 1000)),
-                progress=progress_of(state),
-            )
-
-    tell(state, asyncio.run(run()), dry_run)
+    rebuild_metadata(state, flags, rebuild, content)

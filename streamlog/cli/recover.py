@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
@@ -12,6 +12,19 @@ from streamlog.cli.output import emit, facts
 from streamlog.cli.state import State, json_option, pass_state
 
 F = TypeVar("F", bound=Callable[..., None])
+
+
+class RebuildFlags(TypedDict):
+    """The values of `rebuild_options`."""
+
+    data: str | None
+    store: str | None
+    meta: str | None
+    file: str | None
+    dry_run: bool
+    overwrite: bool
+    accept_data_loss: bool
+    grace_s: float
 
 
 def rebuild_options(command: F) -> F:
@@ -50,17 +63,7 @@ def rebuild_options(command: F) -> F:
 @rebuild_options
 @json_option
 @pass_state
-def recover(
-    state: State,
-    data: str | None,
-    store: str | None,
-    meta: str | None,
-    file: str | None,
-    dry_run: bool,
-    overwrite: bool,
-    accept_data_loss: bool,
-    grace_s: float,
-) -> None:
+def recover(state: State, **flags: Unpack[RebuildFlags]) -> None:
     """Rebuild lost metadata from the object store.
 
     Stop the nodes first; one that still runs on the old metadata is ended. Every record that was
@@ -70,29 +73,48 @@ def recover(
     may come back. With a backup, use streamlog restore. Nothing in the store is deleted. Cut short,
     run it again.
     """
+    from streamlog.repair.recover import recover as rebuild
+
+    rebuild_metadata(state, flags, rebuild)
+
+
+def rebuild_metadata(
+    state: State, flags: RebuildFlags, rebuild: Callable[..., Awaitable[Any]], *sources: Any
+) -> None:
+    """Runs `rebuild` on the places of the flags and prints its report.
+
+    It gets the metadata store, the object store and the `sources`, then the options by name.
+    """
     import asyncio
 
     from streamlog.cli.at_rest import opened, places, progress_of
-    from streamlog.repair.findings import Report
     from streamlog.repair.recover import RecoverOptions
-    from streamlog.repair.recover import recover as rebuild
 
-    async def run() -> Report:
-        async with opened(places(data, store, meta, file)) as at:
+    where = places(flags["data"], flags["store"], flags["meta"], flags["file"])
+    options = RecoverOptions(
+        dry_run=flags["dry_run"],
+        overwrite=flags["overwrite"],
+        accept_data_loss=flags["accept_data_loss"],
+        grace_ms=round(flags["grace_s"] * 1000),
+    )
+
+    async def run() -> Any:
+        async with opened(where) as at:
             return await rebuild(
                 at.kv,
                 at.store,
+                *sources,
                 clock=at.clock,
                 random=at.random,
                 offload=at.offload,
-                options=RecoverOptions(dry_run, overwrite, accept_data_loss, round(grace_s * 1000)),
+                options=options,
                 progress=progress_of(state),
             )
 
-    tell(state, asyncio.run(run()), dry_run)
+    _tell(state, asyncio.run(run()), options.dry_run)
 
 
-def tell(state: State, report: Any, dry_run: bool) -> None:
+def _tell(state: State, report: Any, dry_run: bool) -> None:
     """The report of a recovery or restore."""
     from streamlog.cli.at_rest import print_findings
 

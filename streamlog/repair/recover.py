@@ -71,20 +71,18 @@ async def recover(
     bucket = await list_bucket(store, progress)
     view = await newest_view(store, bucket, report, clock=clock, random=random, offload=offload)
     recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
-    check_losses(report, options)
-    if not options.dry_run:
-        await hand_over(
-            kv,
-            store,
-            recovered,
-            bucket,
-            clock=clock,
-            random=random,
-            offload=offload,
-            grace_ms=options.grace_ms,
-            progress=progress,
-        )
-        report.revision = await kv.revision()
+    await check_and_hand_over(
+        kv,
+        store,
+        recovered,
+        bucket,
+        report,
+        options,
+        clock=clock,
+        random=random,
+        offload=offload,
+        progress=progress,
+    )
     return report
 
 
@@ -128,7 +126,41 @@ async def gather(
     return recovered
 
 
-def check_losses(report: Report, options: RecoverOptions) -> None:
+async def check_and_hand_over(
+    kv: KVStore,
+    store: ObjectStore,
+    recovered: Recovered,
+    bucket: Bucket,
+    report: Report,
+    options: RecoverOptions,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    progress: Progress,
+) -> None:
+    """The end of `recover` and `restore`: writes what they found, unless this is a dry run.
+
+    Errors: Corrupt, as of `_check_losses`; those of `hand_over`.
+    """
+    _check_losses(report, options)
+    if options.dry_run:
+        return
+    await hand_over(
+        kv,
+        store,
+        recovered,
+        bucket,
+        clock=clock,
+        random=random,
+        offload=offload,
+        grace_ms=options.grace_ms,
+        progress=progress,
+    )
+    report.revision = await kv.revision()
+
+
+def _check_losses(report: Report, options: RecoverOptions) -> None:
     """Errors: Corrupt, unless the loss is accepted or nothing will be written."""
     errors = report.by_severity[Severity.ERROR]
     if not errors or options.dry_run or options.accept_data_loss:

@@ -31,10 +31,9 @@ from streamlog.repair.backup_file import Backup
 from streamlog.repair.bucket import list_bucket
 from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
 from streamlog.repair.frozen_kv import FrozenKV
-from streamlog.repair.handover import hand_over
 from streamlog.repair.recover import (
     RecoverOptions,
-    check_losses,
+    check_and_hand_over,
     check_target,
     gather,
     newest_view,
@@ -91,20 +90,18 @@ async def restore(
         store, bucket, newer or view, report, offload=offload, progress=progress
     )
     _take_backup(backup, recovered, report)
-    check_losses(report, options)
-    if not options.dry_run:
-        await hand_over(
-            kv,
-            store,
-            recovered,
-            bucket,
-            clock=clock,
-            random=random,
-            offload=offload,
-            grace_ms=options.grace_ms,
-            progress=progress,
-        )
-        report.revision = await kv.revision()
+    await check_and_hand_over(
+        kv,
+        store,
+        recovered,
+        bucket,
+        report,
+        options,
+        clock=clock,
+        random=random,
+        offload=offload,
+        progress=progress,
+    )
     return report
 
 
