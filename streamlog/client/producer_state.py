@@ -10,10 +10,15 @@ Invariants
    overtakes an older one of the same batch, and the server tells repetitions from news.
 3. A batch leaves `unanswered` without being stored only together with a new epoch for what
    follows, because its sequence numbers stay unused. Batches that may be stored never get new
-   numbers: they are sent again with the old ones until they are stored or the server shows that
-   they are not, or they are failed with OutcomeUnknown. So nothing is stored twice.
-
-4. Until the first batch under an id and epoch is answered, no other one of the partition is sent:
+   numbers: they are sent again with the old ones until they are stored or can never be, or they are
+   failed with OutcomeUnknown. So nothing is stored twice.
+4. A batch that may be stored can never be once a batch in front of it is refused for good (the
+   server takes no number behind the gap). That the server waits for an older batch now says less:
+   an attempt over a broken connection may arrive after that older batch.
+5. While a new epoch is needed, the batches up to the last one that may be stored are sent with
+   their old numbers, and none behind it. So no batch behind a gap of unknown outcome gets an
+   attempt that would be stored once the gap is filled.
+6. Until the first batch under an id and epoch is answered, no other one of the partition is sent:
    a server that does not know the producer takes any sequence, so a second batch could be stored
    although the first was refused.
 
@@ -29,7 +34,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from streamlog.client.batches import PendingBatch
@@ -39,7 +46,7 @@ from streamlog.client.settings import (
     ProducerSettings,
     backoff_s,
 )
-from streamlog.codec.batch import NO_PRODUCER, Producer, sequence_after
+from streamlog.codec.batch import NO_PRODUCER, SEQUENCE_MAX, Producer, sequence_after
 from streamlog.errors import (
     InconsistentTopicId,
     Internal,
@@ -51,6 +58,8 @@ from streamlog.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+SEQUENCES = SEQUENCE_MAX + 1
 
 
 class PartitionState(Enum):
@@ -92,7 +101,9 @@ def judge(
     if isinstance(error, OutOfOrderSequence):
         if not is_head:
             return Verdict.RETRY
-        return Verdict.FAIL if may_be_stored else Verdict.RENUMBER
+        # A server that is ahead has stored a later batch: this one would come behind it.
+        is_behind = _is_ahead(error)
+        return Verdict.FAIL if may_be_stored or is_behind else Verdict.RENUMBER
     if isinstance(error, InconsistentTopicId):
         # The topic is looked up again, and the batch sent with the new id.
         return Verdict.RETRY
@@ -106,11 +117,26 @@ def judge(
 
 
 def _shows_gap(error: StreamlogError) -> bool:
-    """The server waits for an older sequence, and looked for a repetition first: not stored."""
+    """The server waits for an older sequence, and looked for a repetition first: not stored yet."""
+    distance = _distance(error)
+    return distance is not None and distance > 0
+
+
+def _is_ahead(error: StreamlogError) -> bool:
+    """The server has stored this sequence, or a later one."""
+    distance = _distance(error)
+    return distance is not None and distance < 0
+
+
+def _distance(error: StreamlogError) -> int | None:
+    """How far the batch's sequence is behind (+) the one that the server waits for."""
     if not isinstance(error, OutOfOrderSequence):
-        return False
+        return None
     expected, actual = error.fields.get("expected"), error.fields.get("actual")
-    return isinstance(expected, int) and isinstance(actual, int) and actual > expected
+    if not isinstance(expected, int) or not isinstance(actual, int):
+        return None
+    # Sequences wrap around: the shorter way counts.
+    return (actual - expected + SEQUENCES // 2) % SEQUENCES - SEQUENCES // 2
 
 
 class PartitionSequencer:
@@ -165,7 +191,13 @@ class PartitionSequencer:
         if self.in_flight >= UNANSWERED_BATCHES_MAX:
             # Splitting makes more of them than the server remembers.
             return None
-        return next(batch for batch in self.unanswered if not batch.in_flight)
+        batch = next(batch for batch in self.unanswered if not batch.in_flight)
+        return None if self.needs_epoch and self._waits_for_epoch(batch) else batch
+
+    def _waits_for_epoch(self, batch: PendingBatch) -> bool:
+        """Neither it nor a batch behind it may be stored. Asked for only where an epoch is due."""
+        position = self.unanswered.index(batch)
+        return not any(other.may_be_stored for other in islice(self.unanswered, position, None))
 
     def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> bool:
         """Gives a ready batch its place behind all others, and its bytes.
@@ -259,16 +291,18 @@ class PartitionSequencer:
         self.in_flight -= 1
         batch.in_flight = False
         batch.last_error = error
+        is_head = self.unanswered[0] is batch
         if not error.has_no_side_effects:
             batch.may_be_stored = True
-        elif _shows_gap(error):
-            batch.may_be_stored = False
+        elif is_head and _shows_gap(error):
+            # What is missing was stored once, or refused for good: it is not sent again.
+            self._can_never_be_stored(self.unanswered)
         if isinstance(error, UnknownTopicOrPartition):
             batch.unknown_topic_attempts += 1
         verdict = judge(
             error,
             wants_answer=self._settings.wants_answer,
-            is_head=self.unanswered[0] is batch,
+            is_head=is_head,
             may_be_stored=batch.may_be_stored,
             unknown_topic_attempts=batch.unknown_topic_attempts,
         )
@@ -309,7 +343,7 @@ class PartitionSequencer:
         """Ends a sequenced batch without success, and every later one that may be stored.
 
         Later ones that may be stored could be stored only behind this one; nobody can learn it
-        any more once the epoch changes.
+        any more once the epoch changes. Where this one is refused for good, they cannot be.
         """
         is_open_question = not error.has_no_side_effects
         position = self.unanswered.index(batch)
@@ -323,9 +357,17 @@ class PartitionSequencer:
                         "answer in time, so it may be stored or not"
                     )
                     self._end(other, follow)
+        elif self._identity != NO_IDENTITY:
+            self._can_never_be_stored(later)
         if self._identity != NO_IDENTITY:
             self.needs_epoch = True
         self._drain()
+
+    def _can_never_be_stored(self, batches: Iterable[PendingBatch]) -> None:
+        """With the numbers that they have: those in front of them are left out for ever."""
+        if self._is_known:
+            for batch in batches:
+                batch.may_be_stored = False
 
     def _end(self, batch: PendingBatch, error: StreamlogError) -> None:
         if batch.in_flight:
