@@ -7,14 +7,18 @@ so each is an error that names what does the same here, or why nothing needs to.
 from __future__ import annotations
 
 ISOLATION = "kafka.isolation.level"
-"""Understood, as `isolation`."""
+"""Means the same as `isolation`."""
 SERVERS = "kafka.bootstrap.servers"
-"""Understood, as `server`."""
+"""Means the same as `server`."""
 
 _NO_GROUP = "has no meaning here: no consumer group is used; leave it out"
 _NO_FETCHER = (
     "tunes Kafka's consumer, which is not used: a call that fails is repeated until the task's "
     "time is over; leave it out"
+)
+_NO_FETCHING = (
+    "sizes the requests of Kafka's consumer, which is not used: tasks read ranges of objects; "
+    "leave it out"
 )
 _NO_SECURITY = (
     "is a security setting of Kafka's client; a node has no listener for it yet, and the store's "
@@ -33,8 +37,8 @@ REFUSED_READ_OPTIONS = {
     "fetchOffset.retryIntervalMs": _NO_FETCHER,
     "kafka.auto.offset.reset": "is startingOffsets here, as in Spark's Kafka source",
     "kafka.enable.auto.commit": "has no meaning here: Spark's checkpoint holds the offsets",
-    "kafka.max.poll.records": "is maxOffsetsPerTrigger here",
-    "kafka.max.partition.fetch.bytes": "is maxBytesPerPartition here",
+    "kafka.max.poll.records": _NO_FETCHING,
+    "kafka.max.partition.fetch.bytes": _NO_FETCHING,
     "kafka.check.crcs": "is verifyCrc here",
     "kafka.client.rack": (
         "has no meaning here: executors read the store, which has no rack; leave it out"
@@ -52,6 +56,10 @@ REFUSED_WRITE_OPTIONS = {
     "kafka.delivery.timeout.ms": "is timeoutMs here",
     "kafka.request.timeout.ms": "is timeoutMs here",
     "kafka.enable.idempotence": "has no meaning here: a write is exactly once; leave it out",
+    "kafka.partitioner.class": (
+        "cannot be used: it is Java; give rows a column partition, without which the default "
+        "partitioner of Kafka's client decides"
+    ),
     "kafka.transactional.id": "is writerId here; a write is exactly once without it, too",
 }
 

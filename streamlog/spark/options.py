@@ -177,19 +177,24 @@ class OptionValues:
         self._is_write = is_write
         self._spelled = {name.lower(): name for name in known}
         self._given = {name.lower(): str(value) for name, value in given.items()}
-        alias = self._given.pop(SERVERS, None)
-        if alias is not None:
-            self._given.setdefault("server", alias)
+        self._kafkas: dict[str, str] = {}
+        self._understand(SERVERS, "server")
         if not is_write:
             self._understand(ISOLATION, "isolation")
 
     def _understand(self, kafkas: str, ours: str) -> None:
         """Kafka's name of an option; refused when both are given and do not agree."""
         value = self._given.pop(kafkas, None)
-        if value is not None and self._given.setdefault(ours, value) != value:
+        if value is None:
+            return
+        if ours not in self._given:
+            self._given[ours], self._kafkas[ours] = value, kafkas
+        elif self._given[ours].lower() != value.lower():
             self.refuse(kafkas, f"is {value!r} and {ours} is {self._given[ours]!r}: give one")
 
     def refuse(self, name: str, why: str) -> NoReturn:
+        """An option that was given by Kafka's name is named by it."""
+        name = self._kafkas.get(name, name)
         raise InvalidConfig(f"option {name} {why}", name=name)
 
     def check_known(self) -> None:

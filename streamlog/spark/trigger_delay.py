@@ -12,14 +12,16 @@ import re
 from streamlog.runtime.clock import Clock
 
 MAX_TRIGGER_DELAY = "15m"
-_UNITS_MS = {
-    "us": 0.001,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
+DELAY_DAYS_MAX = 36_500
+"""A bound that keeps the arithmetic exact; Spark's own is that of 64 bits."""
+_UNITS_US = {
+    "us": 1,
+    "ms": 1000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
 }
 
 
@@ -28,10 +30,13 @@ def parse_duration_ms(text: str) -> int:
 
     Errors: ValueError.
     """
-    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
-    if match is None or (match[2] or "ms") not in _UNITS_MS:
-        raise ValueError(f"{text!r} is no time such as 500ms, 10s, 15m, 2h or 1d")
-    return int(int(match[1]) * _UNITS_MS[match[2] or "ms"])
+    match = re.fullmatch(r"0*(\d{1,19})\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    if match is None or (match[2] or "ms") not in _UNITS_US:
+        raise ValueError(f"{text[:40]!r} is no time such as 500ms, 10s, 15m, 2h or 1d")
+    delay_us = int(match[1]) * _UNITS_US[match[2] or "ms"]
+    if delay_us > DELAY_DAYS_MAX * _UNITS_US["d"]:
+        raise ValueError(f"{text[:40]!r} is longer than {DELAY_DAYS_MAX}d")
+    return delay_us // 1000
 
 
 class TriggerDelay:

@@ -81,7 +81,12 @@ def test_a_timestamp_wins_over_offsets_as_in_kafkas_source() -> None:
         ({"kafka.group.id": "g"}, "kafka.group.id"),
         ({"groupIdPrefix": "g"}, "groupIdPrefix has no meaning here: no consumer group"),
         ({"kafka.sasl.jaas.config": "x"}, "security setting of Kafka's client"),
-        ({"kafka.isolation.level": "serializable"}, "isolation"),
+        ({"kafka.isolation.level": "serializable"}, "option kafka.isolation.level is"),
+        ({"kafka.isolation.level": " "}, "option kafka.isolation.level is empty"),
+        (
+            {"kafka.bootstrap.servers": "h:1"},
+            "kafka.bootstrap.servers is 'h:1' and server is '127.0.0.1:9644': give one",
+        ),
         (
             {"kafka.isolation.level": "read_committed", "isolation": "read_uncommitted"},
             "kafka.isolation.level is 'read_committed' and isolation is 'read_uncommitted'",
@@ -150,6 +155,12 @@ def test_a_streaming_query_has_no_end(name: str) -> None:
         ({"maxTriggerDelay": "5s"}, "give both"),
         ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "no time such as"),
         ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 weeks"}, "no time such as"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "-5s"}, "no time such as"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "9" * 5000}, "maxTriggerDelay cannot"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "9" * 400 + "us"}, "maxTriggerDelay"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "36501d"}, "longer than 36500d"),
+        ({"minOffsetsPerTrigger": "-1"}, "minOffsetsPerTrigger is -1"),
+        ({"minOffsetsPerTrigger": "9" * 30}, "minOffsetsPerTrigger"),
     ],
 )
 def test_a_wrong_wait_for_records_is_named(given: dict[str, str], named: str) -> None:
@@ -159,7 +170,16 @@ def test_a_wrong_wait_for_records_is_named(given: dict[str, str], named: str) ->
 
 @pytest.mark.parametrize(
     ("text", "delay_ms"),
-    [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("2min", 120_000), ("1h", 3_600_000)],
+    [
+        ("500ms", 500),
+        ("0s", 0),
+        ("2500us", 2),
+        ("0010s", 10_000),
+        ("2m", 120_000),
+        ("2min", 120_000),
+        ("1H", 3_600_000),
+        ("36500d", 36_500 * 86_400_000),
+    ],
 )
 def test_the_wait_for_records_takes_sparks_times(text: str, delay_ms: int) -> None:
     given = {**GIVEN, "minOffsetsPerTrigger": "9", "maxTriggerDelay": text}
@@ -175,6 +195,19 @@ def test_the_wait_for_records_is_fifteen_minutes_unless_told_otherwise() -> None
 def test_the_isolation_level_is_known_by_kafkas_name(name: str) -> None:
     options = parse_read_options({**GIVEN, name: "read_uncommitted"}, streaming=False)
     assert options.isolation == "read_uncommitted"
+
+
+def test_an_error_about_the_server_names_the_option_that_was_given() -> None:
+    given = {"subscribe": "t", "kafka.bootstrap.servers": "h:1,i:2"}
+    with pytest.raises(InvalidConfig, match=r"option kafka\.bootstrap\.servers is 'h:1,i:2'"):
+        parse_read_options(given, streaming=False)
+
+
+def test_both_names_of_an_option_may_be_given_when_they_agree() -> None:
+    given = {"server": "h:1", "kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+    levels = {"isolation": "read_uncommitted", "kafka.isolation.level": "READ_UNCOMMITTED"}
+    options = parse_read_options({**given, **levels}, streaming=False)
+    assert (options.server, options.isolation) == ("h:1", "read_uncommitted")
 
 
 @pytest.mark.parametrize("name", REFUSED_READ_OPTIONS)
@@ -195,3 +228,9 @@ def test_every_option_is_in_the_docs() -> None:
     text = DOCUMENT.read_text("utf-8")
     names = [*READ_OPTIONS, *REFUSED_READ_OPTIONS, *REFUSED_WRITE_OPTIONS]
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_every_reason_for_a_refusal_is_in_the_docs_as_the_error_gives_it() -> None:
+    lines = set(DOCUMENT.read_text("utf-8").splitlines())
+    reasons = [*REFUSED_READ_OPTIONS.items(), *REFUSED_WRITE_OPTIONS.items()]
+    assert [name for name, why in reasons if f"| `{name}` | {why} |" not in lines] == []
