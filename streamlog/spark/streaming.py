@@ -56,6 +56,7 @@ class StreamPlanner:
         self._latest: dict[TopicPartition, int] = {}
         self._read: dict[TopicPartition, int] = {}
         self._facts: dict[str, Any] = {}
+        self._told: dict[TopicPartition, str] = {}
 
     @property
     def _cluster(self) -> Cluster:
@@ -134,9 +135,11 @@ class StreamPlanner:
             ends = {at: begins[at] for at in ends}
         if rows_max is not None:
             ends = limited(begins, ends, rows_max)
-        self._read = {**ends, **new}
+        self._read = {at: found.start for at, found in known.items()}
+        self._read.update({at: end for at, end in ends.items() if at[0] not in waiting})
+        self._read.update(new)
         kept = {name: one for name, one in begun_ids.items() if name in waiting}
-        return encode_offsets(self._read, {**ids, **kept})
+        return encode_offsets({**ends, **new}, {**ids, **kept})
 
     def _is_due(self, rows: int) -> bool:
         """Whether a micro-batch of `rows` is read now. With AvailableNow it always is: the records
@@ -165,17 +168,24 @@ class StreamPlanner:
 
     def _check(self, at: TopicPartition, begin: int, found: Offsets) -> None:
         if begin < found.start:
-            lost(
-                self._options,
+            self._lost_once(
+                at,
                 f"offsets {begin} to {found.start} of {at[0]}-{at[1]} were deleted before the "
                 "query had read them",
             )
         if begin > found.end:
-            lost(
-                self._options,
+            self._lost_once(
+                at,
                 f"{at[0]}-{at[1]} was read to offset {begin} and ends at {found.end}: it was made "
                 "anew, or lost records",
             )
+
+    def _lost_once(self, at: TopicPartition, what: str) -> None:
+        """Spark looks up offsets many times a second while a micro-batch waits, and each look-up
+        finds the same loss: one warning is enough."""
+        if self._told.get(at) != what:
+            lost(self._options, what)
+            self._told[at] = what
 
     def _joined(self, at: TopicPartition, found: Offsets) -> int:
         if found.start > 0:

@@ -151,6 +151,39 @@ def test_a_loss_is_told_while_a_micro_batch_waits(monkeypatch: pytest.MonkeyPatc
         planner.latest(at, None)
 
 
+def test_a_loss_that_is_allowed_is_told_once_while_a_micro_batch_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark asks many times a second, and the wait may last for hours."""
+    cluster = FakeCluster({("t", 0): (0, 3)})
+    planner = _planner(
+        monkeypatch, cluster, minOffsetsPerTrigger="10", failOnDataLoss="false", clock=ManualClock()
+    )
+    at = planner.latest(planner.initial(), None)
+    for start in (5, 6):
+        cluster.ends["t", 0] = (start, 8)
+        for _ in range(20):
+            assert planner.latest(at, None) == at
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(" were")[0] for text in said] == [
+        "offsets 3 to 5 of t-0",
+        "offsets 3 to 6 of t-0",
+    ]
+
+
+def test_lag_has_what_available_now_leaves_to_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({("t", 0): (0, 10), ("u", 0): (0, 8)})
+    planner = _planner(monkeypatch, cluster, subscribePattern="[tu]", failOnDataLoss="false")
+    at = planner.initial()
+    planner.prepare_available_now()
+    cluster.made["u"] = 2
+    cluster.ends.update({("t", 0): (0, 12), ("t", 1): (2, 9), ("u", 0): (0, 20)})
+    planner.latest(at, None)
+    report = planner.report()
+    assert report is not None
+    assert report["lag"] == {"t": {"0": 2, "1": 7}, "u": {"0": 20}}
+
+
 def test_a_rate_limit_is_shared_by_size_and_starves_nobody() -> None:
     begins = {("a", 0): 0, ("a", 1): 0, ("a", 2): 7}
     ends = {("a", 0): 1_000_000, ("a", 1): 1, ("a", 2): 7}
