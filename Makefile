@@ -36,6 +36,13 @@ $(VENV)/.installed-%: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@
 
+# Both sets at once: each call of pip builds the codec anew. A rule of its own, so that CI installs
+# once and `make lint` and `make test` find their stamps.
+$(VENV)/.installed-all: $(VENV)/.created pyproject.toml $(CODEC)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[lint,test]'
+	@touch $(VENV)/.installed
+	@touch $(VENV)/.installed-lint $(VENV)/.installed-test $@
+
 setup: $(VENV)/.installed ## make the environment in .venv, nothing else
 
 # ---- what a user comes for
