@@ -49,6 +49,8 @@ class OpenLogs:
         self._logs: dict[TopicPartition, AbstractLog] = {}
         self._opening: dict[TopicPartition, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
+        self._altered: dict[TopicPartition, None] = {}
+        """Partitions whose open logs are to be told that their topic's settings changed."""
         self._is_closed = False
         metrics.open_logs.set_function(lambda: len(self._logs))
 
@@ -144,7 +146,8 @@ class OpenLogs:
             if record is None:
                 work = self._close_one(self._logs.pop(partition))
             elif record.state is TopicState.LIVE:
-                work = self._logs[partition].configure(self.settings(record))
+                self._altered[partition] = None
+                work = self._configure(self._logs[partition])
             else:
                 continue
             self._background.spawn(work, name=f"follow {partition}")
@@ -174,6 +177,28 @@ class OpenLogs:
         except StreamlogError as error:
             log.warning("%s did not close cleanly: %s", opened.topic_partition, error)
 
+    async def _end_configured(
+        self, opened: AbstractLog, end: Callable[[], Awaitable[None]]
+    ) -> None:
+        """A recovery from the store alone knows the settings that the log has written: those that
+        it was to be told when the background work ended are told it now."""
+
+        async def configure_and_end() -> None:
+            try:
+                if opened.topic_partition in self._altered:
+                    await self._configure(opened)
+            finally:
+                await end()
+
+        await self._end_one(opened, configure_and_end())
+
+    async def _configure(self, opened: AbstractLog) -> None:
+        """By the newest settings of its topic."""
+        topic = self._topics.get(opened.topic_partition.topic)
+        if topic is not None and topic.record.state is TopicState.LIVE:
+            await opened.configure(self.settings(topic.record))
+        self._altered.pop(opened.topic_partition, None)
+
     async def stop_opening(self) -> None:
         """Nothing is opened any more; returns when no open is under way."""
         self._is_closed = True
@@ -182,12 +207,15 @@ class OpenLogs:
 
     async def close(self) -> None:
         """Call it when the background is closed."""
-        await self._all(self._config.opens_at_once_max, self._close_one)
+        await self._all(
+            self._config.opens_at_once_max,
+            lambda opened: self._end_configured(opened, opened.close),
+        )
 
     async def stop(self) -> None:
         """As `close`; the engine below gives up all streams at once. What the logs still write is
         little and shares objects and syncs, so nearly all of them go at a time."""
-        await self._all(STOPS_AT_ONCE_MAX, lambda opened: self._end_one(opened, opened.stop()))
+        await self._all(STOPS_AT_ONCE_MAX, lambda opened: self._end_configured(opened, opened.stop))
 
     async def kill(self) -> None:
         """Call it when the background is closed."""

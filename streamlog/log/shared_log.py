@@ -101,6 +101,8 @@ class SharedLog(AbstractLog):
         self._high_watermark = tail.end_offset
         self._log_start = _first_offset(streams, tail)
         self._jobs.advance(self._high_watermark)
+        self._described = streams.meta.description.configs
+        """The settings that the meta stream has, or has when the jobs so far are done."""
         self._describe(topic_config)
 
     @classmethod
@@ -419,9 +421,11 @@ class SharedLog(AbstractLog):
 
     def _describe(self, config: TopicConfig) -> None:
         """Has the settings written to the meta stream where it has others."""
-        description, configs = self._streams.meta.description, overrides(config)
-        if description.configs != configs:
-            self._jobs.add(MetaJob(0, (replace(description, configs=configs),)))
+        configs = overrides(config)
+        if self._described != configs:
+            self._described = configs
+            described = replace(self._streams.meta.description, configs=configs)
+            self._jobs.add(MetaJob(0, (described,)))
 
     # The end
 

@@ -334,6 +334,30 @@ def test_a_node_replays_its_log_into_recovered_metadata(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("values", [["2000"], ["2000", "3000"], ["2000", "1000"]])
+def test_settings_altered_just_before_a_stop_are_there_after_a_recovery(values: list[str]) -> None:
+    """Open partitions heard of them by background work, which the stop cancelled."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node() as engine:
+            await engine.logs.create_topic("t", 1, {"retention.ms": "1000"})
+            await produce(await partition(engine, "t"), b"kept")
+            for value in values:
+                # The log hears of all but the last value, and has no time to write them.
+                await asyncio.sleep(0)
+                await engine.logs.alter_topic_configs("t", set={"retention.ms": value})
+        cluster.lose_metadata()
+        report = await recovered(cluster)
+        assert not report.by_severity[Severity.ERROR], report.findings
+        async with cluster.node() as engine:
+            topic = engine.logs.topic("t")
+            assert topic is not None
+            assert dict(topic.configs) == {"retention.ms": values[-1]}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("left", [[0, 1], [1]])
 def test_what_a_lost_attempt_to_create_a_topic_left_does_not_pass_for_the_topic(
     left: list[int],
