@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from streamlog.testing.simulation.mutant import Mutant, Patch
 from streamlog.testing.simulation.mutant_table import seed_that_finds
-from streamlog.testing.simulation.mutants import MUTANTS, Mutant, Patch
+from streamlog.testing.simulation.mutants import MUTANTS
 
 SEEDS = 40
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from streamlog.errors import (
@@ -16,17 +17,19 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.kvstore.interface import Put
+from streamlog.log.abstract import TopicPartition
 from streamlog.metadata.keys import pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.objectstore.keys import data_key
 from streamlog.testing.simulation.node import Node
-from streamlog.testing.simulation.users import PASSING, care
+from streamlog.testing.simulation.users import PASSING, care, note_failure
 from streamlog.testing.simulation.verdict import Violation
 from streamlog.testing.simulation.world import World
 
 SHORT_TOPIC = "short"
 SHORT_TAG = {"life": "short"}
+DELETED_WHILE_OPENED = (TopicPartition(SHORT_TOPIC, 0),)
 PIN_TTL_MS = 60_000
 PINNED_S_MAX = 25.0
 
@@ -59,18 +62,22 @@ class ShortLives:
         payload = self._random.bytes(8)
         tally.count("create")
         first = RecordBatch(1, 0, (payload,))
-        (stream,) = await streams.create_and_open_streams(
-            [CreateStreamOptions(SHORT_TAG)], lambda ids: [(ids[0], first)]
-        )
+        with self._world.waiting(node, "creation of a short-lived stream"):
+            (stream,) = await streams.create_and_open_streams(
+                [CreateStreamOptions(SHORT_TAG)], lambda ids: [(ids[0], first)]
+            )
         tally.count("append")
-        await stream.append(first)
+        with self._world.waiting(node, f"append to {stream}"):
+            await stream.append(first)
         for offset in (0, 1):
             tally.count("fetch")
-            found = (await stream.fetch(offset, 2, 1 << 16)).batches[0]
+            with self._world.waiting(node, f"fetch of {stream}"):
+                found = (await stream.fetch(offset, 2, 1 << 16)).batches[0]
             if found.base_offset != offset or bytes(b"".join(found.parts)) != payload:
                 raise Violation(f"{stream}: two batches were stored, {found} is there")
         tally.count("delete")
-        await streams.delete_stream(stream.stream_id)
+        with self._world.waiting(node, f"deletion of {stream}"):
+            await streams.delete_stream(stream.stream_id)
         try:
             await streams.open_stream(stream.stream_id)
         except StreamNotFound:
@@ -85,17 +92,36 @@ class ShortLives:
         self._topics += 1
         tally.count("create topic")
         try:
-            await logs.create_topic(name, 1, {})
+            with self._world.waiting(node, f"creation of topic {name}"):
+                await logs.create_topic(name, 1, {})
         except AlreadyExists:
             if not is_next:
                 return  # an attempt whose answer was lost
         await asyncio.sleep(0.5 * self._random.random())
+        if is_next and self._random.random() < 0.5:
+            self._open_beside(node, TopicPartition(name, 0))
+            await asyncio.sleep(0.05 * self._random.random())
         tally.count("delete topic")
         try:
-            await logs.delete_topic(name)
+            with self._world.waiting(node, f"deletion of topic {name}"):
+                await logs.delete_topic(name)
         except UnknownTopicOrPartition as error:
             if not is_next:
                 raise Violation(f"topic {name} was created and is not there") from error
+
+    def _open_beside(self, node: Node, partition: TopicPartition) -> None:
+        """A client asks for the partition while its topic is deleted."""
+
+        async def ask() -> None:
+            try:
+                with self._world.waiting(node, f"open of {partition}"):
+                    await node.engine.logs.log(partition)
+            except (*PASSING, UnknownTopicOrPartition) as error:
+                self._world.trace.add("short-open-failed", node.name, type(error).__name__)
+
+        task = asyncio.get_running_loop().create_task(ask())
+        task.add_done_callback(partial(note_failure, self._world, node))
+        self._world.sessions.append(task)
 
 
 class PinnedReader:

@@ -50,29 +50,34 @@ class Register:
         kv, key, now = node.engine.kv, Key(model.name.encode()), self._world.loop.time
         self._world.tally.count("kv")
         operation = RegisterOperation("get", now())
+        waiting = self._world.waiting(node, f"an operation on {model.name}")
         try:
             if draw < 0.4:
                 model.call(operation)
-                found = await kv.get_kv(key)
+                with waiting:
+                    found = await kv.get_kv(key)
                 operation.value = None if found is None else found.data.decode()
                 if found is not None:
                     self._learn(model, found.revision, operation.value)
             elif draw < 0.65:
                 operation.kind, operation.value = "put", self._new_value()
                 model.call(operation)
-                put = await kv.put_kv(key, operation.value.encode())
+                with waiting:
+                    put = await kv.put_kv(key, operation.value.encode())
                 self._learn(model, put.revision, operation.value)
             elif draw < 0.75:
                 operation.kind = "delete"
                 model.call(operation)
-                await kv.del_kv(key)
+                with waiting:
+                    await kv.del_kv(key)
             else:
                 revision, expected = self._newest(model)
                 operation.kind, operation.value = "cas", self._new_value()
                 operation.expected = expected
                 model.call(operation)
                 try:
-                    put = await kv.compare_and_set_kv(key, operation.value.encode(), revision)
+                    with waiting:
+                        put = await kv.compare_and_set_kv(key, operation.value.encode(), revision)
                     self._learn(model, put.revision, operation.value)
                 except ValueConflict:
                     operation.has_changed = False

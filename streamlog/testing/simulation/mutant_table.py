@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 
 from streamlog.testing.simulation.history import Failed, run_history
-from streamlog.testing.simulation.mutants import MUTANTS, Mutant, installed
+from streamlog.testing.simulation.mutant import Mutant, installed
+from streamlog.testing.simulation.mutants import MUTANTS
 
 _BUG = re.compile(r"(?:Type|Attribute|Name)Error\(.*")
 """The engine changed, and what a mutant puts in a function's place does not fit any more."""

@@ -1,14 +1,14 @@
 """Ways to break the engine on purpose, one promise at a time: the histories find each of them.
 
 A `Mutant` replaces a function or two of the real engine while a history runs. What is broken is
-said as a fact about the mutated engine.
+said as a fact about the mutated engine. Those of single parts are in `append_mutants.py`,
+`log_mutants.py` and `recovery_mutants.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from streamlog.compaction import collector_guard
@@ -46,50 +46,12 @@ from streamlog.metadata.staging import Staging
 from streamlog.model.staging import WriterState
 from streamlog.objectstore.lineage import LineageCheck
 from streamlog.testing import torn_disk
+from streamlog.testing.simulation.append_mutants import APPEND_MUTANTS
 from streamlog.testing.simulation.kv import SimulationKV
-from streamlog.testing.simulation.world import WalMode
+from streamlog.testing.simulation.log_mutants import LOG_MUTANTS
+from streamlog.testing.simulation.mutant import Mutant, Patch
+from streamlog.testing.simulation.recovery_mutants import RECOVERY_MUTANTS
 from streamlog.wal.log import WriteAheadLog
-
-
-class Patch:
-    """Replaces attributes until `undo`."""
-
-    def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
-
-    def set(self, owner: Any, name: str, value: Any) -> Any:
-        """What was there before."""
-        old = owner.__dict__[name]
-        self._undo.append((owner, name, old))
-        setattr(owner, name, value)
-        return old
-
-    def undo(self) -> None:
-        for owner, name, old in reversed(self._undo):
-            setattr(owner, name, old)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`is_quick`: found within a few seeds, so that it is tried at every test run."""
-
-    name: str
-    broken: str
-    wal: WalMode
-    install: Callable[[Patch], None]
-    is_quick: bool = False
-
-
-@contextlib.contextmanager
-def installed(mutant: Mutant) -> Iterator[None]:
-    """The engine is broken inside."""
-    patch = Patch()
-    try:
-        mutant.install(patch)
-        yield
-    finally:
-        patch.undo()
-
 
 # Transactions with a compare left out, told by what they put.
 
@@ -913,4 +875,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _taken_all_the_same(ProducerFenced),
     ),
     Mutant("cas is put", "compare-and-set does not compare", "object", _cas_is_put),
+    *APPEND_MUTANTS,
+    *LOG_MUTANTS,
+    *RECOVERY_MUTANTS,
 )

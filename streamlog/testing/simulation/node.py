@@ -106,8 +106,12 @@ DUEL_CONFIG = replace(
 SPARE_APPEND_BYTES = 24 * KIB
 SPARE_TAIL_BYTES = 64 * KIB
 NODE_LOGS = LogConfig(
-    checkpoint_interval_batches=7, meta_compaction_bytes=2 * KIB, retention_check_interval_ms=1_000
+    checkpoint_interval_batches=7,
+    meta_compaction_bytes=2 * KIB,
+    retention_check_interval_ms=1_000,
+    message_bytes_max=1_200,
 )
+"""Messages are so small that what is written to a meta stream often takes several appends."""
 
 
 def with_spare_room(config: StreamEngineConfig) -> StreamEngineConfig:

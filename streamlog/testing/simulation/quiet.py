@@ -1,8 +1,10 @@
 """The first part of a history's end: faults have ceased, and what is due to users is given.
 
-1. Every call that waits at a node which serves is answered.
-2. Once the users are gone, a node that serves holds nothing for calls that have ended: no object id
-   that is open and neither committed nor swept by and by, no room for appends, no memory.
+1. Some node serves: nodes that were down come up within a while, for nothing fails any more.
+2. Every call that waits at a node which serves is answered.
+3. Once the users are gone, a node that serves says that it is ready, its open logs are of topics
+   that exist, and it holds nothing for calls that have ended: no object id that is open and neither
+   committed nor swept by and by, no room for appends, no memory.
 
 A node that never answers, or keeps what nobody needs, looks healthy for as long as it is killed
 now and then: so this is looked at before the last nodes of a history are stopped.
@@ -14,6 +16,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from streamlog.log.abstract import TopicPartition
+from streamlog.log.manager import LogManager
+from streamlog.testing.simulation.bystanders import DELETED_WHILE_OPENED
 from streamlog.testing.simulation.node import Node
 from streamlog.testing.simulation.verdict import Violation, few
 from streamlog.testing.simulation.world import World
@@ -27,11 +32,22 @@ async def answer_everybody(world: World) -> None:
     """Errors: Violation, which names the calls that no node answers."""
     world.calm()
     world.is_ending = True
+    await _until_some_node_serves(world)
     asked = world.calls.at_serving_nodes()
     ends_at = world.now + ANSWER_S_MAX
     while still := world.calls.still(asked):
         if world.now >= ends_at:
             raise Violation(f"nobody answers: {few([str(call) for call in still])}")
+        world.raise_failures()
+        await asyncio.sleep(POLL_S)
+
+
+async def _until_some_node_serves(world: World) -> None:
+    """Without a node that serves, all that follows would look at nothing."""
+    ends_at = world.now + ANSWER_S_MAX
+    while not world.serving():
+        if world.now >= ends_at:
+            raise Violation(f"no node comes up: {few([str(node) for node in world.nodes[-2:]])}")
         world.raise_failures()
         await asyncio.sleep(POLL_S)
 
@@ -58,7 +74,18 @@ _HELD: dict[str, Callable[[Node], object]] = {
     "streams with appends that wait": lambda node: [
         core.stream_id for core in node.engine.engine.cores.values() if core.queued
     ],
+    "an alarm": lambda node: node.engine.not_ready_reason(),
+    "open logs of topics that are gone": lambda node: _logs_without_topic(node.engine.logs),
 }
+
+
+def _logs_without_topic(logs: LogManager) -> list[TopicPartition]:
+    """Of the topics whose partitions users open while others delete them."""
+    return [
+        partition
+        for partition in DELETED_WHILE_OPENED
+        if logs.topic(partition.topic) is None and logs.open_log(partition) is not None
+    ]
 
 
 async def _until_none(node: Node, what: str, held: Callable[[Node], object]) -> None:

@@ -58,7 +58,7 @@ class StagedJob:
             staged = node.engine.logs.staged
             assert staged is not None
             works = [self._drive(node, staged), self._leave()]
-            works += [self._append(log, n) for n, log in enumerate(logs)]
+            works += [self._append(node, log, n) for n, log in enumerate(logs)]
             works += [self._read(log, n) for n, log in enumerate(logs)]
             await together(works)
         except TRIED_AGAIN as error:
@@ -74,6 +74,7 @@ class StagedJob:
 
     async def _leave(self) -> None:
         await asyncio.sleep(2 + 8 * self._random.random())
+        await self.world.until_ending()
 
     # the job
 
@@ -83,7 +84,8 @@ class StagedJob:
             await asyncio.sleep(0.3 * random())
             epoch, manifest = self._pending or (-1, [])
             if epoch != self.model.next_epoch or random() < 0.3:
-                epoch, manifest = self.model.next_epoch, await self._stage_all(staged)
+                with self.world.waiting(node, f"staging for epoch {self.model.next_epoch}"):
+                    epoch, manifest = self.model.next_epoch, await self._stage_all(staged)
             self._pending = epoch, manifest
             if random() < 0.1:
                 await asyncio.sleep(3 * random())
@@ -95,13 +97,15 @@ class StagedJob:
                 epoch = int(random() * len(self._committed))
                 self._tally.count("commit an old epoch")
                 old = self._committed[epoch] if random() < 0.5 else manifest
-                found = await staged.commit(WRITER, epoch, old)
+                with self.world.waiting(node, f"second commit of epoch {epoch}"):
+                    found = await staged.commit(WRITER, epoch, old)
                 if not found.was_committed:
                     raise Violation(f"{TOPIC}: epoch {epoch} was committed a second time")
             if random() < 0.3:
                 self._tally.count("abort")
                 ids = [entry.object_id for entry in manifest]
-                await staged.abort(WRITER, ids)
+                with self.world.waiting(node, f"abort of epoch {epoch}"):
+                    await staged.abort(WRITER, ids)
 
     async def _stage_all(self, staged: StagedLogs) -> list[ManifestEntry]:
         """A manifest of one attempt of each task; others stay behind."""
@@ -141,9 +145,12 @@ class StagedJob:
         ids = [entry.object_id for entry in manifest]
         self.model.asked(epoch, ids)
         self._tally.count("commit")
+        patience_s = 0.1 + 20 * self._random.random() ** 2
         try:
-            async with asyncio.timeout(0.1 + 20 * self._random.random() ** 2):
-                found = await staged.commit(WRITER, epoch, manifest)
+            # One that gave up at the end of a history would hide that it is never answered.
+            async with asyncio.timeout(None if self.world.is_ending else patience_s):
+                with self.world.waiting(node, f"commit of epoch {epoch}"):
+                    found = await staged.commit(WRITER, epoch, manifest)
         except TimeoutError:
             return  # Maybe it is there: the next one has the same epoch.
         except StagedNotFound:
@@ -159,7 +166,7 @@ class StagedJob:
 
     # others
 
-    async def _append(self, log: AbstractLog, number: int) -> None:
+    async def _append(self, node: Node, log: AbstractLog, number: int) -> None:
         random = self._random.random
         while True:
             await asyncio.sleep(0.3 * random())
@@ -167,7 +174,8 @@ class StagedJob:
             self.model.appended(number, value)
             context = ProduceContext(deadline=self.world.now + 20)
             self._tally.count("produce")
-            info = await (await log.append(_encoded([value]), context))
+            with self.world.waiting(node, f"produce to {TOPIC}"):
+                info = await (await log.append(_encoded([value]), context))
             self.model.acknowledged(number, info.base_offset, value)
 
     async def _read(self, log: AbstractLog, number: int) -> None:

@@ -17,6 +17,7 @@ from streamlog.errors import (
     Conflict,
     DeadlinePassed,
     Fenced,
+    Invalid,
     MetadataUnavailable,
     OffsetConflict,
     OffsetOutOfRange,
@@ -38,6 +39,12 @@ from streamlog.testing.simulation.world import World
 BATCH_BYTES_MAX = 4096
 WRITERS = 2
 PENDING_MAX = 8
+UNFIT = (
+    RecordBatch(1 << 32, 0, (b"x",)),
+    RecordBatch(1, 1 << 63, (b"x",)),
+    RecordBatch(1, 0, (b"x",), payload_crc32c=1 << 32),
+)
+"""Each has one number that is too wide for its field."""
 POLL_S = 0.25
 WRONG_TOKEN = b"another owner's"
 LOST = (Fenced, Closed)
@@ -60,7 +67,7 @@ async def care(world: World, random: SeededRandom, session: Session, name: str) 
             home = serving[int(random.random() * len(serving))]
         node = home
         task = node.incarnation.start(session(node), name=name)
-        task.add_done_callback(partial(_note, world, node))
+        task.add_done_callback(partial(note_failure, world, node))
         world.sessions.append(task)
         while not task.done() and node.is_serving:
             await asyncio.wait([task], timeout=POLL_S)
@@ -73,7 +80,8 @@ def check_attached(node: Node) -> None:
         raise Closed(f"{node} runs on metadata that a recovery replaced")
 
 
-def _note(world: World, node: Node, task: asyncio.Task[None]) -> None:
+def note_failure(world: World, node: Node, task: asyncio.Task[None]) -> None:
+    """What broke in a user's work ends the history, unless its node was lost."""
     if task.cancelled():
         return
     error = task.exception()
@@ -129,6 +137,7 @@ class StreamUser:
             self._read_on(node, stream),
             self._trim_some(node, stream),
             self._change_token(node, stream),
+            self._append_refused(node, stream),
             self._leave(node, stream),
         ]
         await together(works)
@@ -348,6 +357,8 @@ class StreamUser:
             if random() < 0.4:
                 known = sorted(self.token.ever)
                 expected = known[int(random() * len(known))]
+            # All below must be durable when the change is: it was held against that.
+            end = stream.next_offset if random() < 0.3 else None
             was_possible = token in self.token.possible
             self.token.change(token)
             self._tally.count("change token")
@@ -357,7 +368,11 @@ class StreamUser:
                     self.world.waiting(node, f"change of the token of {self.model.name}"),
                     self.token.call() as seen,
                 ):
-                    context = AppendContext(fencing_token=expected, deadline=self.world.now + 20)
+                    context = AppendContext(
+                        fencing_token=expected,
+                        expected_next_offset=end,
+                        deadline=self.world.now + 20,
+                    )
                     async with asyncio.timeout(patience_s):
                         await stream.set_fencing_token(token, context)
             except PASSING as error:
@@ -376,8 +391,28 @@ class StreamUser:
                 return
             if expected is not None:
                 self.token.passed(expected, seen)
+            if end is not None:
+                self.model.saw_end(end)
             self.token.changed(token)
             self.world.trace.add("token", node.name, self.model.name, token)
+
+    async def _append_refused(self, node: Node, stream: Stream) -> None:
+        """Batches that no encoder takes: behind the first look at them they would end the engine
+        for all its users."""
+        while True:
+            await asyncio.sleep(2 + 6 * self._random.random())
+            batch = UNFIT[int(len(UNFIT) * self._random.random())]
+            self._tally.count("refused append")
+            try:
+                with self.world.waiting(node, f"refused append to {self.model.name}"):
+                    await stream.append(batch, AppendContext(deadline=self.world.now + 20))
+            except PASSING as error:
+                if isinstance(error, LOST):
+                    return
+            except Invalid:
+                continue
+            else:
+                raise Violation(f"{self.model.name}: {batch} was acknowledged")
 
     def _is_newest(self, stream: Stream) -> bool:
         """A holder that was replaced and has not heard of it yet knows an older token."""

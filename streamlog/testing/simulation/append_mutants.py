@@ -1,0 +1,88 @@
+"""Mutants of appends on their way: room, gates, groups, and what the engine says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlog.engine import sequencer
+from streamlog.engine.engine import Engine
+from streamlog.engine.group import Group
+from streamlog.engine.queued_append import QueuedAppend
+from streamlog.engine.sequencer import Sequencer
+from streamlog.engine.token_change import TokenChange
+from streamlog.testing.simulation.mutant import Mutant, Patch
+
+
+def _released_through_zero(patch: Patch) -> None:
+    def extend(self: Any, other: Any) -> None:
+        original(self, other)
+        self.wal_sequence = other.wal_sequence
+
+    original = patch.set(Group, "extend", extend)
+
+
+def _drained_by_bytes(patch: Patch) -> None:
+    patch.set(
+        Engine,
+        "is_drained",
+        property(lambda self: self.tails.held_bytes == 0 and self.failure is None),
+    )
+
+
+def _left_keeps_room(patch: Patch) -> None:
+    patch.set(QueuedAppend, "_let_go", lambda self: None)
+
+
+def _batches_not_checked(patch: Patch) -> None:
+    patch.set(sequencer, "refusal_of", lambda batch: None)
+
+
+def _change_overtakes_appends(patch: Patch) -> None:
+    async def all_confirmed(self: Any) -> None:
+        """What was appended before the change may still be lost."""
+
+    patch.set(TokenChange, "_all_confirmed", all_confirmed)
+
+
+def _gate_stays_open(patch: Patch) -> None:
+    patch.set(Sequencer, "close_gate", lambda self, core: None)
+
+
+APPEND_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "lost group ends the release",
+        "a group that was never written takes away what the WAL may release with those before it",
+        "disk",
+        _released_through_zero,
+    ),
+    Mutant(
+        "drained by bytes",
+        "a node with acknowledged batches that have no payload says that it is drained",
+        "disk",
+        _drained_by_bytes,
+    ),
+    Mutant(
+        "who left keeps room",
+        "an append whose caller has left, or that was refused, keeps its room or its turn",
+        "object",
+        _left_keeps_room,
+    ),
+    Mutant(
+        "batches not checked",
+        "an append is not looked at before it gets its offsets",
+        "object",
+        _batches_not_checked,
+    ),
+    Mutant(
+        "change overtakes appends",
+        "a change of the token rests on appends that are not durable yet",
+        "object",
+        _change_overtakes_appends,
+    ),
+    Mutant(
+        "gate stays open",
+        "appends go on while a staged commit or a change of the token is under way",
+        "object",
+        _gate_stays_open,
+    ),
+)
