@@ -16,7 +16,7 @@ from streamlog.cli.output import emit, facts, note, table
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import Invalid, StreamlogError
+from streamlog.errors import DataInUse, Invalid, StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, Progress, Report, no_progress
@@ -67,7 +67,10 @@ async def opened(where: Places) -> AsyncIterator[Opened]:
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
     try:
-        kv = await open_metadata_store(where.meta, where.store, clock, offload)
+        try:
+            kv = await open_metadata_store(where.meta, where.store, clock, offload)
+        except DataInUse as error:
+            raise _stop_first(error) from error
         try:
             store = await open_object_store(
                 where.store, where.config, clock, random, offload, CollectorRegistry()
@@ -80,6 +83,14 @@ async def opened(where: Places) -> AsyncIterator[Opened]:
             await kv.close()
     finally:
         await offload.close()
+
+
+def _stop_first(error: DataInUse) -> DataInUse:
+    """The error of a folder in use, which names ways out that these commands do not have."""
+    holder = error.message.rpartition("; ")[0] or error.message
+    return DataInUse(
+        f"{holder}; stop it first: this command works on the data of a stopped node", **error.fields
+    )
 
 
 def progress_of(state: State) -> Progress:

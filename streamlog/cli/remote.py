@@ -1,7 +1,8 @@
 """Clients as the common options ask for them, closed when the command ends.
 
 Each waits a moment for a node to listen, so that a command right behind `streamlog dev &` works,
-and no longer, so that a node that is not there is reported soon. Errors of a connection name the
+and no longer, so that a node that is not there is reported soon; with --timeout it waits that long,
+because a node that reads a long log takes its time to start. Errors of a connection name the
 address that was asked.
 """
 
@@ -25,6 +26,7 @@ from streamlog.errors import (
     Invalid,
     OutcomeUnknown,
     StreamlogError,
+    StreamNotFound,
     Unavailable,
     UnknownTopicOrPartition,
 )
@@ -47,11 +49,10 @@ def await_listener(state: State) -> None:
     A thread goes on to see whether it answers. Where a node hangs, the kernel takes connections
     for it, and the command would wait for its whole time limit without a word.
 
-    Errors: Unavailable after LISTEN_WAIT_S, or after the command's own time limit if that is
-    shorter.
+    Errors: Unavailable after LISTEN_WAIT_S, or after the time limit that the user gave.
     """
     host, _, port = state.server.rpartition(":")
-    wait_s = min(LISTEN_WAIT_S, state.timeout_s)
+    wait_s = state.timeout_s if state.is_timeout_given else LISTEN_WAIT_S
     ends_at = time.monotonic() + wait_s
     is_told = not stderr_is_terminal()
     while True:
@@ -63,8 +64,9 @@ def await_listener(state: State) -> None:
         except OSError as error:
             if left_s <= LISTEN_PAUSE_S:
                 raise Unavailable(
-                    f"no node answers at {state.server}: {error.strerror or error}; start one with "
-                    "`streamlog dev`, or name another with --server HOST:PORT",
+                    f"no node answers at {state.server} within {wait_s:g} s: "
+                    f"{error.strerror or error}; start one with `streamlog dev`, or name another "
+                    "with --server HOST:PORT; --timeout waits longer for one that starts",
                 ) from None
         if not is_told:
             note(f"nothing listens at {state.server} yet; waiting up to {wait_s:g} s")
@@ -152,7 +154,13 @@ def streams(state: State) -> Iterator[Streams]:
     client = Streams(state.server, timeout_ms=int(state.timeout_s * 1000))
     try:
         with named_server(state):
-            yield client
+            try:
+                yield client
+            except StreamNotFound as error:
+                raise StreamNotFound(
+                    f"{error.message}; `streamlog stream list` shows those that exist",
+                    **error.fields,
+                ) from error
     finally:
         client.close()
 

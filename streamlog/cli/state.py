@@ -23,6 +23,8 @@ class State:
     server: str = SERVER_DEFAULT
     json: bool = False
     timeout_s: float = TIMEOUT_S_DEFAULT
+    is_timeout_given: bool = False
+    """By the user, who then waits so long for a node that starts, too."""
 
 
 def state_of(ctx: click.Context) -> State:
@@ -38,6 +40,12 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if given or ctx.parent is None:
         setattr(state_of(ctx), str(param.name), value)
     return value
+
+
+def _keep_timeout(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE:
+        state_of(ctx).is_timeout_given = True
+    return float(_keep(ctx, param, value))
 
 
 json_option = click.option(
@@ -70,9 +78,9 @@ _timeout_option = click.option(
     default=TIMEOUT_S_DEFAULT,
     show_default=True,
     expose_value=False,
-    callback=_keep,
+    callback=_keep_timeout,
     is_eager=True,
-    help="How long one request may take, retries included.",
+    help="How long one request may take, retries included; when given, a node's start, too.",
 )
 
 

@@ -53,7 +53,8 @@ def test_topic_from_create_to_delete(run: Command, done: Done) -> None:
         (("topic", "create", "t", "--config", "retention.sm=1"), ("InvalidConfig", "retention.ms")),
         (("kv", "get", "no-such-key"), ("KeyNotFound", "no-such-key")),
         (("object", "show", "no/such/object"), ("InvalidName",)),
-        (("stream", "describe", "999999999"), ("StreamNotFound",)),
+        (("stream", "describe", "999999999"), ("StreamNotFound", "streamlog stream list")),
+        (("stream", "fetch", "999999999"), ("StreamNotFound", "streamlog stream list")),
         (("consume", "no-such-topic", "--until-end"), ("UnknownTopicOrPartition",)),
     ],
 )

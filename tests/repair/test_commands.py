@@ -53,6 +53,8 @@ def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
         refused = run("fsck", "--data", data)
         assert refused.returncode == 2
         assert DataInUse.__name__.encode() in refused.stderr
+        assert b"stop it first" in refused.stderr
+        assert b"--server" not in refused.stderr.rpartition(b"; ")[2]
         assert run("recover", "--data", data).returncode == 1
         node.kill()
     checked = run("fsck", "--data", data, "--deep", "--json")
