@@ -32,6 +32,11 @@ PART_OBJECTS = 256
 WINDOW_IDS = 16 * MetadataConfig().put_window
 """No node keeps so many ids uncommitted, unless `put_window` was set far above its default."""
 
+_OR_STAGED = (
+    "; or, with wal=disk, what is missing was committed by a staged write in the last seconds "
+    "before the disk was lost"
+)
+
 
 @dataclass(slots=True)
 class _Footers:
@@ -96,9 +101,19 @@ class StreamRecovery:
 
     @property
     def _trims_are_lost(self) -> bool:
-        """A checkpoint that cannot be read may tell of trims; what they let go was deleted."""
-        is_damaged = self._report.by_kind[str(Kind.CHECKPOINT_CORRUPT)] > 0
-        return is_damaged or (self._view is None and bool(self._bucket.checkpoints))
+        """A checkpoint that is gone or cannot be read may tell of trims, by which objects went.
+
+        A bucket without any checkpoint file looks the same whether all of them were lost or the
+        cluster never wrote one, so the first is assumed: else a live part behind a trimmed one
+        would be left out as never acknowledged.
+        """
+        return self._is_checkpoint_damaged or self._view is None
+
+    @property
+    def _is_checkpoint_damaged(self) -> bool:
+        return self._report.by_kind[str(Kind.CHECKPOINT_CORRUPT)] > 0 or (
+            self._view is None and bool(self._bucket.checkpoints)
+        )
 
     async def run(self) -> None:
         """Fills streams, objects, dead objects and the highest numbers.
@@ -278,9 +293,11 @@ class StreamRecovery:
                     Kind.UNACKNOWLEDGED_TAIL,
                     Severity.ERROR,
                     f"{some_ranges(tail)} are stored behind a gap: they were acknowledged if what "
-                    "is missing was trimmed, which a checkpoint told that cannot be read; the "
-                    f"stream ends at {found.end}",
-                    "put the newest files of checkpoint/ back from a copy of the store",
+                    "is missing was trimmed, which a checkpoint told that is gone or cannot be "
+                    f"read{_OR_STAGED if stream_id in self._unknown_staged else ''}; the stream "
+                    f"ends at {found.end}",
+                    "put the newest files of checkpoint/ back from a copy of the store; a cluster "
+                    "that never wrote one trimmed nothing",
                     stream_id=stream_id,
                     lost=tail,
                 )
@@ -289,9 +306,7 @@ class StreamRecovery:
                     Kind.UNACKNOWLEDGED_TAIL,
                     Severity.WARNING,
                     f"{some_ranges(tail)} are stored behind a gap, and the stream ends at "
-                    f"{found.end}: they were never acknowledged; or, with wal=disk, what is "
-                    "missing was committed by a staged write in the last seconds before the disk "
-                    "was lost",
+                    f"{found.end}: they were never acknowledged{_OR_STAGED}",
                     "put the node's metadata folder back, if there is a copy; else have the staged "
                     "writers stage and commit again",
                     stream_id=stream_id,
@@ -314,7 +329,7 @@ class StreamRecovery:
                     Kind.TRIMMED,
                     # Nothing is deleted without a checkpoint that knows of the trim.
                     Severity.ERROR
-                    if self._view is not None or self._trims_are_lost
+                    if self._view is not None or self._is_checkpoint_damaged or found.is_guess
                     else Severity.WARNING,
                     f"{some_ranges(before)} are stored, but what follows them is not: taken for "
                     f"trimmed, the stream starts at {found.start}",

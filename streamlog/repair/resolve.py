@@ -11,10 +11,13 @@
    behind was acknowledged. Unless something behind is certain to have been committed: then what is
    missing was trimmed and deleted, and the stream starts behind it.
 6. Certain: its tenure stored an object so much later that the window of uncommitted ids had passed
-   it, or a compactor wrote it: it copies what was committed. A later epoch behind it proves
-   nothing: where that one began may be what is missing.
-7. Where a checkpoint is lost, what is missing may have been trimmed as well: of what is not certain
-   the most records are kept.
+   it, or a compactor wrote it: a compactor copies what was committed. Offsets are certain where any
+   object that holds them is, also if the piece is taken from another object. A later epoch behind
+   an offset proves nothing: where that epoch began may be what is missing.
+7. Where checkpoints are lost, or none is there, what is missing may have been trimmed as well: an
+   object that other streams still need keeps the trimmed beginning of a stream, and the objects
+   between that and the live part were deleted. Of what follows the certain offsets the part with
+   the most records is kept, because nothing in the objects tells which one is right.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class Known:
 @dataclass(slots=True)
 class Resolved:
     """Pieces meet from `start` to `end`. `missing`: pieces whose object is gone. `tail`: stored and
-    never acknowledged. `before`: stored, and given up for trimmed.
+    never acknowledged. `before`: stored, and given up for trimmed. `is_guess`: the objects do not
+    tell which part is the live one, and the largest was taken.
     """
 
     start: int
@@ -63,6 +67,7 @@ class Resolved:
     missing: list[Piece] = field(default_factory=list)
     tail: list[Piece] = field(default_factory=list)
     before: list[Piece] = field(default_factory=list)
+    is_guess: bool = False
 
 
 def resolve(
@@ -85,19 +90,20 @@ def resolve(
             for row in rows
             if row.end > known.end and row.epoch >= known.epoch
         ]
-    layered = layers(newer)
+    certain_end = max((row.end for row in newer if is_certain(row.object_id)), default=0)
     runs: list[list[Piece]] = [pieces] if known is not None else []
     first = 0
-    for row in layered:
+    for row in layers(newer):
         end = runs[-1][-1].end if runs and runs[-1] else (known.end if known and runs else None)
         if not runs or (end is not None and row.start != end):
             runs.append([])
         runs[-1].append(Piece(row.start, row.end, row.object_id))
-        if is_certain(row.object_id):
+        if row.start < certain_end:
             first = len(runs) - 1
     if not runs:
         raise ValueError("a stream without rows that no checkpoint knows")
-    if trims_are_lost:
+    is_guess = trims_are_lost and len(runs) > first + 1
+    if is_guess:
         first = max(range(first, len(runs)), key=lambda index: _records(runs[index]))
     kept = runs[first]
     start = known.start if known is not None and first == 0 else kept[0].start
@@ -110,6 +116,7 @@ def resolve(
         missing if first == 0 else [],
         [piece for run in runs[first + 1 :] for piece in run],
         [piece for run in runs[:first] for piece in run],
+        is_guess,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 from streamlog.compaction.collector import CollectorConfig
 from streamlog.compaction.config import KIB, CompactionConfig
 from streamlog.engine.config import ReadConfig, StreamEngineConfig
+from streamlog.errors import Corrupt
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.stream import Stream
@@ -166,5 +168,45 @@ def test_trims_that_no_checkpoint_tells_of_are_seen_by_what_is_missing() -> None
         async with cluster.node() as opened:
             assert await read(await opened.streams.open_stream(trimmed_id)) == {6: b"6", 7: b"7"}
             assert len(await read(await opened.streams.open_stream(kept_id))) == 1101
+
+    run(scenario)
+
+
+def test_a_trimmed_beginning_in_a_shared_object_does_not_pass_for_the_whole_stream() -> None:
+    """An object keeps offset 0 for the sake of another stream; all checkpoints were lost."""
+
+    async def scenario() -> None:
+        story = _Story(1)
+        cluster = story.cluster = Cluster(
+            config=dataclasses.replace(
+                CONFIG, compaction=CompactionConfig(compaction_process="off")
+            )
+        )
+        async with cluster.node(crash=True) as opened:
+            kept, trimmed = await opened.streams.create_and_open_streams(
+                [CreateStreamOptions()] * 2
+            )
+            await asyncio.gather(append(kept, b"k"), append(trimmed, b"0"))
+            first = (await opened.metadata.locate(trimmed.stream_id, 0, 1))[0].object
+            assert (await opened.metadata.locate(kept.stream_id, 0, 1))[0].object == first
+            await append(trimmed, *(b"%d" % number for number in range(1, 8)))
+            await trimmed.trim(6)
+            await opened.metadata.checkpoint()
+            await story.collect(opened)
+            await append(trimmed, b"8", b"9")
+            trimmed_id, kept_id = trimmed.stream_id, kept.stream_id
+        files = (await cluster.store.list("checkpoint/")).objects
+        await cluster.store.delete([info.key for info in files])
+        cluster.lose_metadata()
+        with pytest.raises(Corrupt, match="taken for trimmed"):
+            await recovered(cluster)
+        report = await recovered(cluster, accept_data_loss=True)
+        (finding,) = report.of_kind(Kind.TRIMMED)
+        assert [(one.start, one.end) for one in finding.lost] == [(0, 1)]
+        assert not report.of_kind(Kind.UNACKNOWLEDGED_TAIL)
+        async with cluster.node() as opened:
+            found = await read(await opened.streams.open_stream(trimmed_id))
+            assert found == {6: b"6", 7: b"7", 8: b"8", 9: b"9"}
+            assert await read(await opened.streams.open_stream(kept_id)) == {0: b"k"}
 
     run(scenario)

@@ -151,6 +151,29 @@ def test_a_gap_ends_the_stream_unless_what_follows_is_certain() -> None:
     assert (certain.tail, certain.before) == ([], [Piece(0, 5, 1)])
 
 
+def test_offsets_are_certain_by_any_object_that_holds_them() -> None:
+    """A compaction's input stands in the stream; its copy shows that it was committed."""
+    rows = [Row(1, 0, 5, 1), Row(1, 8, 9, 3), Row(1, 9, 12, 4), Row(1, 8, 9, 7)]
+    found = resolve(None, rows, bool, lambda object_id: object_id == 7)
+    assert (found.start, found.end, found.is_guess) == (8, 12, False)
+    assert found.pieces == [Piece(8, 9, 3), Piece(9, 12, 4)]
+    assert found.before == [Piece(0, 5, 1)]
+
+
+def test_where_trims_are_lost_the_largest_part_from_the_certain_one_on_is_kept() -> None:
+    rows = [Row(1, 0, 50, 1), Row(1, 60, 62, 2), Row(1, 70, 75, 3), Row(2, 77, 78, 4)]
+    plain = resolve(None, rows, bool, lambda _: False, trims_are_lost=True)
+    assert (plain.start, plain.end, plain.is_guess) == (0, 50, True)
+    found = resolve(None, rows, bool, lambda object_id: object_id == 2, trims_are_lost=True)
+    assert (found.start, found.end, found.is_guess) == (70, 75, True)
+    assert (found.tail, found.before) == (
+        [Piece(77, 78, 4)],
+        [Piece(0, 50, 1), Piece(60, 62, 2)],
+    )
+    last = resolve(None, rows, bool, lambda object_id: object_id == 4, trims_are_lost=True)
+    assert (last.start, last.end, last.is_guess) == (77, 78, False)
+
+
 def test_a_later_epoch_behind_a_gap_proves_nothing() -> None:
     """It may have begun in the gap, with an upload that did not arrive."""
     rows = [Row(1, 0, 5, 1), Row(1, 8, 9, 3), Row(2, 9, 12, 7)]

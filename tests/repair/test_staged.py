@@ -228,8 +228,9 @@ def test_with_a_wal_on_disk_the_bucket_alone_has_a_commit_soon(tmp_path: Path, c
     run(scenario)
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_with_a_wal_on_disk_a_commit_that_no_checkpoint_has_is_lost_with_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
 ) -> None:
     """The stream ends before it, and the report says what that may mean. With the WAL there, what
     was acknowledged behind it is not given up unseen."""
@@ -240,15 +241,21 @@ def test_with_a_wal_on_disk_a_commit_that_no_checkpoint_has_is_lost_with_the_dis
             stream = await engine.streams.create_and_open_stream()
             await append(stream, b"first")
             await engine.drain()
+            if has_checkpoint:
+                await engine.metadata.checkpoint()
             checkpoints_held_up(engine, monkeypatch)
             await attach_one(engine, stream)
             await append(stream, b"uploaded")
             await engine.drain()
             await append(stream, b"in the WAL")
         cluster.lose_metadata()
-        report = await recovered(cluster)
+        if not has_checkpoint:
+            # What is missing may have been trimmed as well.
+            with pytest.raises(Corrupt, match="stored behind a gap"):
+                await recovered(cluster)
+        report = await recovered(cluster, accept_data_loss=not has_checkpoint)
         (tail,) = [one for one in report.findings if one.kind is Kind.UNACKNOWLEDGED_TAIL]
-        assert tail.severity is Severity.WARNING
+        assert tail.severity is (Severity.WARNING if has_checkpoint else Severity.ERROR)
         assert "with wal=disk" in str(tail)
         with pytest.raises(Corrupt, match="An acknowledged append is missing"):
             async with cluster.disk_node():
