@@ -161,6 +161,8 @@ class Compactor:
         self._done = 0
         """Steps and ticks that ended well."""
         self._failure = ""
+        self._failures = 0
+        """Ticks in a row that failed, the last one with `_failure`."""
         self._spec_bytes = 0
         """Of the spec that is being carried out."""
         self._waiting = 0
@@ -185,7 +187,8 @@ class Compactor:
         failure = self._background.failure
         if failure is not None:
             return Due("", f"a restart: compaction has ended by a bug: {failure!r}", 0.0)
-        if self._failure:
+        # After one failure alone the next try may be a large step, which has its time.
+        if self._failures > 1 or (self._failures and not self._turn.locked()):
             return Due(self._done, f"compaction fails: {self._failure}")
         if not self._turn.locked():
             return None
@@ -219,10 +222,10 @@ class Compactor:
                 await self._steps(choose, lambda: not self._waiting)
         except (Unavailable, OutcomeUnknown) as error:
             self._failure = str(error)
+            self._failures += 1
             log.warning("compaction goes on at its next tick", extra={"reason": str(error)})
         else:
-            self._done += 1
-            self._failure = ""
+            self._note_done()
 
     async def compact_all(self) -> None:
         """All that is not settled, in as few merges as may be, then what these leave due.
@@ -294,7 +297,11 @@ class Compactor:
         """Until nothing is due, or more was given up than is remembered: that would never end."""
         forgotten = self._forgotten
         while is_wanted() and self._forgotten == forgotten and await self._step(choose):
-            self._done += 1
+            self._note_done()
+
+    def _note_done(self) -> None:
+        self._done += 1
+        self._failure, self._failures = "", 0
 
     async def _step(self, choose: Chooser) -> bool:
         """One spec, of the merge that is most due. False: nothing is due."""
@@ -316,7 +323,11 @@ class Compactor:
         if not self._merges:
             return False
         merge = max(self._merges, key=lambda one: one.tier)
-        await self._advance(merge)
+        try:
+            await self._advance(merge)
+        finally:
+            # Not before: the commit follows a long spec, and is no standstill.
+            self._spec_bytes = 0
         return True
 
     async def _advance(self, merge: _Merge) -> None:
@@ -419,7 +430,6 @@ class Compactor:
             await self._seal_tenure()
             raise
         finally:
-            self._spec_bytes = 0
             self._metrics.running.set(0)
         self._metrics.read_bytes.inc(outcome.bytes_read)
         self._metrics.written_bytes.inc(outcome.bytes_written)

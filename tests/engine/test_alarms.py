@@ -520,6 +520,44 @@ def test_a_compaction_that_hangs_is_told() -> None:
     virtually(scenario)
 
 
+@pytest.mark.parametrize("fails_before", [False, True])
+def test_a_large_compaction_step_has_its_time_until_it_is_committed(fails_before: bool) -> None:
+    """A spec of 1 MiB may take some 3 minutes at the least rate; what follows it is short. One
+    failure before it, which has passed, changes nothing."""
+    compaction = dataclasses.replace(
+        CONFIG.compaction, compaction_rate_max_bytes_per_s=64 << 10, small_objects_min=16
+    )
+    world = World(config=dataclasses.replace(CONFIG, compaction=compaction))
+    spent: dict[str, float] = {"get": 0, "txn": 0}
+
+    async def slow(operation: str, key: str) -> None:
+        if fails_before and not spent["get"] and is_data_get(operation, key):
+            spent["get"] += 1
+            raise REFUSED
+        is_running = world.registry.get_sample_value("streamlog_compaction_running") == 1
+        if is_running and is_data_get(operation, key) and spent["get"] < 80:
+            spent["get"] += 80
+            await asyncio.sleep(80)
+        elif not is_running and spent["get"] >= 80 and operation == "txn" and not spent["txn"]:
+            spent["txn"] += 8
+            await asyncio.sleep(8)
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = world.kv.trouble = slow
+            for _ in range(16):
+                await stream.append(batch(bytes(64 << 10)))
+            began = engine.clock.monotonic()
+            while engine.clock.monotonic() - began < 300:
+                await asyncio.sleep(1)
+                assert await names(engine) == set()
+            assert spent["get"] >= 80
+            assert spent["txn"] == 8
+
+    virtually(scenario)
+
+
 def test_a_partition_that_does_not_open_is_told() -> None:
     world = World(
         config=dataclasses.replace(CONFIG, compaction=CompactionConfig(compaction_process="off"))
