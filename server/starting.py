@@ -44,6 +44,8 @@ class Starting:
         self._began = clock.monotonic()
         self._step = "its settings"
         self._failure: StreamlogError | None = None
+        self._failed_at = ""
+        """The step that `_failure` ended."""
         self.is_waiting = asyncio.Event()
         """An attempt has failed."""
 
@@ -53,7 +55,7 @@ class Starting:
 
     def failed(self, error: StreamlogError) -> None:
         """The start waits, for what `error` says."""
-        self._failure = error
+        self._failure, self._failed_at = error, self._step
         if not self.is_waiting.is_set():
             self.is_waiting.set()
             self.tell()
@@ -63,9 +65,11 @@ class Starting:
 
     @property
     def reason(self) -> str:
-        """For people: what is waited for, since when, and what it said last."""
+        """For people: what is waited for, since when, and what that said last."""
         waited_s = round(self._clock.monotonic() - self._began)
-        said = f": {self._failure.message}" if self._failure is not None else ""
+        # What failed before another step may be well by now.
+        failure = self._failure if self._failed_at == self._step else None
+        said = "" if failure is None else f": {failure.message}"
         return f"starting: waits for {self._step}, for {waited_s} s by now{said}"
 
 

@@ -240,6 +240,30 @@ def test_something_is_dead_for_ten_minutes_and_the_node_killed_three_times(
     assert virtually(scenario) > OUTAGE_S
 
 
+def test_a_start_that_got_past_a_failure_does_not_tell_it_of_the_next_step() -> None:
+    async def scenario() -> None:
+        starting = Starting(LoopClock())
+        told: list[str] = []
+
+        async def attempt() -> None:
+            starting.at("the object store s3://bucket")
+            if not told:
+                told.append("")
+                raise StoreUnavailable("nobody listens there")
+            starting.at("the streams")
+            told.append(starting.reason)
+
+        opening = asyncio.ensure_future(open_patiently(attempt, starting))
+        await asyncio.sleep(0.1)
+        assert "the object store s3://bucket" in starting.reason
+        assert "nobody listens there" in starting.reason
+        await opening
+        assert "waits for the streams" in told[1]
+        assert "nobody listens there" not in told[1]
+
+    virtually(scenario)
+
+
 @pytest.mark.parametrize(
     "error",
     [
