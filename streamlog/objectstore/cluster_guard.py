@@ -80,7 +80,8 @@ def decode(data: bytes) -> ClusterFile:
     try:
         content = json.loads(data)
         version, cluster_id = content["format_version"], content["cluster_id"]
-    except (ValueError, TypeError, KeyError) as error:
+    # RecursionError: thousands of brackets. No content may end a node by a bug.
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _corrupt(len(data)) from error
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UnsupportedVersion(

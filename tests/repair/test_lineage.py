@@ -232,6 +232,27 @@ def test_an_overtaken_node_stops_by_itself(is_idle: bool, caplog: pytest.LogCapt
         assert "Stop this node" in line.getMessage()
 
 
+@pytest.mark.parametrize("content", [b"", b"[1]", b"[" * 4000, b'{"format_version": 1}', b"\xff"])
+def test_a_damaged_cluster_json_ends_no_node_and_stops_deletion(content: bytes) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(config=CONFIG)
+        async with cluster.node() as engine:
+            stream = await fill(engine)
+            await compact(engine)
+            whole = await cluster.store.get(CLUSTER_KEY)
+            await cluster.store.put(CLUSTER_KEY, (content,))
+            before = await keys(cluster.store)
+            await engine.metadata.lineage.watch()
+            await collect(engine)
+            assert await keys(cluster.store) == before
+            await append(stream, b"goes on")
+            await cluster.store.put(CLUSTER_KEY, (whole,))
+            await collect(engine)
+            assert not before <= await keys(cluster.store)
+
+    run(scenario)
+
+
 def test_what_an_old_node_was_answered_until_it_stopped_is_not_lost_unseen() -> None:
     """It goes on until it looks; the recovery waits so long, finds its objects, and says so."""
 
