@@ -12,6 +12,9 @@ PYTEST_ARGS ?=
 EXAMPLES ?= 3000
 BENCH_ARGS ?=
 
+# Tests start hundreds of Python processes: without bytecode each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-spark tools test test-fast fuzz asan test-minio bench bench-spark dist lint lint-style lint-types lint-layers \
 	lint-protos lint-generated proto proto-baseline docs format clean

@@ -10,6 +10,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -48,21 +49,34 @@ def _modules(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def _imports(folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[str, str]]:
+@cache
+def _imports(folders: tuple[str, ...] = FOLDERS) -> list[tuple[str, str]]:
     """(path, module) of each import of a package that is neither Python's nor ours."""
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for module in _modules(path):
-                top = module.partition(".")[0]
-                if top not in sys.stdlib_module_names and top not in OURS:
-                    yield path.relative_to(ROOT).as_posix(), module
+    return [
+        (path.relative_to(ROOT).as_posix(), module)
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for module in _modules(path)
+        if _is_of_others(module)
+    ]
 
 
-def _distributions(module: str, known: dict[str, list[str]]) -> set[str]:
+def _is_of_others(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top not in sys.stdlib_module_names and top not in OURS
+
+
+@cache
+def _known() -> dict[str, list[str]]:
+    """The distributions of each package that is installed: a read of all their file lists."""
+    return dict(packages_distributions())
+
+
+def _distributions(module: str) -> set[str]:
     for prefix, name in GOOGLE.items():
         if module == prefix or module.startswith(f"{prefix}."):
             return {name}
-    return {_normal(one) for one in known.get(module.partition(".")[0], ())}
+    return {_normal(one) for one in _known().get(module.partition(".")[0], ())}
 
 
 def _extras(path: str) -> tuple[str, ...]:
@@ -70,24 +84,22 @@ def _extras(path: str) -> tuple[str, ...]:
 
 
 def test_every_import_is_a_declared_dependency() -> None:
-    known = dict(packages_distributions())
     extras = {name: _names(found) for name, found in PROJECT["optional-dependencies"].items()}
     core = _names(PROJECT["dependencies"])
     missing = set()
     for path, module in _imports():
         declared = core.union(*(extras[extra] for extra in _extras(path)))
-        if not _distributions(module, known) & declared:
+        if not _distributions(module) & declared:
             missing.add(f"{path} imports {module}")
     assert missing == set()
 
 
 def test_every_import_of_a_test_or_a_benchmark_is_declared() -> None:
-    known = dict(packages_distributions())
     declared = _names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"])
     missing = {
         f"{path} imports {module}"
         for path, module in _imports(("tests", "benchmarks", "examples"))
-        if not _is_local(module) and not _distributions(module, known) & declared
+        if not _is_local(module) and not _distributions(module) & declared
     }
     assert missing == set()
 
@@ -100,8 +112,7 @@ def _is_local(module: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted(_names(PROJECT["dependencies"])))
 def test_every_dependency_is_imported(name: str) -> None:
-    known = dict(packages_distributions())
-    used = {one for _, module in _imports() for one in _distributions(module, known)}
+    used = {one for _, module in _imports() for one in _distributions(module)}
     assert name in used
 
 
