@@ -53,6 +53,7 @@ from streamlog.errors import (
     MessageTooLarge,
     OutcomeUnknown,
     StreamlogError,
+    Unauthorized,
     Unavailable,
     UnknownTopicId,
 )
@@ -296,7 +297,7 @@ class ProducerCore:
                 return None
         while queue.ready:
             batch = queue.ready.popleft()
-            if sequencer.sequence(batch, self.identity):
+            if sequencer.sequence(batch, self.identity, now):
                 return batch
         return None
 
@@ -390,7 +391,7 @@ class ProducerCore:
             self.batches_acked += 1
             self.records_acked += batch.record_count
             self.duplicates += result.duplicate
-            queue.sequencer.succeeded(batch, attempt, base, stamp)
+            queue.sequencer.succeeded(batch, attempt, base, stamp, now)
 
     def _refused(
         self,
@@ -557,14 +558,18 @@ class ProducerCore:
             queue.sequencer.renumber(identity)
 
     def identity_refused(self, error: StreamlogError, now: float) -> None:
-        """Asks again later; for a new id where the old one cannot be raised."""
+        """Asks again later; for a new id only where the node says that the old one is none.
+
+        A new id does not fence what is still on its way under the old one.
+        """
         self._identity_state = IdentityState.MISSING
         self._identity_failures += 1
         self._refusal = error
         if not error.is_retryable:
-            if self.identity == NO_IDENTITY:
+            if self.identity == NO_IDENTITY or isinstance(error, Unauthorized):
                 self._fail_all_unsent()
-            self.identity = NO_IDENTITY
+            elif isinstance(error, Invalid):
+                self.identity = NO_IDENTITY
         self._identity_retry_at = now + backoff_s(
             self._identity_failures,
             self.settings.retry_backoff_ms,

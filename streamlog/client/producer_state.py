@@ -20,7 +20,7 @@ Invariants
    attempt that would be stored once the gap is filled.
 6. Until the first batch under an id and epoch is answered, no other one of the partition is sent:
    a server that does not know the producer takes any sequence, so a second batch could be stored
-   although the first was refused.
+   although the first was refused. The same holds after a long silence.
 
     from           to               when
     RUNNING        DRAINING         an attempt failed, or a sequenced batch was given up
@@ -60,6 +60,9 @@ from streamlog.errors import (
 log = logging.getLogger(__name__)
 
 SEQUENCES = SEQUENCE_MAX + 1
+FORGOTTEN_AFTER_S = 300.0
+"""After such a silence the server may have forgotten the producer (log.producer_idle_ms_min is
+600,000): as under a new id, one batch goes first. It costs one round trip."""
 
 
 class PartitionState(Enum):
@@ -148,6 +151,7 @@ class PartitionSequencer:
         "_is_known",
         "_next_sequence",
         "_settings",
+        "_stored_at",
         "backoff_until",
         "failures",
         "in_flight",
@@ -164,7 +168,9 @@ class PartitionSequencer:
         self._identity = NO_IDENTITY
         self._next_sequence = 0
         self._is_known = not settings.is_idempotent
-        """The server has stored a batch under this identity."""
+        """The server has stored a batch under this identity, and remembers it."""
+        self._stored_at = 0.0
+        """When the last answer said so."""
         self.state = PartitionState.RUNNING
         self.unanswered: deque[PendingBatch] = deque()
         self.in_flight = 0
@@ -199,11 +205,13 @@ class PartitionSequencer:
         position = self.unanswered.index(batch)
         return not any(other.may_be_stored for other in islice(self.unanswered, position, None))
 
-    def sequence(self, batch: PendingBatch, identity: ProducerIdentity) -> bool:
+    def sequence(self, batch: PendingBatch, identity: ProducerIdentity, now: float) -> bool:
         """Gives a ready batch its place behind all others, and its bytes.
 
         False where it cannot be encoded: it has failed then, and its numbers are free again.
         """
+        if not self.unanswered and now - self._stored_at >= FORGOTTEN_AFTER_S:
+            self._is_known = not self._settings.is_idempotent
         if identity != self._identity and not self.unanswered:
             self._take_identity(identity)
         next_sequence = self._next_sequence
@@ -270,13 +278,19 @@ class PartitionSequencer:
         return batch.attempt
 
     def succeeded(
-        self, batch: PendingBatch, attempt: int, base_offset: int, log_append_time_ms: int | None
+        self,
+        batch: PendingBatch,
+        attempt: int,
+        base_offset: int,
+        log_append_time_ms: int | None,
+        now: float,
     ) -> None:
         if batch.done or batch.attempt != attempt or not batch.in_flight:
             return
         self.in_flight -= 1
         self.failures = 0
         self._is_known = True
+        self._stored_at = now
         self._leave(batch)
         batch.finish(base_offset, log_append_time_ms)
         self._done.append(batch)

@@ -21,6 +21,7 @@ from streamlog.client.settings import ProducerSettings
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
 from streamlog.errors import (
+    Internal,
     InvalidRecord,
     MessageTooLarge,
     OutcomeUnknown,
@@ -70,6 +71,10 @@ class ModelPartition:
         self.producers, self.end_offset = ProducerStates(LIMITS), 0
         for data in self.batches:
             self._account(data)
+
+    def forget_producers(self) -> None:
+        """As after log.producer_idle_ms_min and more."""
+        self.producers = ProducerStates(LIMITS)
 
     def values(self) -> list[int]:
         return [int(record[3] or b"") for data in self.batches for record in decode(data)]
@@ -237,7 +242,8 @@ class ProducerModel:
             return
         asked, self.asking = self.asking, None
         if self.refuse_next is None and self.random.random() < 0.2:
-            self.core.identity_refused(Unavailable("lost"), self.now)
+            errors = (Unavailable("lost"), Internal("broken off"))
+            self.core.identity_refused(self.random.choice(errors), self.now)
         elif asked.producer_id < 0:
             self.next_id += 1
             self.core.identity_granted(ProducerIdentity(self.next_id, 0))

@@ -10,6 +10,7 @@ import pytest
 
 from streamlog.client import Producer
 from streamlog.errors import (
+    Internal,
     OutcomeUnknown,
     StoreUnavailable,
     StreamlogError,
@@ -171,6 +172,25 @@ def test_no_id_is_an_error_at_once(node: FakeNode) -> None:
     node.id_error = Unauthorized("no idempotent writes for you")
     with Producer(node.server) as producer, pytest.raises(Unauthorized):
         producer.send("t", b"v").result(WAIT_S)
+
+
+def test_an_id_that_is_not_raised_is_asked_for_again(node: FakeNode) -> None:
+    """A new id would not fence what is still on its way under the old one."""
+    node.create("t")
+    with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
+        producer.send("t", b"first").result(WAIT_S)
+        node.refusal = lambda _topic, _partition: Unauthorized("refused on command")
+        node.id_error = Internal("broken off on command")
+        assert isinstance(producer.send("t", b"refused").exception(WAIT_S), Unauthorized)
+        node.refusal = lambda _topic, _partition: None
+        after = producer.send("t", b"after")
+        pause = threading.Event()
+        while len(node.id_requests) < 3:
+            pause.wait(0.001)
+        node.id_error = None
+        after.result(WAIT_S)
+    assert {producer_id for producer_id, _ in node.id_requests[1:]} == {1001}
+    assert node.values("t") == [b"first", b"after"]
 
 
 def test_a_deleted_topic_is_not_retried_for_long(node: FakeNode) -> None:

@@ -85,3 +85,18 @@ def test_what_is_behind_a_gap_of_unknown_outcome_waits_for_the_new_epoch() -> No
     model.finish()
     assert model.partitions[0].values() == [0, 1, 2, 3]
     model.check()
+
+
+def test_after_a_long_silence_one_batch_goes_first() -> None:
+    """The node may have forgotten the producer, and would take the second batch without the
+    first."""
+    model = one_stored()
+    model.pass_time(3600)
+    model.partitions[0].forget_producers()
+    model.refuse_next = deque([Overloaded("full")])
+    for _ in range(2):
+        model.send_one()
+        model.write()
+    model.finish()
+    assert model.partitions[0].values() == [0, 1, 2]
+    model.check()
