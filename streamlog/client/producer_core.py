@@ -568,7 +568,8 @@ class ProducerCore:
         if not error.is_retryable:
             if self.identity == NO_IDENTITY or isinstance(error, Unauthorized):
                 self._fail_all_unsent()
-            elif isinstance(error, Invalid):
+            elif type(error) is Invalid:
+                # Not its subclasses: gRPC's own RESOURCE_EXHAUSTED is one, and says nothing of it.
                 self.identity = NO_IDENTITY
         self._identity_retry_at = now + backoff_s(
             self._identity_failures,

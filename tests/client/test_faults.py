@@ -11,6 +11,7 @@ import pytest
 from streamlog.client import Producer
 from streamlog.errors import (
     Internal,
+    MessageTooLarge,
     OutcomeUnknown,
     StoreUnavailable,
     StreamlogError,
@@ -174,13 +175,18 @@ def test_no_id_is_an_error_at_once(node: FakeNode) -> None:
         producer.send("t", b"v").result(WAIT_S)
 
 
-def test_an_id_that_is_not_raised_is_asked_for_again(node: FakeNode) -> None:
+@pytest.mark.parametrize(
+    "refusal", [Internal("broken off on command"), MessageTooLarge("RESOURCE_EXHAUSTED")], ids=repr
+)
+def test_an_id_that_is_not_raised_is_asked_for_again(
+    node: FakeNode, refusal: StreamlogError
+) -> None:
     """A new id would not fence what is still on its way under the old one."""
     node.create("t")
     with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
         producer.send("t", b"first").result(WAIT_S)
         node.refusal = lambda _topic, _partition: Unauthorized("refused on command")
-        node.id_error = Internal("broken off on command")
+        node.id_error = refusal
         assert isinstance(producer.send("t", b"refused").exception(WAIT_S), Unauthorized)
         node.refusal = lambda _topic, _partition: None
         after = producer.send("t", b"after")
