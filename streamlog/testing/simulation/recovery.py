@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamlog.errors import Conflict
+from streamlog.errors import Conflict, Corrupt
 from streamlog.kvstore.memory import MemoryKVStore
 from streamlog.objectstore.interface import ListPage, ObjectInfo, ObjectStore
 from streamlog.objectstore.keys import CLUSTER_KEY
@@ -46,6 +46,7 @@ class MetadataLoss:
         while True:
             kv = MemoryKVStore(SimulationClock(world.loop))
             world.trace.add("recovery")
+            has_checkpoint = bool((await world.store.list("checkpoint/")).objects)
             try:
                 await recover(
                     kv,
@@ -57,6 +58,12 @@ class MetadataLoss:
                 )
             except Conflict as error:
                 # A node stored something meanwhile.
+                world.trace.add("recovery-refused", str(error))
+                await asyncio.sleep(1.0)
+            except Corrupt as error:
+                if has_checkpoint:
+                    raise
+                # Before the first checkpoint a gap may be a trim, so that a person has to decide.
                 world.trace.add("recovery-refused", str(error))
                 await asyncio.sleep(1.0)
             else:
