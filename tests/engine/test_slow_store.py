@@ -19,10 +19,11 @@ from streamlog.engine.config import (
     UploadConfig,
 )
 from streamlog.engine.engine import WalMode
+from streamlog.model.batch import AppendResult
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.slow_store import SlowStore, Traffic
-from tests.engine.harness import batch, payloads
+from streamlog.testing.slow_store import Latency, SlowStore, Traffic
+from tests.engine.harness import batch, payloads, read_all, sent
 from tests.engine.remote import RemoteWorld, latency, virtually
 
 MODES: list[WalMode] = ["disk", "object"]
@@ -185,5 +186,54 @@ def test_a_catching_up_reader_has_several_gets_under_way(mode: WalMode) -> None:
             blocks = engine.blocks.blocks
             assert blocks.size_bytes + blocks.reserved_bytes <= blocks.bound_bytes
             assert payloads((await stream.fetch(5, 6, 1)).batches) == [payload]
+
+    virtually(scenario)
+
+
+def test_order_and_room_with_uploads_side_by_side_that_hang_fail_and_lose_answers() -> None:
+    """Hedged, repeated, with several batches under way at once; some callers leave."""
+    moods = dataclasses.replace(
+        latency(60),
+        put=Latency(60, 1.0),
+        hanging_put_share=0.2,
+        hanging_s=30.0,
+        refused_share=0.1,
+        lost_answer_share=0.1,
+        link_bytes_per_s=5e6,
+    )
+    config = StreamEngineConfig(
+        append=AppendConfig(append_bytes_max=6 * MIB),
+        flush=FlushConfig(flush_bytes_target=MIB, flush_bytes_overlap_remote=64 * 1024),
+        read=ReadConfig(tail_cache_bytes=8 * MIB),
+    )
+    world = RemoteWorld("object", moods, config)
+
+    async def scenario() -> None:
+        loop, random = asyncio.get_running_loop(), SeededRandom(5)
+        async with world.engine() as (streams, engine):
+            opened = [await streams.create_and_open_stream() for _ in range(3)]
+            appends: list[tuple[int, bytes, asyncio.Future[AppendResult]]] = []
+            for number in range(300):
+                payload = b"%d:" % number + bytes(int(100_000 * random.random()))
+                append = sent(opened[number % 3].append(batch(payload)))
+                appends.append((number % 3, payload, append))
+                if number % 10 == 7:
+                    loop.call_later(0.1, append.cancel)
+                await asyncio.sleep(0.02 * random.random())
+            await asyncio.gather(*[one for _, _, one in appends], return_exceptions=True)
+            await engine.drain()
+            assert world.store.traffic.puts_in_flight_max > 2
+            assert engine.metrics.hedged._value.get() > 0
+            assert engine.budget.used_bytes == engine.early_room.used_bytes == 0
+            assert engine.put.under_way == {}
+            world.store.moods = latency(1)
+            found = [await read_all(stream) for stream in opened]
+            for which, payload, append in appends:
+                assert found[which].count(payload) == 1 or append.cancelled()
+                if not append.cancelled():
+                    assert found[which][append.result().base_offset] == payload
+            for stored in found:
+                numbers = [int(one.split(b":", 1)[0]) for one in stored]
+                assert numbers == sorted(set(numbers))
 
     virtually(scenario)
