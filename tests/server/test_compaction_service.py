@@ -337,7 +337,7 @@ def test_what_an_executor_must_not_say(tmp_path: Path, monkeypatch: pytest.Monke
                 assert type(await ended(first, then)) is by_name()["Invalid"]
             assert "says of no input" in str(await ended(me, failed))
             with monkeypatch.context() as patched:
-                patched.setattr(grpc_compaction, "SILENT_S", 0.05)
+                patched.setattr(grpc_compaction, "SILENT_S", 0.5)
                 assert "nothing was heard" in str(await ended(me, {}))
             await compacted(engine)
             await check(engine, history, streams)
