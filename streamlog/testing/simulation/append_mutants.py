@@ -6,19 +6,10 @@ from typing import Any
 
 from streamlog.engine import sequencer
 from streamlog.engine.engine import Engine
-from streamlog.engine.group import Group
 from streamlog.engine.queued_append import QueuedAppend
 from streamlog.engine.sequencer import Sequencer
 from streamlog.engine.token_change import TokenChange
 from streamlog.testing.simulation.mutant import Mutant, Patch
-
-
-def _released_through_zero(patch: Patch) -> None:
-    def extend(self: Any, other: Any) -> None:
-        original(self, other)
-        self.wal_sequence = other.wal_sequence
-
-    original = patch.set(Group, "extend", extend)
 
 
 def _drained_by_bytes(patch: Patch) -> None:
@@ -50,16 +41,11 @@ def _gate_stays_open(patch: Patch) -> None:
 
 APPEND_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "lost group ends the release",
-        "a group that was never written takes away what the WAL may release with those before it",
-        "disk",
-        _released_through_zero,
-    ),
-    Mutant(
         "drained by bytes",
         "a node with acknowledged batches that have no payload says that it is drained",
         "disk",
         _drained_by_bytes,
+        found_by="tests/engine/test_closing_down.py",
     ),
     Mutant(
         "who left keeps room",
@@ -72,6 +58,7 @@ APPEND_MUTANTS: tuple[Mutant, ...] = (
         "an append is not looked at before it gets its offsets",
         "object",
         _batches_not_checked,
+        is_quick=True,
     ),
     Mutant(
         "change overtakes appends",

@@ -30,13 +30,17 @@ class Patch:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`is_quick`: found within a few seeds, so that it is tried at every test run."""
+    """`is_quick`: found within a few seeds, so that it is tried at every test run.
+
+    `found_by`: the test that finds it, where the histories do not; `--mutants` leaves it out then.
+    """
 
     name: str
     broken: str
     wal: WalMode
     install: Callable[[Patch], None]
     is_quick: bool = False
+    found_by: str = ""
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
 
 def find_mutants(names: Sequence[str] | None, first: int, seeds: int, jobs: int) -> int:
     """Prints the table; 1 when a mutant was not found."""
-    mutants = [one for one in MUTANTS if not names or one.name in names]
+    mutants = [one for one in MUTANTS if (one.name in names if names else not one.found_by)]
     tasks = [(one.name, first, seeds) for one in mutants]
     print(HEAD, flush=True)
     context = multiprocessing.get_context("spawn")

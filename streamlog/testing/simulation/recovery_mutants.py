@@ -46,6 +46,7 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "a node that was overtaken takes files that are gone for damage",
         "object",
         _damage_not_explained,
+        found_by="tests/repair/test_lineage.py",
     ),
     Mutant(
         "old nodes not fenced",
@@ -64,5 +65,6 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "what a recovery found in the WAL is not written again",
         "disk",
         _replayed_not_durable,
+        found_by="tests/wal/test_disk_contract.py",
     ),
 )
