@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from streamlog.demo.ports import free_port
+from tests.spark.jvm import QUICK_JVM
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -67,6 +68,7 @@ def _daemon(folder: Path, name: str, kind: str, *arguments: str) -> Iterator[Non
 def environment() -> dict[str, str]:
     return {
         **os.environ,
+        **QUICK_JVM,
         "SPARK_HOME": str(SPARK_HOME),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),

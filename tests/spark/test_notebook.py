@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.jvm import QUICK_JVM
 from tests.support.command import ROOT, environment
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -27,8 +28,7 @@ def test_notebooks_are_small() -> None:
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     target = tmp_path / path.name
     command = [sys.executable, "-m", "tests.spark.notebook", str(path), str(target)]
-    # A session of a few queries: what its JVM compiles well, it hardly runs.
-    quick = environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    quick = environment(**QUICK_JVM)
     running = subprocess.Popen(
         command, cwd=ROOT, env=quick, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -64,7 +64,7 @@ def test_a_stream_copies_a_topic_through_the_bucket_once(
         query = (
             spark.readStream.format("streamlog")
             .options(server=s3_node.server, subscribe=source, startingOffsets="earliest")
-            .option("maxOffsetsPerTrigger", "70")
+            .options(readMode="store", maxOffsetsPerTrigger="70")
             .load()
             .selectExpr("key", "value")
             .writeStream.format("streamlog")

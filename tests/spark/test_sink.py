@@ -23,6 +23,7 @@ from streamlog.client.staging import StagedWriter, WriterStatus
 from streamlog.spark.functions import partition_of
 from tests.spark.conftest import ROOT
 from tests.spark.reading import consumed, produce
+from tests.spark.standalone import environment
 from tests.support.node import NodeProcess
 
 pytestmark = [
@@ -265,7 +266,7 @@ def test_a_driver_that_is_killed_before_its_commit_is_followed_by_another(
                     *("source", "target", str(checkpoint), str(tmp_path)),
                 ],
                 cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+                env=environment(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
