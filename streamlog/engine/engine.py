@@ -246,9 +246,12 @@ class Engine:
         due, refused = self.uploader.progress(), self.uploader.refusal
         if due is None:
             return None
-        if refused is None:
+        # One failure at once, and a second try that is slow: that is no store which refuses.
+        if refused is None or (
+            refused.failures == 1 and refused.failed_at - refused.since < unanswered_after_s
+        ):
             return due._replace(after_s=stalled_after_s + self._upload_interval_s)
-        reason = f"{due.waits_for}: it was tried {refused.failures} times, {refused.error}"
+        reason = f"{due.waits_for}: it failed {refused.failures} times, last with {refused.error}"
         return Due(due.moved, reason, unanswered_after_s, refused.since)
 
     def _release_due(self, stalled_after_s: float) -> Due | None:

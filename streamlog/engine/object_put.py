@@ -47,6 +47,8 @@ class PutUnderWay:
     """On the clock's monotonic scale, seconds."""
     failures: int = 0
     error: StreamlogError | None = None
+    failed_at: float = 0.0
+    """When the last one failed; a further try may be under way since."""
     told_at: float = 0.0
 
 
@@ -142,7 +144,7 @@ class ObjectPut:
         self._metrics.failures.labels("put").inc()
         put.failures += 1
         put.error = error
-        now = self._clock.monotonic()
+        put.failed_at = now = self._clock.monotonic()
         if put.failures == 1 or now - put.told_at >= TOLD_AGAIN_AFTER_S:
             put.told_at = now
             log.warning(

@@ -408,6 +408,31 @@ def test_an_upload_that_the_store_refuses_is_told_with_the_reason() -> None:
     virtually(scenario)
 
 
+def test_one_failure_of_a_slow_put_is_no_refusal() -> None:
+    world = World()
+    tries = 0
+
+    async def slow(operation: str, key: str) -> None:
+        nonlocal tries
+        if is_data_put(operation, key):
+            tries += 1
+            if tries == 1:
+                raise REFUSED
+            await asyncio.sleep(25)
+
+    async def scenario() -> None:
+        async with world.engine() as engine:
+            stream = await engine.streams.create_and_open_stream()
+            world.store.trouble = slow
+            append = asyncio.ensure_future(stream.append(batch(b"slow")))
+            while not append.done():
+                await asyncio.sleep(1)
+                assert await names(engine) == set()
+            assert tries == 2
+
+    virtually(scenario)
+
+
 def test_a_full_disk_of_the_objects_is_told() -> None:
     world = World("disk")
 
