@@ -84,6 +84,7 @@ lint-types: $(VENV)/.installed-lint $(VENV)/.installed-test
 
 lint-layers: $(VENV)/.installed-lint
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+	$(BIN)/python .ci/floor_plan.py
 
 lint-protos: $(VENV)/.installed-lint
 	$(BIN)/buf lint

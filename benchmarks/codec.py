@@ -15,10 +15,11 @@ from pathlib import Path
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from benchmarks.report import Report, Row
-from streamlog.codec import native_columns, pure_columns
+from streamlog.codec import native_columns
 from streamlog.codec.batch import NO_PRODUCER, Compression, scan
 from streamlog.codec.columns import BYTES_MAX, BinaryColumn, Wanted
 from streamlog.codec.compression import decompress
+from streamlog.codec.pure import columns as pure_columns
 
 BATCH_BYTES = 1 << 20
 NOW_MS = 1_700_000_000_000

@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.metadata_world import Course, Sample, simulate
 from benchmarks.report import Report, Row, percentile
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.metadata.open import open_metadata
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom

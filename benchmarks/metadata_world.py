@@ -17,18 +17,18 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.compaction.catalog import Catalog
-from streamlog.compaction.collector import Collector, CollectorConfig
+from streamlog.compaction.collect.collector import Collector, CollectorConfig
 from streamlog.compaction.compactor import Compactor
-from streamlog.compaction.config import CompactionConfig
-from streamlog.compaction.facts import ObjectFacts
 from streamlog.compaction.metrics import CompactionMetrics
-from streamlog.compaction.planner import Plan
-from streamlog.compaction.planning import PlanRequest
-from streamlog.compaction.spec import Job, Outcome, Rows
+from streamlog.compaction.plan.catalog import Catalog
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.plan.planner import Plan
+from streamlog.compaction.plan.planning import PlanRequest
+from streamlog.compaction.plan.spec import Job, Outcome, Rows
+from streamlog.compaction.plan.stats import ObjectFacts
 from streamlog.engine.cluster import settle_cluster_id
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, CreateEntry, NewObject, ObjectRow
 from streamlog.metadata.keys.checkpoint import FOLDER
 from streamlog.metadata.open import open_metadata
@@ -38,8 +38,8 @@ from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.incarnation import SimulationClock
-from streamlog.testing.simulation.loop import SimulationLoop
+from streamlog.testing.simulation.world.incarnation import SimulationClock
+from streamlog.testing.simulation.world.loop import SimulationLoop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

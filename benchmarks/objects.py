@@ -19,10 +19,10 @@ import psutil
 import streamlog
 from benchmarks.report import Report, Row, percentile
 from streamlog.engine.cluster import settle_cluster_id
-from streamlog.kvstore.rocks import RocksKVStore
-from streamlog.log.abstract import TopicPartition
+from streamlog.kvstore.rocks.store import RocksKVStore
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.model.batch import OpenStreamOptions
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom

@@ -38,8 +38,8 @@ from benchmarks.s3 import (
     sample,
     without_compaction,
 )
-from streamlog.compaction.planner import STREAM_END
-from streamlog.compaction.planning import PlanRequest
+from streamlog.compaction.plan.planner import STREAM_END
+from streamlog.compaction.plan.planning import PlanRequest
 from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.metadata.compaction_interface import CompactionPoint
@@ -209,7 +209,9 @@ async def _start_worker(engine: OpenEngine, config: StreamEngineConfig) -> None:
 def _worker_cpu_s() -> float:
     """Of the compactor process so far."""
     workers = [
-        one for one in psutil.Process().children() if "streamlog.compaction.worker" in one.cmdline()
+        one
+        for one in psutil.Process().children()
+        if "streamlog.compaction.workers.worker" in one.cmdline()
     ]
     return sum(sum(one.cpu_times()[:2]) for one in workers)
 

@@ -32,7 +32,7 @@ from benchmarks.s3 import (
 from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import FlushConfig
 from streamlog.kvstore.interface import Put
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload

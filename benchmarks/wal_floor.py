@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry
 from streamlog.codec.crc import crc32c
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.runtime.system_disk import SystemDisk
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
 

@@ -1,4 +1,4 @@
-"""A KV store whose answers are watched (`runtime/answers.py`); it changes nothing else."""
+"""A KV store whose answers are watched (`runtime/concurrency/answers.py`), and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.kvstore.interface import (
     TxnResult,
     Watch,
 )
-from streamlog.runtime.answers import Answers
+from streamlog.runtime.concurrency.answers import Answers
 
 
 class ObservedKVStore:

@@ -27,8 +27,8 @@ from streamlog.kvstore.interface import (
 from streamlog.kvstore.settings import KVSettings
 from streamlog.kvstore.transaction import Staging, check_txn, merge_over
 from streamlog.kvstore.watch import Watcher, Watchers
-from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
 
 log = logging.getLogger(__name__)
 

@@ -24,17 +24,17 @@ from prometheus_client import disable_created_metrics
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.metadata.compaction.pins import Pins
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.pins import Pins
 from streamlog.objectstore.url import LocalUrl, RocksUrl
-from streamlog.repair.backup import backup
+from streamlog.repair.backup.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.lockfile import publish
+from streamlog.runtime.disk.lockfile import publish
 from streamlog.server.banner import Banner
-from streamlog.server.listeners import with_usable_listeners
-from streamlog.server.node_listeners import Listeners
+from streamlog.server.listeners.addresses import with_usable_listeners
+from streamlog.server.listeners.node_listeners import Listeners
 from streamlog.server.service import Backend, Service
 from streamlog.server.starting import WORDS_EVERY_S, Starting, open_patiently
 from streamlog.settings import Settings

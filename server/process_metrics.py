@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from streamlog.runtime.background import Background
+from streamlog.runtime.concurrency.background import Background
 from streamlog.server.metrics import ServerMetrics
 
 LAG_INTERVAL_S = 0.05

@@ -17,24 +17,24 @@ from streamlog.compaction.compactor import Compactor
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import ProgressWatch
 from streamlog.runtime.rand import Random
-from streamlog.server.calls import Calls, Handlers
 from streamlog.server.context import Authorize, allow_all
-from streamlog.server.grpc_admin import GrpcAdmin
-from streamlog.server.grpc_compaction import GrpcCompaction
-from streamlog.server.grpc_kv import GrpcKV
-from streamlog.server.grpc_log import GrpcLog
-from streamlog.server.grpc_staging import GrpcStaging
-from streamlog.server.grpc_stream import GrpcStream
-from streamlog.server.http import HttpSource
-from streamlog.server.in_flight import Budgets
+from streamlog.server.grpc.admin import GrpcAdmin
+from streamlog.server.grpc.calls import Calls, Handlers
+from streamlog.server.grpc.compaction import GrpcCompaction
+from streamlog.server.grpc.kv import GrpcKV
+from streamlog.server.grpc.log import GrpcLog
+from streamlog.server.grpc.staging import GrpcStaging
+from streamlog.server.grpc.stream import GrpcStream
+from streamlog.server.limits.in_flight import Budgets
+from streamlog.server.limits.pipeline import Drain
+from streamlog.server.listeners.http import HttpSource
+from streamlog.server.listeners.node_listeners import Listeners
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
-from streamlog.server.node_listeners import Listeners
-from streamlog.server.pipeline import Drain
 from streamlog.server.process_metrics import resident_bytes, watch_loop_lag
 from streamlog.server.services.admin import AdminService
 from streamlog.server.services.fetch import FetchService, LongPolls

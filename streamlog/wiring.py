@@ -20,32 +20,32 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.compaction.collector import Collector
+from streamlog.compaction.collect.collector import Collector
 from streamlog.compaction.compactor import Compactor
 from streamlog.compaction.opening import open_compactor
-from streamlog.doctor.quick import check_quickly
-from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.cluster import CLUSTER_KEY as META_CLUSTER_KEY
 from streamlog.engine.cluster import settle_cluster_id
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.kv_client import EngineKVClient
-from streamlog.engine.staging import EngineStaging
+from streamlog.engine.staging.client import EngineStaging
+from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import Invalid, StoreUnavailable, StreamlogError
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.kvstore.observed import ObservedKVStore
-from streamlog.kvstore.rocks import LOCK_NAME as META_LOCK_NAME
-from streamlog.kvstore.rocks import RocksKVStore
-from streamlog.log.config import LogConfig
+from streamlog.kvstore.rocks.store import LOCK_NAME as META_LOCK_NAME
+from streamlog.kvstore.rocks.store import RocksKVStore
+from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import CLUSTER_KEY
 from streamlog.objectstore.observed import observed
 from streamlog.objectstore.opening import open_store
+from streamlog.objectstore.trust.quick import check_quickly
 from streamlog.objectstore.url import (
     LocalUrl,
     MemoryUrl,
@@ -58,15 +58,15 @@ from streamlog.objectstore.url import (
     parse_meta_url,
     parse_store_url,
 )
-from streamlog.runtime.answers import Answers, Probes
 from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.runtime.disk import Disk
-from streamlog.runtime.folders import typed_os_error
-from streamlog.runtime.lockfile import Lock, hold
+from streamlog.runtime.concurrency.answers import Answers, Probes
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.interface import Disk
+from streamlog.runtime.disk.lockfile import Lock, hold
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import Lane, Offload, ThreadOffload, run_owned
 from streamlog.runtime.progress import TICK_S, Due, ProgressWatch
 from streamlog.runtime.rand import Random, SystemRandom
-from streamlog.runtime.system_disk import SystemDisk
 from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)

@@ -23,11 +23,11 @@ from benchmarks.s3 import (
 )
 from benchmarks.spark.meter import Cost
 from benchmarks.spark.world import World
-from streamlog.cli.at_rest import Places, opened
+from streamlog.cli.support.offline import Places, opened
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
-from streamlog.spark.jobs.compaction import CompactionPlaces, compact
-from streamlog.spark.jobs.scrub import scrub
+from streamlog.spark.jobs.compaction.job import CompactionPlaces, compact
+from streamlog.spark.jobs.scrub.job import scrub
 from streamlog.wiring import OpenEngine
 
 BYTES = 512 * MIB

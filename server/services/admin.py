@@ -14,8 +14,8 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log import topic_config
-from streamlog.log.abstract import TopicPartition
+from streamlog.log.api import topic_config
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -25,8 +25,8 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
+from streamlog.server.services.in_order import in_order
 from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts, opened_within
-from streamlog.server.services.together import in_order
 from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
 

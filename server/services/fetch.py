@@ -19,13 +19,14 @@ from streamlog.errors import (
     StreamlogError,
     UnknownLeaderEpoch,
 )
-from streamlog.log.abstract import AbstractLog, Isolation, LogFetch, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch, TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import ClientMetrics, TopicMetrics
+from streamlog.server.services.in_order import in_order
 from streamlog.server.services.plain_records import decode_plain_records
 from streamlog.server.services.ports import Logs, check_partitions, opened_until
 from streamlog.server.services.requests import (
@@ -35,7 +36,6 @@ from streamlog.server.services.requests import (
     FetchTopic,
     FetchTopicResult,
 )
-from streamlog.server.services.together import in_order
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
 

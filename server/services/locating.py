@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
-from streamlog.log.abstract import TopicPartition
-from streamlog.log.segment import SharedLogSegment
-from streamlog.log.slices import slices
-from streamlog.metadata.locating import Locating, Places, Section
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.log.shared.state.slices import slices
+from streamlog.metadata.lookup.locating import Locating, Places, Section
 from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
 from streamlog.server.context import (
     CLUSTER,

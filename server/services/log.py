@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from streamlog.errors import DeadlinePassed, OutcomeUnknown, StreamlogError
-from streamlog.log.abstract import (
+from streamlog.log.api.abstract_log import (
     LATEST,
     AbstractLog,
     EpochEndOffset,
@@ -25,8 +25,8 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.services.fetch import check_leader_epoch
+from streamlog.server.services.in_order import in_order
 from streamlog.server.services.ports import Logs, opened_until
-from streamlog.server.services.together import in_order
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
 from streamlog.settings.limits import LimitsConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streamlog.compaction.compactor import Compactor, Totals
-from streamlog.compaction.remote import RemoteExecutor
+from streamlog.compaction.workers.remote import RemoteExecutor
 from streamlog.errors import Invalid
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from streamlog.errors import Corrupt, Invalid
-from streamlog.format.object_block import Compression
-from streamlog.format.object_footer import TRAILER_BYTES, decode_footer, decode_trailer
-from streamlog.format.object_header import HEADER_BYTES, decode_header
-from streamlog.format.object_index import decode_index
+from streamlog.format.object.block import Compression
+from streamlog.format.object.footer import TRAILER_BYTES, decode_footer, decode_trailer
+from streamlog.format.object.header import HEADER_BYTES, decode_header
+from streamlog.format.object.index import decode_index
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.keys import DATA_PREFIX, check_key, object_id
 from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext

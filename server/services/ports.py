@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from streamlog.errors import DeadlinePassed, Invalid
-from streamlog.log.abstract import AbstractLog, TopicPartition
-from streamlog.log.staged_logs import StagedLogs
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.shared.staged_logs import StagedLogs
 from streamlog.runtime.clock import Clock
 
 

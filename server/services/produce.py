@@ -18,7 +18,12 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log.abstract import AbstractLog, LogAppendInfo, ProduceContext, TopicPartition
+from streamlog.log.api.abstract_log import (
+    AbstractLog,
+    LogAppendInfo,
+    ProduceContext,
+    TopicPartition,
+)
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType

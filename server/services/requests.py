@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.errors import StreamlogError
-from streamlog.log.abstract import AbortedTransaction, Isolation
+from streamlog.log.api.abstract_log import AbortedTransaction, Isolation
 from streamlog.runtime.buffers import Buffer
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from streamlog.errors import Invalid, PolicyViolation
-from streamlog.log.abstract import TopicPartition
-from streamlog.log.staged_logs import (
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.shared.staged_logs import (
     ManifestEntry,
     StagedBatches,
     StagedCommit,

@@ -20,7 +20,7 @@ from streamlog.errors import (
     PolicyViolation,
     StreamNotFound,
 )
-from streamlog.log.shared_logs import ROLES
+from streamlog.log.shared.shared_logs import ROLES
 from streamlog.model.batch import (
     ATTRIBUTES_BYTES_MAX,
     AppendContext,

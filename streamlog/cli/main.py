@@ -29,39 +29,57 @@ READER_WENT_AWAY = 141
 
 class Commands(LazyGroup):
     lazy: ClassVar = {
-        "dev": ("streamlog.cli.node:dev", "Run a node on this machine's files, to try things."),
-        "serve": ("streamlog.cli.node:serve", "Run a node."),
-        "demo": ("streamlog.cli.demo:demo", "Log lines in, kill -9, log lines out: byte for byte."),
-        "status": ("streamlog.cli.status:status", "Show what a node is and holds."),
-        "topic": ("streamlog.cli.topic:topic", "Create, list, describe, alter, delete topics."),
-        "produce": ("streamlog.cli.produce:produce", "Write the lines of stdin to TOPIC."),
-        "consume": ("streamlog.cli.consume:consume", "Write the records of TOPIC."),
-        "stream": ("streamlog.cli.stream:stream", "Work with streams, below topics."),
-        "kv": ("streamlog.cli.kv:kv", "Small values under names."),
-        "object": ("streamlog.cli.objects:objects", "Look at the objects in the store."),
-        "log": ("streamlog.cli.log:log", "Look inside a partition's log."),
-        "wal": ("streamlog.cli.wal:wal", "Look at a write-ahead log, or empty it into the store."),
-        "meta": ("streamlog.cli.meta:meta", "Mend a node's own metadata store."),
-        "config": ("streamlog.cli.config:config", "Show and explain settings."),
+        "dev": (
+            "streamlog.cli.commands.node:dev",
+            "Run a node on this machine's files, to try things.",
+        ),
+        "serve": ("streamlog.cli.commands.node:serve", "Run a node."),
+        "demo": (
+            "streamlog.cli.commands.demo:demo",
+            "Log lines in, kill -9, log lines out: byte for byte.",
+        ),
+        "status": ("streamlog.cli.commands.status:status", "Show what a node is and holds."),
+        "topic": (
+            "streamlog.cli.commands.topic:topic",
+            "Create, list, describe, alter, delete topics.",
+        ),
+        "produce": ("streamlog.cli.commands.produce:produce", "Write the lines of stdin to TOPIC."),
+        "consume": ("streamlog.cli.commands.consume:consume", "Write the records of TOPIC."),
+        "stream": ("streamlog.cli.commands.stream:stream", "Work with streams, below topics."),
+        "kv": ("streamlog.cli.commands.kv:kv", "Small values under names."),
+        "object": ("streamlog.cli.commands.objects:objects", "Look at the objects in the store."),
+        "log": ("streamlog.cli.commands.log:log", "Look inside a partition's log."),
+        "wal": (
+            "streamlog.cli.commands.wal:wal",
+            "Look at a write-ahead log, or empty it into the store.",
+        ),
+        "meta": ("streamlog.cli.commands.meta:meta", "Mend a node's own metadata store."),
+        "config": ("streamlog.cli.commands.config:config", "Show and explain settings."),
         "doctor": (
-            "streamlog.cli.doctor:doctor",
+            "streamlog.cli.commands.doctor:doctor",
             "Check stores, disk and machine, and say what they cost.",
         ),
-        "fsck": ("streamlog.cli.fsck:fsck", "Check metadata and objects against each other."),
+        "fsck": (
+            "streamlog.cli.commands.fsck:fsck",
+            "Check metadata and objects against each other.",
+        ),
         "recover": (
-            "streamlog.cli.recover:recover",
+            "streamlog.cli.commands.recover:recover",
             "Rebuild lost metadata from the object store.",
         ),
         "backup": (
-            "streamlog.cli.backup:backup",
+            "streamlog.cli.commands.backup:backup",
             "Copy the metadata into a file, while the node runs.",
         ),
         "restore": (
-            "streamlog.cli.backup:restore",
+            "streamlog.cli.commands.backup:restore",
             "Rebuild lost metadata from the backup FILE and the object store.",
         ),
-        "bench": ("streamlog.cli.bench:bench", "Put load on a node, and check what it keeps."),
-        "spark": ("streamlog.cli.spark:spark", "Bulk work on Apache Spark."),
+        "bench": (
+            "streamlog.cli.commands.bench:bench",
+            "Put load on a node, and check what it keeps.",
+        ),
+        "spark": ("streamlog.cli.commands.spark:spark", "Bulk work on Apache Spark."),
     }
 
 

@@ -1,16 +1,16 @@
 """Clients of a streamlog node for threads; `streamlog.client.aio` has the same for asyncio."""
 
 from streamlog.client.admin import Admin
-from streamlog.client.batches import BatchMetadata, RecordMetadata, RunOutcome
-from streamlog.client.consumer import Consumer
-from streamlog.client.delivery import Delivery, ManyDeliveries
+from streamlog.client.calls.topic import OffsetAndTimestamp
+from streamlog.client.consume.consumer import Consumer
+from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
 from streamlog.client.kv import KV
 from streamlog.client.offset_resets import OffsetReset
-from streamlog.client.producer import Producer
-from streamlog.client.records import ConsumerRecord, FetchedBatch
+from streamlog.client.produce.batches import BatchMetadata, RecordMetadata, RunOutcome
+from streamlog.client.produce.delivery import Delivery, ManyDeliveries
+from streamlog.client.produce.producer import Producer
 from streamlog.client.staging import StagedCommit, StagedObject, StagedWriter, WriterStatus
 from streamlog.client.streams import Append, StreamBatch, StreamFetch, StreamInfo, Streams
-from streamlog.client.topic_calls import OffsetAndTimestamp
 
 __all__ = [
     "KV",

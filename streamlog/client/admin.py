@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from streamlog.client import admin_calls
+from streamlog.client.calls import admin as admin_calls
 from streamlog.client.channel import typed_error
 from streamlog.client.closing import CallingClient
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from streamlog.client import kv_calls
+from streamlog.client.calls import kv as kv_calls
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, typed_error
 from streamlog.client.closing import CallingClient
 from streamlog.client.settings import WAIT_S_MAX

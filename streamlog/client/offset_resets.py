@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streamlog.client.topic_calls import TopicPartition
+from streamlog.client.calls.topic import TopicPartition
 from streamlog.errors import OffsetOutOfRange
 
 

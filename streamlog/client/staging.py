@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from streamlog.client import staging_calls
+from streamlog.client.calls import staging as staging_calls
 from streamlog.client.channel import Call, Retry
 from streamlog.client.closing import CallingClient
 from streamlog.codec.batch import scan

@@ -10,10 +10,11 @@ from typing import Any
 
 import grpc
 
-from streamlog.client import forking, stream_calls
+from streamlog.client import forking
+from streamlog.client.calls import stream as stream_calls
+from streamlog.client.calls.stream import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, never_connected, typed_error
 from streamlog.client.closing import CallingClient
-from streamlog.client.stream_calls import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from streamlog.model.batch import AppendResult
 from streamlog.runtime.buffers import Buffer

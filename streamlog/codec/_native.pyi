@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from streamlog.codec.pure_records import Headers, Record
+from streamlog.codec.pure.records import Headers, Record
 from streamlog.runtime.buffers import Buffer
 
 CRC_INSTRUCTIONS: str

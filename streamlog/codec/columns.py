@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from streamlog.codec import pure_columns
 from streamlog.codec.batch import NO_PRODUCER, Compression, Producer
 from streamlog.codec.choice import native
 from streamlog.codec.column_types import (
@@ -16,6 +15,7 @@ from streamlog.codec.column_types import (
     RecordColumns,
     Wanted,
 )
+from streamlog.codec.pure import columns as pure_columns
 from streamlog.errors import Invalid
 from streamlog.runtime.buffers import Buffer
 

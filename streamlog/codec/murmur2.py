@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.codec import pure_murmur2
 from streamlog.codec.choice import native
+from streamlog.codec.pure import murmur2 as pure_murmur2
 from streamlog.runtime.buffers import Buffer
 
 SEED = pure_murmur2.SEED

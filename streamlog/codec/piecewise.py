@@ -21,7 +21,7 @@ import zstandard
 
 from streamlog.codec import compression
 from streamlog.codec.batch import HEADER_BYTES, Compression, parse_header, scan
-from streamlog.codec.pure_records import Record, varint
+from streamlog.codec.pure.records import Record, varint
 from streamlog.codec.records import RecordReader
 from streamlog.errors import CorruptMessage, InvalidRecord, StreamlogError
 from streamlog.runtime.buffers import Buffer

@@ -21,13 +21,13 @@ from streamlog.codec.batch import (
 )
 from streamlog.codec.choice import native
 from streamlog.codec.finish import finish
-from streamlog.codec.pure_records import RECORD_BYTES_MIN, Headers, Record, varint_bytes
+from streamlog.codec.pure.records import RECORD_BYTES_MIN, Headers, Record, varint_bytes
 from streamlog.errors import CorruptMessage
 from streamlog.runtime.buffers import Buffer
 
 if TYPE_CHECKING or not native:
-    from streamlog.codec.pure_records import RecordReader, check_records
-    from streamlog.codec.pure_writer import RecordWriter
+    from streamlog.codec.pure.records import RecordReader, check_records
+    from streamlog.codec.pure.writer import RecordWriter
 else:
     RecordReader, RecordWriter = native.RecordReader, native.RecordWriter
     check_records = native.check_records

@@ -17,12 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from streamlog.compaction.catalog import Catalog
-from streamlog.compaction.config import CompactionConfig
-from streamlog.compaction.executor import Executor
-from streamlog.compaction.facts import ObjectFacts
+from streamlog.compaction.execute.executor import Executor
 from streamlog.compaction.metrics import CompactionMetrics
-from streamlog.compaction.planner import (
+from streamlog.compaction.plan.catalog import Catalog
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.plan.planner import (
     ALL,
     DEAD,
     Candidate,
@@ -35,10 +34,11 @@ from streamlog.compaction.planner import (
     end_stream,
     tier_of,
 )
-from streamlog.compaction.planning import PlanRequest
+from streamlog.compaction.plan.planning import PlanRequest
+from streamlog.compaction.plan.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job, Outcome
+from streamlog.compaction.plan.stats import ObjectFacts
 from streamlog.compaction.quarantine import Quarantine
-from streamlog.compaction.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
-from streamlog.compaction.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job, Outcome
+from streamlog.compaction.workers.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
 from streamlog.errors import (
     Closed,
     Conflict,
@@ -62,8 +62,8 @@ from streamlog.metadata.interface import ObjectRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.objectstore.keys import object_id as id_of_key
-from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.compactor import Compactor
-from streamlog.compaction.config import CompactionConfig
-from streamlog.compaction.executor import Executor, InlineExecutor
-from streamlog.compaction.frames import WorkerSettings
+from streamlog.compaction.execute.executor import Executor, InlineExecutor
+from streamlog.compaction.execute.rate import RateLimit
+from streamlog.compaction.execute.spool import FileSpool, MemorySpool, Spool
 from streamlog.compaction.metrics import CompactionMetrics
-from streamlog.compaction.process import ProcessExecutor
-from streamlog.compaction.rate import RateLimit
-from streamlog.compaction.spool import FileSpool, MemorySpool, Spool
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.workers.frames import WorkerSettings
+from streamlog.compaction.workers.process import ProcessExecutor
 from streamlog.errors import Invalid
 from streamlog.metadata.compaction_interface import CompactionMetadata
 from streamlog.objectstore.interface import ObjectStore

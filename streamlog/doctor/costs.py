@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.engine.read_ahead import get_bytes_bounds
+from streamlog.engine.read.read_ahead import get_bytes_bounds
 
 PRICES_DATE = "2026-11"
 PRICES_OF = "S3 Standard, us-east-1"

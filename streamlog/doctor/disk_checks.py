@@ -19,10 +19,10 @@ from streamlog.doctor.findings import (
 )
 from streamlog.errors import StoreUnavailable
 from streamlog.runtime.clock import Clock
-from streamlog.runtime.folders import typed_os_error
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
-from streamlog.runtime.system_disk import SystemDisk
 
 MIB = 1 << 20
 WRITE_BYTES = 4096

@@ -11,15 +11,13 @@ from pathlib import Path
 from streamlog.codec import choice
 from streamlog.doctor.findings import Finding, Outcome
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.format import (
-    checkpoint_state,
-    checkpoint_tail,
-    commit_record,
-    object_header,
-    wal_frame,
-)
-from streamlog.log import meta_codec
-from streamlog.objectstore import cluster_guard
+from streamlog.format.checkpoint import state as checkpoint_state
+from streamlog.format.checkpoint import tail as checkpoint_tail
+from streamlog.format.object import header as object_header
+from streamlog.format.records import commit as commit_record
+from streamlog.format.wal import frame as wal_frame
+from streamlog.log.shared.meta import codec as meta_codec
+from streamlog.objectstore.cluster import guard as cluster_guard
 
 MIB = 1 << 20
 BASE_BYTES = 150 * MIB

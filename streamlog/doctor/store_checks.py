@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from streamlog.doctor.findings import Check, Good, Wrong
-from streamlog.doctor.scratch import Scratch, parts_of
 from streamlog.errors import AlreadyExists, Invalid, ObjectNotFound, StreamlogError, ValueConflict
+from streamlog.objectstore.trust.scratch import Scratch, parts_of
 
 RACERS = 32
 LISTED = 25

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from streamlog.doctor.findings import Check, Doubtful, Good, Wrong, milliseconds, percentile
-from streamlog.doctor.scratch import Scratch
+from streamlog.objectstore.trust.scratch import Scratch
 
 MIB = 1 << 20
 SMALL_BYTES = 4096

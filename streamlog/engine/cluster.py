@@ -15,9 +15,9 @@ from streamlog.errors import Corrupt, ForeignCluster, UnsupportedVersion
 from streamlog.kvstore.interface import Get, KVStore, Put, RevisionIs
 from streamlog.metadata.keys import lineage
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.objectstore.cluster_guard import check_cluster_id, claim, read_cluster
+from streamlog.objectstore.cluster.guard import check_cluster_id, claim, read_cluster
+from streamlog.objectstore.cluster.lineage import check_lineage, restate_lineage
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.lineage import check_lineage, restate_lineage
 from streamlog.runtime.rand import Random
 
 CLUSTER_KEY = b"/streamlog/cluster"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.objectstore.store_config import StoreConfig
+from streamlog.runtime.concurrency.backoff import Backoff
 from streamlog.runtime.config import setting
 from streamlog.runtime.progress import ProgressConfig
+from streamlog.runtime.rand import Random
 from streamlog.wal.config import WalConfig
 
 MIB = 1 << 20
@@ -57,6 +59,10 @@ class AppendConfig:
     retry_backoff_ms_max: int = setting(
         5000, "Longest wait between two tries; a store that returns is noticed that late."
     )
+
+    def backoff(self, random: Random) -> Backoff:
+        """The waits of one series of tries."""
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_ms_max, random)
 
 
 @dataclass(frozen=True, slots=True)

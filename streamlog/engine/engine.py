@@ -17,25 +17,24 @@ from typing import Literal
 from prometheus_client import CollectorRegistry
 
 from streamlog.cache.tail import TailCache
-from streamlog.engine.after_recovery import Settled, carry_out, settle
-from streamlog.engine.backoff import Backoff
-from streamlog.engine.block_reader import BlockReader
-from streamlog.engine.budget import Budget
-from streamlog.engine.closing import ClosePolicy
-from streamlog.engine.cold_reader import ReaderMetadata
+from streamlog.engine.append.budget import Budget
+from streamlog.engine.append.flush_policy import ClosePolicy
+from streamlog.engine.append.group import ITEMS_MAX, Group, confirm
+from streamlog.engine.append.group_commit import GroupCommit
+from streamlog.engine.append.sequencer import Sequencer
+from streamlog.engine.append.upload_credit import EarlyRoom
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.engine.early_room import EarlyRoom
-from streamlog.engine.fetcher import Fetcher
-from streamlog.engine.group import ITEMS_MAX, Group, confirm
-from streamlog.engine.group_commit import GroupCommit
-from streamlog.engine.lagging_turns import LaggingTurns
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.engine.object_put import ObjectPut, PutUnderWay
-from streamlog.engine.object_writer import ObjectWriter
-from streamlog.engine.recovery import Found, place, read_wal, recovered_group
-from streamlog.engine.sequencer import Sequencer
+from streamlog.engine.read.block_reader import BlockReader
+from streamlog.engine.read.catch_up_throttle import LaggingTurns
+from streamlog.engine.read.cold_reader import ReaderMetadata
+from streamlog.engine.read.fetcher import Fetcher
+from streamlog.engine.replay.after_recovery import Settled, carry_out, settle
+from streamlog.engine.replay.recovery import Found, place, read_wal, recovered_group
 from streamlog.engine.stream_core import ErrorFactory, StreamCore
-from streamlog.engine.uploader import Uploader
+from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
+from streamlog.engine.upload.object_writer import ObjectWriter
+from streamlog.engine.upload.uploader import Uploader
 from streamlog.errors import (
     Closed,
     DiskFull,
@@ -49,8 +48,9 @@ from streamlog.errors import (
 )
 from streamlog.metadata.interface import Committed, StreamRow
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.backoff import Backoff
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due, ProgressWatch
 from streamlog.runtime.rand import Random
@@ -381,7 +381,7 @@ class Engine:
                 if isinstance(error, Closed):
                     raise
                 if backoff is None:
-                    backoff = Backoff(self.config.append, self.parts.random)
+                    backoff = self.config.append.backoff(self.parts.random)
                     log.warning("a commit waits for a checkpoint", extra={"reason": str(error)})
                 await backoff.sleep()
             else:

@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Closed, NotFound, StreamlogError, UnknownTopicOrPartition
-from streamlog.log.abstract import AbstractLog, TopicPartition
-from streamlog.log.config import LogConfig
-from streamlog.log.environment import LogEnvironment
-from streamlog.log.log_factory import LogFactory
-from streamlog.log.metrics import LogMetrics
-from streamlog.log.open_logs import OpenLogs, unknown_topic
-from streamlog.log.producer_ids import ProducerIds
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.log_factory import LogFactory
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.retention import UNLIMITED, expired
-from streamlog.log.shared_logs import SharedLogFactory, partition_of
-from streamlog.log.staged_logs import StagedLogs
-from streamlog.log.topic_admin import TopicAdmin
-from streamlog.log.topic_config import TopicConfig
-from streamlog.log.topic_record import TopicRecord
-from streamlog.log.topics import TopicInfo, Topics
+from streamlog.log.shared.shared_logs import SharedLogFactory, partition_of
+from streamlog.log.shared.staged_logs import StagedLogs
+from streamlog.log.topics.log_cache import OpenLogs, unknown_topic
+from streamlog.log.topics.producer_ids import ProducerIds
+from streamlog.log.topics.topic_admin import TopicAdmin
+from streamlog.log.topics.topic_record import TopicRecord
+from streamlog.log.topics.topics import TopicInfo, Topics
 from streamlog.model.kv import KVClient
 from streamlog.model.staging import StagedStreams
 from streamlog.model.stream import StreamClient
-from streamlog.runtime.background import Background
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from streamlog.log.abstract import AbstractLog, AbstractLogSegment
-from streamlog.log.topic_config import TopicConfig
+from streamlog.log.api.abstract_log import AbstractLog, AbstractLogSegment
+from streamlog.log.api.topic_config import TopicConfig
 
 UNLIMITED = -1
 

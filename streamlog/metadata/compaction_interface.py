@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from streamlog.format.checkpoint_blocks import ObjectColumns
+from streamlog.format.checkpoint.blocks import ObjectColumns
 from streamlog.format.rows import Rows
 from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectRow, Tenure
 

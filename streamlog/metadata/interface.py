@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from streamlog.errors import StreamlogError
+from streamlog.format.records.staged_entries import Stage
 from streamlog.format.rows import ObjectRow as ObjectRow
 from streamlog.format.rows import RangeRow as RangeRow
 from streamlog.format.rows import Tenure as Tenure
-from streamlog.format.staged_entries import Stage
 from streamlog.model.batch import StreamState
 from streamlog.model.batch_limits import checked_int
-from streamlog.objectstore.lineage import LineageCheck
+from streamlog.objectstore.cluster.lineage import LineageCheck
 
 EPOCH_MAX = (1 << 31) - 1
 """The highest epoch that may be asked for: what a record batch holds, and a checkpoint with room

@@ -9,30 +9,30 @@ from prometheus_client import CollectorRegistry
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.backoff import Retry
-from streamlog.metadata.checkpoint_files import BlockReader
-from streamlog.metadata.checkpointer import Checkpointer
-from streamlog.metadata.committer import Committer
-from streamlog.metadata.compactors import Compactors
+from streamlog.metadata.checkpoint.files import BlockReader
+from streamlog.metadata.checkpoint.loader import Loader, State
+from streamlog.metadata.compaction.compactors import Compactors
+from streamlog.metadata.compaction.garbage import Garbage
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.follower import Follower
-from streamlog.metadata.garbage import Garbage
-from streamlog.metadata.id_allocator import BlockTaker, ObjectIdAllocator, StreamIds
 from streamlog.metadata.interface import Recovery
+from streamlog.metadata.journal.checkpointer import Checkpointer
+from streamlog.metadata.journal.committer import Committer
+from streamlog.metadata.journal.follower import Follower
+from streamlog.metadata.journal.id_allocator import BlockTaker, ObjectIdAllocator, StreamIds
+from streamlog.metadata.journal.object_ids import ObjectIds
+from streamlog.metadata.journal.record_sender import RecordSender
 from streamlog.metadata.keys import lineage, recovery
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.liveness import Liveness
-from streamlog.metadata.loader import Loader, State
-from streamlog.metadata.lookup import Lookup
+from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
-from streamlog.metadata.mover import Mover
-from streamlog.metadata.object_ids import ObjectIds
-from streamlog.metadata.record_sender import RecordSender
-from streamlog.metadata.registration import check_node_id, register
-from streamlog.metadata.tenure_metadata import TenureMetadata
-from streamlog.metadata.versions import check_versions
-from streamlog.objectstore.cluster_guard import Lineage
+from streamlog.metadata.ownership.liveness import Liveness
+from streamlog.metadata.ownership.registration import check_node_id, register
+from streamlog.metadata.ownership.transfer import Mover
+from streamlog.metadata.ownership.versions import check_versions
+from streamlog.metadata.session import TenureMetadata
+from streamlog.objectstore.cluster.guard import Lineage
+from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.lineage import LineageCheck
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random

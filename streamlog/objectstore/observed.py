@@ -1,4 +1,4 @@
-"""An object store whose answers are watched (`runtime/answers.py`); it changes nothing else."""
+"""An object store whose answers are watched (`runtime/concurrency/answers.py`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from streamlog.objectstore.interface import (
     PiecewiseStore,
     UploadingStore,
 )
-from streamlog.runtime.answers import Answers
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.answers import Answers
 
 
 def observed(store: ObjectStore, answers: Answers) -> ObjectStore:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Invalid
-from streamlog.objectstore.hedged import HedgedStore
+from streamlog.objectstore.hedging.store import HedgedStore
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.objectstore.s3_requests import S3Requests
-from streamlog.objectstore.s3_store import S3ObjectStore
+from streamlog.objectstore.s3.requests import S3Requests
+from streamlog.objectstore.s3.store import S3ObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import LocalUrl, MemoryUrl, S3Url, StoreUrl
@@ -69,12 +69,12 @@ async def _requests(
     # The clients are imported here: a node on local files starts without their 0.3 s.
     if url.client == "obstore":
         try:
-            from streamlog.objectstore.s3_obstore import ObstoreRequests
+            from streamlog.objectstore.s3.obstore_requests import ObstoreRequests
         except ModuleNotFoundError as error:
             raise Invalid(
                 "client=obstore needs the package obstore: install streamlog-engine[obstore]"
             ) from error
         return await ObstoreRequests.open(url, offload, config, metrics)
-    from streamlog.objectstore.s3_boto3 import Boto3Requests
+    from streamlog.objectstore.s3.boto3_requests import Boto3Requests
 
     return await Boto3Requests.open(url, offload, config, metrics)

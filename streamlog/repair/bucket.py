@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from streamlog.errors import InvalidName, ObjectNotFound
-from streamlog.format.object_footer import (
+from streamlog.format.object.footer import (
     TRAILER_BYTES,
     ObjectFooter,
     decode_footer,

@@ -10,15 +10,15 @@ from prometheus_client import CollectorRegistry
 from streamlog.errors import Conflict, Corrupt, ObjectNotFound
 from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
 from streamlog.metadata.backoff import Retry
-from streamlog.metadata.checkpoint_files import BlockReader
+from streamlog.metadata.checkpoint.files import BlockReader
+from streamlog.metadata.checkpoint.loader import Loader, State
 from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.follower import Follower
 from streamlog.metadata.interface import LiveRange, ObjectRow, StreamRow, Tenure
+from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.loader import Loader, State
-from streamlog.metadata.lookup import Lookup
+from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock

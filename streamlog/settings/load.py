@@ -13,9 +13,9 @@ from typing import Any
 from streamlog.codec.choice import VARIABLE as CODEC
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import InvalidConfig
-from streamlog.log import topic_config
-from streamlog.log.config import LogConfig
-from streamlog.log.topic_config import TopicConfig
+from streamlog.log.api import topic_config
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import MESSAGE_OVERHEAD_BYTES_MAX, LimitsConfig
 from streamlog.settings.node import NodeConfig

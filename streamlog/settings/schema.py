@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.log.config import KAFKA_NAMES, LogConfig
+from streamlog.log.api.config import KAFKA_NAMES, LogConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import LimitsConfig
 from streamlog.settings.node import NodeConfig

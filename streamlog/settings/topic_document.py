@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamlog.log import topic_config
+from streamlog.log.api import topic_config
 from streamlog.settings.broker import BrokerConfig
 
 HEAD = """\

@@ -10,7 +10,7 @@ from pyspark.sql.types import IntegerType
 
 from streamlog.codec.columns import key_partitions
 from streamlog.errors import Invalid
-from streamlog.spark.write_columns import binary_column
+from streamlog.spark.sink.write_columns import binary_column
 
 
 def partition_of(key: Column | str, partitions: int) -> Column:

@@ -50,9 +50,9 @@ from streamlog.model.batch import (
 )
 from streamlog.model.batch_limits import check_tags, check_token, refusal_of
 from streamlog.model.stream import Stream
-from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
 
 TAGS_BYTES_MAX = 1024
 CREATE, OPEN = CreateStreamOptions(), OpenStreamOptions()

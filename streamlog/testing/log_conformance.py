@@ -41,7 +41,7 @@ from streamlog.errors import (
     RecordListTooLarge,
     StreamlogError,
 )
-from streamlog.log.abstract import (
+from streamlog.log.api.abstract_log import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,

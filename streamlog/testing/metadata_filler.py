@@ -8,20 +8,20 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from streamlog.format.checkpoint_blocks import (
+from streamlog.format.checkpoint.blocks import (
     OBJECTS_PER_BLOCK,
     ObjectEntry,
     RangeGroup,
     encode_objects,
 )
-from streamlog.format.checkpoint_state import CheckpointState, DeadTable, StreamTable, encode_state
-from streamlog.format.checkpoint_tail import ObjectIndex, Tail, encode_tail, tail_crc
+from streamlog.format.checkpoint.state import CheckpointState, DeadTable, StreamTable, encode_state
+from streamlog.format.checkpoint.tail import ObjectIndex, Tail, encode_tail, tail_crc
 from streamlog.kvstore.interface import KVStore, Operation, Put
+from streamlog.metadata.checkpoint.merge_ranges import RangeChange, RangeMerger
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, head, id_block, node
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.merge_ranges import RangeChange, RangeMerger
 from streamlog.metadata.steps import run
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer, parts_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlog.errors import InvalidConfig
-from streamlog.format.wal_frame import ALIGNMENT
+from streamlog.format.wal.frame import ALIGNMENT
 from streamlog.runtime.config import setting
 
 MIB = 1 << 20

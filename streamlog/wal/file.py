@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.format.wal_superblock import (
+from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
     Superblock,
     encode_superblock,
 )
-from streamlog.runtime.disk import DiskFile
+from streamlog.runtime.disk.interface import DiskFile
 
 
 @dataclass(slots=True, eq=False)

@@ -21,15 +21,15 @@ from dataclasses import dataclass, field, replace
 from streamlog.errors import Corrupt
 from streamlog.format.corrupt import corrupt
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import ALIGNMENT, HEADER_BYTES
-from streamlog.format.wal_superblock import (
+from streamlog.format.wal.frame import ALIGNMENT, HEADER_BYTES
+from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
     Superblock,
     WalIdentity,
     decode_superblock,
 )
-from streamlog.runtime.disk import Disk, DiskFile
+from streamlog.runtime.disk.interface import Disk, DiskFile
 from streamlog.wal.identity import load_identity
 from streamlog.wal.recovery import RecoveryPlan, plan_recovery
 from streamlog.wal.scan import ScannedFile, scan_file

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from streamlog.format.wal_superblock import WalIdentity, decode_identity, encode_identity
-from streamlog.runtime.background import Background
-from streamlog.runtime.disk import Disk, DiskFile
+from streamlog.format.wal.superblock import WalIdentity, decode_identity, encode_identity
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.disk.interface import Disk, DiskFile
 from streamlog.runtime.offload import Lane, Offload
 
 IDENTITY_NAME = "wal-identity"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from streamlog.errors import Corrupt
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_superblock import Superblock, WalIdentity
-from streamlog.runtime.disk import Disk, DiskFile
+from streamlog.format.wal.superblock import Superblock, WalIdentity
+from streamlog.runtime.disk.interface import Disk, DiskFile
 from streamlog.wal.folder import WAL_FILE_NAME, read_superblock, shortened
 from streamlog.wal.identity import load_identity
 from streamlog.wal.recovery import plan_recovery

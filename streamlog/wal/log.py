@@ -38,11 +38,11 @@ from streamlog.errors import (
 )
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import ALIGNMENT
-from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, WalIdentity
-from streamlog.runtime.background import Background
-from streamlog.runtime.disk import Disk
-from streamlog.runtime.folders import typed_os_error
+from streamlog.format.wal.frame import ALIGNMENT
+from streamlog.format.wal.superblock import SUPERBLOCK_BYTES, WalIdentity
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.disk.folders import typed_os_error
+from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
 from streamlog.wal.config import WalConfig

@@ -26,14 +26,14 @@ from dataclasses import replace
 
 from streamlog.errors import Closed
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import Life, aligned
-from streamlog.format.wal_superblock import (
+from streamlog.format.wal.frame import Life, aligned
+from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
     Superblock,
     encode_superblock,
 )
-from streamlog.runtime.disk import Disk
+from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.wal.config import WalConfig
 from streamlog.wal.file import WalFile

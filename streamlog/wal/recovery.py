@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from streamlog.errors import Corrupt
 from streamlog.format.corrupt import corrupt
-from streamlog.format.wal_frame import HEADER_BYTES
-from streamlog.format.wal_superblock import FileState
+from streamlog.format.wal.frame import HEADER_BYTES
+from streamlog.format.wal.superblock import FileState
 from streamlog.wal.scan import FrameRef, ScannedFile
 
 

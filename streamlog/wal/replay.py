@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from streamlog.format.corrupt import corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import decode_entries, decode_frame_header
+from streamlog.format.wal.frame import decode_entries, decode_frame_header
 from streamlog.wal.scan import FrameRef, ScannedFile
 
 _PIECE_BYTES = 4 << 20

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from streamlog.format.wal_frame import (
+from streamlog.format.wal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
     FrameHeader,
@@ -18,8 +18,8 @@ from streamlog.format.wal_frame import (
     decode_frame_header,
     is_damaged_header,
 )
-from streamlog.format.wal_superblock import SUPERBLOCK_BYTES, FileState, Superblock
-from streamlog.runtime.disk import DiskFile
+from streamlog.format.wal.superblock import SUPERBLOCK_BYTES, FileState, Superblock
+from streamlog.runtime.disk.interface import DiskFile
 
 _WINDOW_BYTES = 1 << 20
 

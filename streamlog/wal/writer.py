@@ -25,8 +25,8 @@ from typing import NamedTuple
 from streamlog.errors import MessageTooLarge
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import EncodedGroup, Life, encode_frame, encode_group
-from streamlog.format.wal_superblock import (
+from streamlog.format.wal.frame import EncodedGroup, Life, encode_frame, encode_group
+from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
     Superblock,

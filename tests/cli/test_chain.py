@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.cli.chain import ChainReader, ChainWriter
+from streamlog.cli.records.chain import ChainReader, ChainWriter
 
 
 def _written(count: int = 50) -> list[bytes]:

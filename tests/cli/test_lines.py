@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.cli.lines import LineReader, LineTooLong
+from streamlog.cli.records.lines import LineReader, LineTooLong
 
 
 def _lines(data: bytes, path: Path, *, limit: int = 1 << 20, chunk: int = 7) -> list[bytes]:

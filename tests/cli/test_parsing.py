@@ -8,7 +8,7 @@ import pytest
 
 from streamlog.cli.addresses import listen_address, server_address
 from streamlog.cli.parsing import Start, parse_start
-from streamlog.cli.record_format import compile_pattern
+from streamlog.cli.records.record_format import compile_pattern
 from streamlog.client import ConsumerRecord
 
 NOW_MS = 1_800_000_000_000

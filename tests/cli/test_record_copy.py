@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streamlog.cli import record_copy
 from streamlog.cli.progress import RecordProgress
-from streamlog.cli.record_copy import At, CopyLimits, RecordCopy, batches_until
-from streamlog.cli.record_format import value_line
+from streamlog.cli.records import record_copy
+from streamlog.cli.records.record_copy import At, CopyLimits, RecordCopy, batches_until
+from streamlog.cli.records.record_format import value_line
 from streamlog.errors import Unavailable
 
 AT: At = ("t", 0)

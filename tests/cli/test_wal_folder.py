@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.cli.wal_folder import check_away
 from streamlog.errors import Conflict
+from streamlog.repair.wal.folder import check_away
 from streamlog.wiring import is_shared
 from tests.metadata.world import World
 from tests.support.command import run

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
-from streamlog.client.accumulator import TopicFacts
-from streamlog.client.batches import PendingBatch
-from streamlog.client.producer_core import Message, ProducerCore
-from streamlog.client.producer_state import ProducerIdentity
+from streamlog.client.produce.accumulator import TopicFacts
+from streamlog.client.produce.batches import PendingBatch
+from streamlog.client.produce.core import Message, ProducerCore
+from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import ProducerSettings
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
@@ -29,8 +29,8 @@ from streamlog.errors import (
     StreamlogError,
     Unavailable,
 )
-from streamlog.log.batch_facts import BatchFacts
-from streamlog.log.producers import ProducerLimits, ProducerStates
+from streamlog.log.partition.batch_metadata import BatchFacts
+from streamlog.log.shared.state.producer_state import ProducerLimits, ProducerStates
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
 

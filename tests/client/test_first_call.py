@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from streamlog.client import KV, Streams, aio, forking
-from streamlog.client.kv_calls import WATCH
-from streamlog.client.stream_calls import READ
+from streamlog.client.calls.kv import WATCH
+from streamlog.client.calls.stream import READ
 from streamlog.errors import Closed, Invalid, StreamlogError, Unavailable
 from streamlog.v1 import kv_pb2, stream_pb2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.client.accumulator import TopicFacts
-from streamlog.client.producer_core import ProducerCore
+from streamlog.client.produce.accumulator import TopicFacts
+from streamlog.client.produce.core import ProducerCore
 from streamlog.client.settings import ProducerSettings
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode

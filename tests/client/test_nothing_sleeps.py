@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from streamlog.client import Producer, aio
-from streamlog.client.batches import PendingBatch
-from streamlog.client.producer_core import ProducerCore
+from streamlog.client.produce.batches import PendingBatch
+from streamlog.client.produce.core import ProducerCore
 from streamlog.codec import records as codec_records
 from streamlog.errors import (
     Closed,

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from streamlog.client.partitioner import next_sticky, partition_for_key
+from streamlog.client.produce.partitioner import next_sticky, partition_for_key
 from streamlog.codec.murmur2 import murmur2
 
 # From Kafka's UtilsTest.testMurmur2.

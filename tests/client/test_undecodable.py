@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamlog.client import Consumer, ConsumerRecord, aio, records
+from streamlog.client import Consumer, ConsumerRecord, aio
+from streamlog.client.consume import records
 from streamlog.codec import compression as codecs
 from streamlog.codec.batch import (
     CONTROL,

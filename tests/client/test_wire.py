@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.client.wire import encode_produce, topic_head
+from streamlog.client.produce.wire import encode_produce, topic_head
 from streamlog.v1 import log_pb2
 
 names = st.text(max_size=40)

@@ -11,7 +11,6 @@ from types import ModuleType
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from hypothesis import strategies as st
 
-from streamlog.codec import pure_columns
 from streamlog.codec.batch import (
     CONTROL,
     LOG_APPEND_TIME,
@@ -22,6 +21,7 @@ from streamlog.codec.batch import (
     resealed,
 )
 from streamlog.codec.columns import BinaryColumn, HeadersColumn, RecordColumns, Wanted
+from streamlog.codec.pure import columns as pure_columns
 from streamlog.codec.records import encode_values
 
 try:

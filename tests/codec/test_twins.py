@@ -16,7 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.codec import choice, pure_murmur2, pure_records, pure_writer
+from streamlog.codec import choice
 from streamlog.codec.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -28,6 +28,9 @@ from streamlog.codec.batch import (
 )
 from streamlog.codec.crc import crc32c
 from streamlog.codec.murmur2 import partition_for_key, partitions_for_keys
+from streamlog.codec.pure import murmur2 as pure_murmur2
+from streamlog.codec.pure import records as pure_records
+from streamlog.codec.pure import writer as pure_writer
 from streamlog.codec.records import encode_values, record_bytes_max
 from streamlog.errors import InvalidConfig, InvalidTimestamp, MessageTooLarge, StreamlogError
 from tests.codec.column_rows import headers, nullable, record, runs

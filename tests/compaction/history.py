@@ -20,9 +20,9 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 import streamlog
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import KIB, MIB, CompactionConfig
-from streamlog.compaction.process import ProcessExecutor
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import KIB, MIB, CompactionConfig
+from streamlog.compaction.workers.process import ProcessExecutor
 from streamlog.engine.config import (
     FlushConfig,
     ObjectConfig,
@@ -32,15 +32,15 @@ from streamlog.engine.config import (
 )
 from streamlog.errors import StoreUnavailable, StreamlogError
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions, OpenStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.repair.findings import Report, Severity
-from streamlog.repair.fsck import FsckOptions, fsck
-from streamlog.repair.recover import recover
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
+from streamlog.repair.recover.recover import recover
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom

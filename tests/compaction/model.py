@@ -7,9 +7,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streamlog.compaction.config import CompactionConfig
-from streamlog.compaction.facts import ObjectFacts
-from streamlog.compaction.planner import (
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.plan.planner import (
     ALL,
     DEAD,
     SETTLED,
@@ -22,7 +21,8 @@ from streamlog.compaction.planner import (
     plan,
     tier_of,
 )
-from streamlog.compaction.spec import CompactionSpec, Rows
+from streamlog.compaction.plan.spec import CompactionSpec, Rows
+from streamlog.compaction.plan.stats import ObjectFacts
 from streamlog.engine.config import ReadConfig
 from streamlog.format.rows import ObjectRow, RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint

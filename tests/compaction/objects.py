@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from streamlog.codec.crc import crc32c
-from streamlog.compaction.spec import (
+from streamlog.compaction.plan.spec import (
     CompactionSpec,
     Job,
     OutputKind,
@@ -15,11 +15,11 @@ from streamlog.compaction.spec import (
     SpecOutput,
 )
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_block import decode_block
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import ObjectIdentity, decode_footer
-from streamlog.format.object_header import decode_header
-from streamlog.format.object_index import decode_attributes, decode_index
+from streamlog.format.object.block import decode_block
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import ObjectIdentity, decode_footer
+from streamlog.format.object.header import decode_header
+from streamlog.format.object.index import decode_attributes, decode_index
 from streamlog.format.rows import ObjectRow, RangeRow, Tenure
 from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.model.batch import BatchAttributes

@@ -10,8 +10,8 @@ import dataclasses
 
 import pytest
 
-from streamlog.compaction.config import MIB, CompactionConfig
-from streamlog.compaction.spec import OUTPUT_ROWS_MAX, OUTPUTS_MAX
+from streamlog.compaction.plan.config import MIB, CompactionConfig
+from streamlog.compaction.plan.spec import OUTPUT_ROWS_MAX, OUTPUTS_MAX
 from tests.compaction.model import FoldModel
 
 GIB = 1 << 30

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from streamlog.compaction.catalog import TOLD_MAX, Catalog
-from streamlog.compaction.config import MIB, CompactionConfig
-from streamlog.compaction.planner import DEAD, tier_of
+from streamlog.compaction.plan.catalog import TOLD_MAX, Catalog
+from streamlog.compaction.plan.config import MIB, CompactionConfig
+from streamlog.compaction.plan.planner import DEAD, tier_of
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -17,7 +17,7 @@ from streamlog.metadata.interface import (
     RangeRow,
     StreamEpoch,
 )
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.testing.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.metadata.compacting import History
 from tests.metadata.test_checkpoint import CountingStore

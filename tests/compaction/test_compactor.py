@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamlog.compaction.catalog import Catalog
-from streamlog.compaction.executor import InlineExecutor
+from streamlog.compaction.execute.executor import InlineExecutor
+from streamlog.compaction.plan.catalog import Catalog
 from streamlog.errors import (
     Conflict,
     Corrupt,

@@ -13,9 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import streamlog
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import KIB, MIB, CompactionConfig
-from streamlog.compaction.spec import INPUTS_MAX
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import KIB, MIB, CompactionConfig
+from streamlog.compaction.plan.spec import INPUTS_MAX
 from streamlog.engine.config import ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import Closed
 from streamlog.format.rows import ObjectRow

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from streamlog.compaction.executor import InlineExecutor
-from streamlog.compaction.rate import RateLimit
-from streamlog.compaction.spec import (
+from streamlog.compaction.execute.executor import InlineExecutor
+from streamlog.compaction.execute.rate import RateLimit
+from streamlog.compaction.execute.spool import FileSpool, MemorySpool, Spool
+from streamlog.compaction.plan.spec import (
     CompactionSpec,
     Outcome,
     Rows,
@@ -21,7 +22,6 @@ from streamlog.compaction.spec import (
     encode_job,
     encode_outcome,
 )
-from streamlog.compaction.spool import FileSpool, MemorySpool, Spool
 from streamlog.errors import (
     Closed,
     Corrupt,
@@ -34,7 +34,7 @@ from streamlog.errors import (
 from streamlog.format.rows import RangeRow
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.keys import data_key
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload

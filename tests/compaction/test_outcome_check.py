@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from streamlog.compaction import remote as remote_module
-from streamlog.compaction.executor import InlineExecutor
-from streamlog.compaction.outcome_check import check_outcome
-from streamlog.compaction.rate import RateLimit
-from streamlog.compaction.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
-from streamlog.compaction.spec import Job, Outcome, SpecOutput, decode_job, encode_outcome
-from streamlog.compaction.spool import MemorySpool
+from streamlog.compaction.execute.executor import InlineExecutor
+from streamlog.compaction.execute.rate import RateLimit
+from streamlog.compaction.execute.spool import MemorySpool
+from streamlog.compaction.plan.spec import Job, Outcome, SpecOutput, decode_job, encode_outcome
+from streamlog.compaction.workers import remote as remote_module
+from streamlog.compaction.workers.outcome_check import check_outcome
+from streamlog.compaction.workers.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
 from streamlog.errors import Closed, Conflict, Corrupt, Invalid, ObjectNotFound, Unavailable
 from streamlog.format.rows import ObjectRow, Placement, RangeRow, Rows, Tenure
 from streamlog.objectstore.keys import data_key

@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.compaction.config import KIB, CompactionConfig
-from streamlog.compaction.planner import (
+from streamlog.compaction.plan.config import KIB, CompactionConfig
+from streamlog.compaction.plan.planner import (
     DEAD,
     SETTLED,
     STREAM_END,
@@ -23,7 +23,7 @@ from streamlog.compaction.planner import (
     plan,
     tier_of,
 )
-from streamlog.compaction.spec import (
+from streamlog.compaction.plan.spec import (
     INPUTS_MAX,
     OUTPUT_ROWS_MAX,
     OUTPUTS_MAX,

@@ -15,24 +15,24 @@ from typing import Any
 import psutil
 import pytest
 
-from streamlog.compaction import process
-from streamlog.compaction.config import CompactionConfig
-from streamlog.compaction.frames import (
-    Frame,
-    WorkerSettings,
-    decode_error,
-    encode_error,
-    encode_frame,
-)
-from streamlog.compaction.planner import STREAM_END, PlannedInput
-from streamlog.compaction.planning import (
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.plan.planner import STREAM_END, PlannedInput
+from streamlog.compaction.plan.planning import (
     PlanRequest,
     decode_plan,
     decode_request,
     encode_plan,
     encode_request,
 )
-from streamlog.compaction.process import ProcessExecutor
+from streamlog.compaction.workers import process
+from streamlog.compaction.workers.frames import (
+    Frame,
+    WorkerSettings,
+    decode_error,
+    encode_error,
+    encode_frame,
+)
+from streamlog.compaction.workers.process import ProcessExecutor
 from streamlog.errors import (
     Closed,
     Corrupt,
@@ -44,7 +44,7 @@ from streamlog.errors import (
 from streamlog.format.rows import RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint
 from streamlog.objectstore.keys import data_key
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
@@ -56,7 +56,7 @@ from tests.engine.harness import until
 FAST = 1 << 40
 SLOW = 256 * 1024
 """Bytes a second: between two outputs is time enough for a signal."""
-WORKER = [sys.executable, "-m", "streamlog.compaction.worker"]
+WORKER = [sys.executable, "-m", "streamlog.compaction.workers.worker"]
 
 
 def settings(path: Path, rate: int = FAST, store_url: str | None = None) -> WorkerSettings:
@@ -296,7 +296,7 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
             (child,) = (
                 one
                 for one in psutil.Process().children()
-                if "streamlog.compaction.worker" in one.cmdline()
+                if "streamlog.compaction.workers.worker" in one.cmdline()
             )
             child.kill()
             await ticking

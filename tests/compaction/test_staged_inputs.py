@@ -7,9 +7,9 @@ from dataclasses import replace
 from streamlog.codec.batch import scan
 from streamlog.codec.crc import crc32c_parts
 from streamlog.codec.records import BatchBuilder
-from streamlog.compaction.builder import OutputBuilder
-from streamlog.compaction.facts import read_facts
-from streamlog.compaction.spec import (
+from streamlog.compaction.execute.builder import OutputBuilder
+from streamlog.compaction.execute.spool import MemorySpool
+from streamlog.compaction.plan.spec import (
     CompactionSpec,
     OutputKind,
     SpecInput,
@@ -17,12 +17,12 @@ from streamlog.compaction.spec import (
     decode_spec,
     encode_spec,
 )
-from streamlog.compaction.spool import MemorySpool
+from streamlog.compaction.plan.stats import read_facts
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_block import decode_block
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import ObjectIdentity
-from streamlog.format.object_index import decode_index
+from streamlog.format.object.block import decode_block
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import ObjectIdentity
+from streamlog.format.object.index import decode_index
 from streamlog.format.rows import Placement, RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint
 

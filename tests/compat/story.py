@@ -12,10 +12,10 @@ from typing import Any, Literal
 import streamlog
 from streamlog.codec.batch import Compression, Producer
 from streamlog.codec.records import encode_values
-from streamlog.compaction.config import KIB, CompactionConfig
+from streamlog.compaction.plan.config import KIB, CompactionConfig
 from streamlog.engine.config import ObjectConfig, StreamEngineConfig, UploadConfig
-from streamlog.log.abstract import AbstractLog, TopicPartition
-from streamlog.log.staged_logs import ManifestEntry
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.shared.staged_logs import ManifestEntry
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import (
     AppendContext,

@@ -20,7 +20,7 @@ from rocksdict import Options, Rdict
 from streamlog.codec.crc import crc32c
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.model.batch import OpenStreamOptions
-from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom

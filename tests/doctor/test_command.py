@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from streamlog.cli.examination import Examination
 from streamlog.cli.main import run as run_here
-from streamlog.doctor.scratch import PREFIX
+from streamlog.doctor.examination import Examination
 from streamlog.errors import StoreUntrusted
 from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.objectstore.trust.scratch import PREFIX
 from streamlog.runtime.clock import SystemClock
 from streamlog.settings import load
 from streamlog.wiring import Components
@@ -93,7 +93,7 @@ def _with_store(monkeypatch: pytest.MonkeyPatch, store: MemoryObjectStore) -> No
     async def opened(*_: Any) -> MemoryObjectStore:
         return store
 
-    monkeypatch.setattr("streamlog.cli.examination.open_object_store", opened)
+    monkeypatch.setattr("streamlog.doctor.examination.open_object_store", opened)
 
 
 def test_a_store_that_cannot_be_trusted_is_named(

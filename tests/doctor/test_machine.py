@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from streamlog.codec import choice
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
 from streamlog.doctor.disk_checks import CHECKS, DiskSubject
 from streamlog.doctor.findings import Check, Finding, Good, Outcome, run_all
 from streamlog.doctor.ports import check_port
 from streamlog.engine.config import FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
-from streamlog.engine.read_ahead import Readers
-from streamlog.engine.walks import Walks
+from streamlog.engine.read.object_scan import Walks
+from streamlog.engine.read.read_ahead import Readers
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom

@@ -22,8 +22,8 @@ from streamlog.kvstore.interface import (
     RangeResult,
     TxnResult,
 )
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom

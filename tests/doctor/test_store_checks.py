@@ -11,12 +11,12 @@ import pytest
 
 from streamlog.doctor import store_checks, store_speed
 from streamlog.doctor.findings import Check, Finding, Outcome, run_all
-from streamlog.doctor.quick import check_quickly
-from streamlog.doctor.scratch import PREFIX, Scratch
 from streamlog.errors import StoreUnavailable, StoreUntrusted
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.objectstore.trust.quick import check_quickly
+from streamlog.objectstore.trust.scratch import PREFIX, Scratch
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom

@@ -10,9 +10,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.engine.engine import Engine, EngineParts, WalMode
+from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import StoreUnavailable
 from streamlog.model.batch import AppendResult, RecordBatch, StoredBatch
 from streamlog.model.stream import Stream

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import streamlog
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, FlushConfig, StreamEngineConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import (
@@ -25,8 +25,8 @@ from streamlog.errors import (
     Unauthorized,
 )
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, Watch, WatchBatch
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.abstract import TopicPartition
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from streamlog.engine.append.group import Group
 from streamlog.engine.config import AppendConfig
 from streamlog.engine.engine import WalMode
-from streamlog.engine.group import Group
 from streamlog.errors import (
     Closed,
     DiskFull,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from streamlog.engine.budget import Budget, BudgetReservation, Waiter
+from streamlog.engine.append.budget import Budget, BudgetReservation, Waiter
 from streamlog.errors import Closed, Overloaded, StreamlogError
 from streamlog.model.batch import Priority
 from tests.engine.harness import until

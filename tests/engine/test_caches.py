@@ -8,9 +8,9 @@ import pytest
 
 from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.cache.tail import TailCache
-from streamlog.engine.byte_gate import ByteGate
 from streamlog.errors import StoreUnavailable
 from streamlog.format.entry import StreamEntry
+from streamlog.runtime.concurrency.byte_semaphore import ByteGate
 
 
 def entry(base: int, size: int = 10, count: int = 2) -> StreamEntry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.engine.closing import ClosePolicy, Closing
+from streamlog.engine.append.flush_policy import ClosePolicy, Closing
 
 ADAPTIVE = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True)
 RATED = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5)

@@ -12,8 +12,8 @@ import pytest
 import streamlog
 from streamlog.engine.engine import WalMode
 from streamlog.errors import Internal, OutcomeUnknown, WalPending
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.abstract import Isolation, TopicPartition
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.abstract_log import Isolation, TopicPartition
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import RecordBatch
 from streamlog.runtime.clock import SystemClock

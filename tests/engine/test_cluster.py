@@ -9,7 +9,7 @@ import pytest
 from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id, settle_cluster_id
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
 from streamlog.kvstore.interface import Put
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock

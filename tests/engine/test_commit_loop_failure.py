@@ -9,8 +9,8 @@ import pytest
 
 import streamlog
 from streamlog.errors import Corrupt, Internal, StreamlogError
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.metadata import committer
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.metadata.journal import committer
 from streamlog.model.stream import Stream
 from streamlog.runtime.clock import SystemClock
 from streamlog.wiring import Components, OpenEngine

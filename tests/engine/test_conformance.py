@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.kv import KVClient
 from streamlog.model.stream import StreamClient
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import streamlog
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig
 from streamlog.errors import DiskFull, StreamlogError
-from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
 from streamlog.model.batch import AppendContext, CreateStreamOptions, OpenStreamOptions
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
-from streamlog.log.topic_record import encode_partition, partition_key
+from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import LogConformance
 from streamlog.wal.config import WalConfig

@@ -12,7 +12,7 @@ import pytest
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.engine import WalMode
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.runtime.clock import SystemClock

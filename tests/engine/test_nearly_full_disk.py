@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import DiskFull, StoreUnavailable
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import DATA_PREFIX

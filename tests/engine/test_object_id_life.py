@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import streamlog
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import FlushConfig, StreamEngineConfig
 from streamlog.errors import MessageTooLarge, StoreUnavailable, Unavailable
 from streamlog.kvstore.interface import Put
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
@@ -254,7 +254,7 @@ def test_a_topic_of_which_a_part_cannot_be_created_leaves_no_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr("streamlog.log.shared_logs.PARTITIONS_PER_COMMIT", 3)
+        monkeypatch.setattr("streamlog.log.shared.shared_logs.PARTITIONS_PER_COMMIT", 3)
         world = World()
         async with world.open() as engine:
             create = engine.streams.create_and_open_streams

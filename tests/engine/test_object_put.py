@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.engine.config import AppendConfig, FlushConfig
 from streamlog.engine.metrics import EngineMetrics
-from streamlog.engine.object_put import ObjectPut
+from streamlog.engine.upload.object_put import ObjectPut
 from streamlog.errors import (
     Internal,
     Invalid,
@@ -22,8 +22,8 @@ from streamlog.errors import (
 )
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 

@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.codec.crc import crc32c
 from streamlog.engine.config import ObjectConfig
-from streamlog.engine.object_writer import (
+from streamlog.engine.upload.object_writer import (
     BUILD_INLINE_BYTES,
     BUILD_INLINE_ENTRIES,
     ObjectWriter,

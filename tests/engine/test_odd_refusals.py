@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import streamlog
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     Internal,
@@ -26,7 +26,7 @@ from streamlog.errors import (
     Unauthorized,
     ValueConflict,
 )
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.errors import StoreRefused

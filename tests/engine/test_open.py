@@ -15,10 +15,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import streamlog
-from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import DataInUse, ForeignCluster, Invalid
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from streamlog.engine.config import MIB, ReadConfig
-from streamlog.engine.read_ahead import Reader, Readers
-from streamlog.engine.walks import Walks
+from streamlog.engine.read.object_scan import Walks
+from streamlog.engine.read.read_ahead import Reader, Readers
 from streamlog.testing.clocks import ManualClock
 
 CONFIG = ReadConfig(

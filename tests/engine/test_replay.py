@@ -1,4 +1,4 @@
-"""Which appends of a WAL take their place again, and what is damage (engine/recovery.py)."""
+"""Which appends of a WAL take their place again, and what is damage (engine/replay/recovery.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from streamlog.codec.crc import crc32c
-from streamlog.engine.recovery import Found, place, read_wal
+from streamlog.engine.replay.recovery import Found, place, read_wal
 from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import StreamRow, Tenure

@@ -10,12 +10,12 @@ from unittest.mock import ANY
 import pytest
 
 from streamlog.codec.crc import crc32c
-from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.config import MIB, ReadConfig
+from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import ObjectIdentity
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import ObjectIdentity
 from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.keys import data_key

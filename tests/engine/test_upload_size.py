@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from streamlog.engine.group import Group, Pending
+from streamlog.engine.append.group import Group, Pending
 from streamlog.engine.stream_core import StreamCore
-from streamlog.engine.upload_size import PIECE_BYTES_MIN, UploadSize
+from streamlog.engine.upload.upload_size import PIECE_BYTES_MIN, UploadSize
 from streamlog.format.entry import StreamEntry
 
 TARGET = 16 << 20

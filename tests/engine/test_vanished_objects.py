@@ -10,8 +10,8 @@ from streamlog.codec.crc import crc32c
 from streamlog.engine.config import ReadConfig
 from streamlog.errors import Corrupt, MetadataUnavailable, OffsetOutOfRange
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import ObjectIdentity
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import ObjectIdentity
 from streamlog.metadata.interface import ObjectRow
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.objectstore.keys import data_key

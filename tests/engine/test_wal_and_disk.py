@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import Corrupt, StreamlogError
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.stream import Stream
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock

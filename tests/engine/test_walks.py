@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from streamlog.engine.client import EngineStreamClient
 from streamlog.engine.config import MIB, ReadConfig
-from streamlog.engine.walks import Part, Walks
+from streamlog.engine.read.object_scan import Part, Walks
+from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer

@@ -15,7 +15,7 @@ import pytest
 import streamlog
 from streamlog.engine.config import AppendConfig, FlushConfig, ReadConfig, StreamEngineConfig
 from streamlog.errors import OutcomeUnknown, Overloaded, StoreUnavailable
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.batch import AppendContext, AppendResult, RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import DATA_PREFIX

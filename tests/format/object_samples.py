@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamlog.codec.crc import crc32c_parts
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_footer import ObjectIdentity
+from streamlog.format.object.footer import ObjectIdentity
 from streamlog.model.batch import StoredBatch
 from streamlog.runtime.buffers import Buffer
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from streamlog.engine.cluster import cluster_id_of, encode_cluster_id
 from streamlog.engine.kv_client import EngineKVClient
-from streamlog.kvstore import rocks_format
 from streamlog.kvstore.interface import KeyValue
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.producer_ids import KEY as NEXT_PRODUCER
-from streamlog.log.producer_ids import ProducerIds
-from streamlog.metadata.checkpoint_appendix import encode_appendix, read_appendix
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.rocks import format as rocks_format
+from streamlog.log.topics.producer_ids import KEY as NEXT_PRODUCER
+from streamlog.log.topics.producer_ids import ProducerIds
+from streamlog.metadata.checkpoint.trailer import encode_appendix, read_appendix
 from streamlog.metadata.keys import checkpoint
 from streamlog.model.kv import Key
 from streamlog.objectstore import keys
 from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.repair import backup_file
+from streamlog.repair.backup import file as backup_file
 from streamlog.runtime.clock import SystemClock
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -17,11 +17,11 @@ from streamlog.codec.crc import crc32c
 from streamlog.codec.records import BatchBuilder
 from streamlog.errors import Corrupt, Internal, UnsupportedVersion
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_block import decode_block
-from streamlog.format.object_build import BuiltObject, build_object
-from streamlog.format.object_footer import TRAILER_BYTES, decode_footer, decode_trailer
-from streamlog.format.object_header import HEADER_BYTES, decode_header
-from streamlog.format.object_index import (
+from streamlog.format.object.block import decode_block
+from streamlog.format.object.build import BuiltObject, build_object
+from streamlog.format.object.footer import TRAILER_BYTES, decode_footer, decode_trailer
+from streamlog.format.object.header import HEADER_BYTES, decode_header
+from streamlog.format.object.index import (
     INDEX_HEADER_BYTES,
     INDEX_ROW_BYTES,
     BlockRow,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from object_samples import GOLDEN_ENTRIES, IDENTITY, as_tuple, entry
 
-from streamlog.format.object_block import decode_block
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import decode_footer
-from streamlog.format.object_index import decode_index
+from streamlog.format.object.block import decode_block
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import decode_footer
+from streamlog.format.object.index import decode_index
 from streamlog.format.rows import Placement, RangeRow
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -17,7 +17,7 @@ from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_frame import (
+from streamlog.format.wal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
     Life,
@@ -26,7 +26,7 @@ from streamlog.format.wal_frame import (
     encode_frame,
     encode_group,
 )
-from streamlog.format.wal_superblock import (
+from streamlog.format.wal.superblock import (
     SUPERBLOCK_BYTES,
     FileState,
     Superblock,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from types import ModuleType
 
-from streamlog.codec import piecewise, pure_columns, records
+from streamlog.codec import piecewise, records
 from streamlog.codec.batch import (
     HEADER_BYTES,
     LENGTH_END,
@@ -18,6 +18,7 @@ from streamlog.codec.batch import (
 from streamlog.codec.columns import Wanted, twin
 from streamlog.codec.compression import compress, decompress
 from streamlog.codec.plain_decoder import decode_plain
+from streamlog.codec.pure import columns as pure_columns
 from streamlog.errors import CorruptMessage, InvalidRecord
 from tests.fuzz.parser import Parser
 

@@ -9,26 +9,28 @@ from collections.abc import Callable
 
 from streamlog.codec.crc import crc32c, crc32c_parts
 from streamlog.errors import Corrupt
-from streamlog.format import (
-    checkpoint_blocks,
-    checkpoint_state,
-    checkpoint_tail,
-    commit_record,
-    compaction_record,
-    object_footer,
-    object_header,
-    object_index,
-    record,
-)
-from streamlog.format.checkpoint_blocks import ObjectEntry, RangeGroup
-from streamlog.format.checkpoint_state import (
+from streamlog.format.checkpoint import blocks as checkpoint_blocks
+from streamlog.format.checkpoint import state as checkpoint_state
+from streamlog.format.checkpoint import tail as checkpoint_tail
+from streamlog.format.checkpoint.blocks import ObjectEntry, RangeGroup
+from streamlog.format.checkpoint.state import (
     CheckpointState,
     DeadTable,
     StagingRows,
     StreamTable,
 )
-from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex, Tail
-from streamlog.format.commit_record import (
+from streamlog.format.checkpoint.tail import ObjectIndex, RangeIndex, Tail
+from streamlog.format.entry import StreamEntry
+from streamlog.format.object import footer as object_footer
+from streamlog.format.object import header as object_header
+from streamlog.format.object import index as object_index
+from streamlog.format.object.block import BlockRow, decode_block
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import ObjectIdentity
+from streamlog.format.records import commit as commit_record
+from streamlog.format.records import compaction as compaction_record
+from streamlog.format.records import record
+from streamlog.format.records.commit import (
     CommitRecord,
     Create,
     ObjectRows,
@@ -37,15 +39,11 @@ from streamlog.format.commit_record import (
     Token,
     Trim,
 )
-from streamlog.format.compaction_record import CompactionRecord, Output
-from streamlog.format.entry import StreamEntry
-from streamlog.format.object_block import BlockRow, decode_block
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import ObjectIdentity
+from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.format.rows import ObjectRow, Placement, Placements, Tenure
 from streamlog.format.sealed import seal
-from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
-from streamlog.format.wal_frame import (
+from streamlog.format.wal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
     Life,
@@ -54,7 +52,7 @@ from streamlog.format.wal_frame import (
     encode_frame,
     encode_group,
 )
-from streamlog.format.wal_superblock import (
+from streamlog.format.wal.superblock import (
     FileState,
     Superblock,
     WalIdentity,

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.log.batch_facts import BatchFacts, decode_facts, encode_facts
-from streamlog.log.meta_codec import (
+from streamlog.log.partition.batch_metadata import BatchFacts, decode_facts, encode_facts
+from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
     Description,
@@ -21,10 +21,10 @@ from streamlog.log.meta_codec import (
     decode_entry,
     encode_entry,
 )
-from streamlog.log.meta_pieces import encoded_entries
-from streamlog.log.meta_state import MetaState
-from streamlog.log.time_index import TimeEntry, decode_entries, encode_entries
-from streamlog.log.topic_record import (
+from streamlog.log.shared.meta.pieces import encoded_entries
+from streamlog.log.shared.meta.state import MetaState
+from streamlog.log.shared.state.time_index import TimeEntry, decode_entries, encode_entries
+from streamlog.log.topics.topic_record import (
     TopicRecord,
     decode_partition,
     decode_topic,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamlog.kvstore import rocks_format
 from streamlog.kvstore.interface import KeyValue
+from streamlog.kvstore.rocks import format as rocks_format
 from streamlog.metadata.interface import Recovery, StreamEpoch, Tenure
 from streamlog.metadata.keys import (
     checkpoint,
@@ -23,7 +23,7 @@ from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.node import Node
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
-from streamlog.objectstore.cluster_guard import Lineage
+from streamlog.objectstore.cluster.guard import Lineage
 from tests.fuzz.format_parsers import mend_seal
 from tests.fuzz.parser import Parser
 

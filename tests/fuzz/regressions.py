@@ -10,9 +10,11 @@ import zstandard
 
 from streamlog.codec.batch import HEADER_BYTES, Compression, resealed
 from streamlog.codec.crc import crc32c
-from streamlog.format import commit_record, compaction_record, object_index
-from streamlog.format.checkpoint_tail import TAIL
-from streamlog.format.record_body import BODY_BYTES_MAX, ZSTD
+from streamlog.format.checkpoint.tail import TAIL
+from streamlog.format.object import index as object_index
+from streamlog.format.records import commit as commit_record
+from streamlog.format.records import compaction as compaction_record
+from streamlog.format.records.body import BODY_BYTES_MAX, ZSTD
 from streamlog.format.sealed import seal
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import move

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from streamlog.client.wire import ACKS_ALL, encode_produce, topic_head
+from streamlog.client.produce.wire import ACKS_ALL, encode_produce, topic_head
 from streamlog.errors import Invalid
-from streamlog.log.topic_config import TopicConfig
-from streamlog.log.validation import check_batches
-from streamlog.server.conversion import produce_call
-from streamlog.server.envelope import parse_request, parse_stream_request
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.partition.log_validator import check_batches
+from streamlog.server.grpc.conversion import produce_call
+from streamlog.server.grpc.envelope import parse_request, parse_stream_request
 from streamlog.server.services.plain_records import decode_plain_records, encode_plain_records
 from streamlog.server.services.requests import ProduceCall
 from streamlog.v1 import log_pb2

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from streamlog.errors import RevisionCompacted
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.kvstore.settings import KVSettings
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.kv_conformance import put, take

@@ -19,8 +19,8 @@ from streamlog.errors import (
     ValueConflict,
 )
 from streamlog.kvstore.interface import KVStore, Put
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.model.kv import Key, KVChange, KVClient, Value
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.kv_conformance import KVStoreConformance

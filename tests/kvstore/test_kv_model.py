@@ -34,8 +34,8 @@ from streamlog.kvstore.interface import (
     ValueBelow,
     ValueIs,
 )
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from streamlog.errors import DataInUse, StoreUnavailable
-from streamlog.runtime.lockfile import hold
+from streamlog.runtime.disk.lockfile import hold
 
 CHILD = """
 import sys
-from streamlog.runtime.lockfile import hold
+from streamlog.runtime.disk.lockfile import hold
 lock = hold(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

@@ -25,10 +25,11 @@ from streamlog.errors import (
     RevisionCompacted,
     UnsupportedVersion,
 )
-from streamlog.kvstore import rocks_database, rocks_format
 from streamlog.kvstore.interface import Delete, Get, KeyValue, Put, RevisionIs
-from streamlog.kvstore.rocks import RocksKVStore
-from streamlog.kvstore.rocks_database import RocksDatabase
+from streamlog.kvstore.rocks import database as rocks_database
+from streamlog.kvstore.rocks import format as rocks_format
+from streamlog.kvstore.rocks.database import RocksDatabase
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.kvstore.settings import KVSettings
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.testing.clocks import ManualClock
@@ -41,7 +42,7 @@ CHILD = """
 import asyncio, sys
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import Get, Put, ValueIs
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 
@@ -65,7 +66,7 @@ FULL_DISK_CHILD = """
 import asyncio, resource, signal, sys
 from streamlog.errors import DiskFull, OutcomeUnknown
 from streamlog.kvstore.interface import Put
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 

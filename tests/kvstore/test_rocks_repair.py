@@ -17,9 +17,9 @@ import pytest
 
 from streamlog.cli import main
 from streamlog.errors import Corrupt
-from streamlog.kvstore import rocks_log
 from streamlog.kvstore.interface import Put
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.rocks import log as rocks_log
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom

@@ -7,7 +7,7 @@ import asyncio
 from streamlog.codec.batch import placed, scan
 from streamlog.codec.records import iterate
 from streamlog.errors import Closed, OffsetOutOfRange
-from streamlog.log.abstract import (
+from streamlog.log.api.abstract_log import (
     LATEST,
     AbstractLog,
     AbstractLogSegment,

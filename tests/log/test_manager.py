@@ -23,18 +23,18 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log import topics as topics_module
-from streamlog.log.abstract import TopicPartition
-from streamlog.log.config import LogConfig
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
-from streamlog.log.topic_record import (
+from streamlog.log.topics import topics as topics_module
+from streamlog.log.topics.topic_record import (
     TopicRecord,
     TopicState,
     decode_topic,
     encode_topic,
     topic_key,
 )
-from streamlog.log.topics import Topics
+from streamlog.log.topics.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from streamlog.codec.batch import SEQUENCE_MAX
 from streamlog.errors import OffsetOutOfRange, OutOfOrderSequence, StreamlogError
-from streamlog.log.abstract import Isolation
-from streamlog.log.config import LogConfig
+from streamlog.log.api.abstract_log import Isolation
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.topic_config import parse
 from streamlog.log.retention import expired
-from streamlog.log.topic_config import parse
 from streamlog.testing.log_conformance import encoded, read
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import SharedLogUnderTest

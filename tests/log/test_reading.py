@@ -10,9 +10,9 @@ import pytest
 from streamlog.codec.crc import crc32c
 from streamlog.engine.config import MIB
 from streamlog.format.entry import StreamEntry
-from streamlog.format.object_build import build_object
-from streamlog.format.object_footer import ObjectIdentity
-from streamlog.log.reading import fetch_batches
+from streamlog.format.object.build import build_object
+from streamlog.format.object.footer import ObjectIdentity
+from streamlog.log.shared.state.reading import fetch_batches
 from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.keys import data_key

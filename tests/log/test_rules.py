@@ -9,11 +9,13 @@ from uuid import UUID
 import pytest
 
 from streamlog.errors import Corrupt, InvalidConfig
-from streamlog.log import topic_config
-from streamlog.log.abstract import AbstractLogSegment, EpochEndOffset
-from streamlog.log.batch_facts import BatchFacts
-from streamlog.log.leader_epochs import UNDEFINED, LeaderEpochs
-from streamlog.log.meta_codec import (
+from streamlog.log.api import topic_config
+from streamlog.log.api.abstract_log import AbstractLogSegment, EpochEndOffset
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.partition.batch_metadata import BatchFacts
+from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochs
+from streamlog.log.retention import Expired, expired
+from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
     Description,
@@ -26,11 +28,9 @@ from streamlog.log.meta_codec import (
     SegmentRemoved,
     SegmentSealed,
 )
-from streamlog.log.meta_state import MetaState
-from streamlog.log.producers import ProducerLimits, ProducerStates
-from streamlog.log.retention import Expired, expired
-from streamlog.log.time_index import SegmentTimeIndex, TimeEntry, encode_entries
-from streamlog.log.topic_config import TopicConfig
+from streamlog.log.shared.meta.state import MetaState
+from streamlog.log.shared.state.producer_state import ProducerLimits, ProducerStates
+from streamlog.log.shared.state.time_index import SegmentTimeIndex, TimeEntry, encode_entries
 from streamlog.model.batch import CreateStreamOptions, RecordBatch, StreamSlice
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.memory_streams import MemoryMedium
@@ -203,7 +203,7 @@ def test_entries_are_sparse_rise_and_are_stored_once():
             assert above == min((e for e in every if e.timestamp_ms >= target), default=None)
 
     async def stored(stream):
-        from streamlog.log.time_index import decode_entries
+        from streamlog.log.shared.state.time_index import decode_entries
 
         found = await stream.fetch(0, stream.confirm_offset, 1 << 20)
         return [(b.base_offset, e) for b in found.batches for e in decode_entries(b.parts[0])]

@@ -18,12 +18,12 @@ from streamlog.errors import (
     StreamFenced,
     StreamlogError,
 )
-from streamlog.log.abstract import MAX_TIMESTAMP, Isolation, ProduceContext
-from streamlog.log.config import LogConfig
-from streamlog.log.log_factory import TopicIdentity
-from streamlog.log.meta_log import MetaLog
-from streamlog.log.shared_logs import SharedLogFactory
-from streamlog.log.topic_config import TopicConfig, parse
+from streamlog.log.api.abstract_log import MAX_TIMESTAMP, Isolation, ProduceContext
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.log_factory import TopicIdentity
+from streamlog.log.api.topic_config import TopicConfig, parse
+from streamlog.log.shared.meta.log import MetaLog
+from streamlog.log.shared.shared_logs import SharedLogFactory
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.runtime.offload import Lane
 from streamlog.testing.log_conformance import append, encoded, read, refused

@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.codec.batch import LOG_APPEND_TIME, scan
 from streamlog.codec.records import BatchBuilder, Producer, decode
-from streamlog.engine.staging import EngineStaging
+from streamlog.engine.staging.client import EngineStaging
 from streamlog.errors import (
     Conflict,
     Fenced,
@@ -23,9 +23,9 @@ from streamlog.errors import (
     Unavailable,
     UnknownTopicOrPartition,
 )
-from streamlog.log.abstract import AbstractLog, Isolation, TopicPartition
-from streamlog.log.shared_log import SharedLog
-from streamlog.log.staged_logs import (
+from streamlog.log.api.abstract_log import AbstractLog, Isolation, TopicPartition
+from streamlog.log.shared.shared_log import SharedLog
+from streamlog.log.shared.staged_logs import (
     CommittedPart,
     ManifestEntry,
     StagedBatches,

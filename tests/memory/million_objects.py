@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import streamlog
-from streamlog.compaction.catalog import Catalog
+from streamlog.compaction.plan.catalog import Catalog
 from streamlog.engine.cluster import settle_cluster_id
-from streamlog.kvstore.rocks import RocksKVStore
+from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.metadata.interface import CommitEntry, TrimEntry
 from streamlog.model.batch import OpenStreamOptions, RecordBatch
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom

@@ -11,8 +11,8 @@ from streamlog.errors import OutcomeUnknown, Overloaded
 from streamlog.model.batch import AppendContext, RecordBatch
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.disk import Disk
-from streamlog.runtime.system_disk import SystemDisk
+from streamlog.runtime.disk.interface import Disk
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.testing.slow_store import SlowStore
 from streamlog.wiring import Components
 from tests.memory.process import CONFIG, tell

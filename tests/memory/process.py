@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import MIB, AppendConfig, ReadConfig, StreamEngineConfig
 from streamlog.metadata.config import MetadataConfig
 

@@ -27,7 +27,7 @@ from streamlog.metadata.interface import (
     StreamEpoch,
     TrimEntry,
 )
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, create, new_object, ranges_of

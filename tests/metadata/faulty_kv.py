@@ -18,7 +18,7 @@ from streamlog.kvstore.interface import (
     TxnResult,
     WatchBatch,
 )
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 
 
 @dataclass

@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass, field
 
 from streamlog.codec.crc import crc32c
-from streamlog.format import record as record_format
-from streamlog.format.compaction_record import CompactionRecord
+from streamlog.format.records import record as record_format
+from streamlog.format.records.compaction import CompactionRecord
 from streamlog.kvstore.interface import Delete, Operation, Put
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, counter, fence, head, move

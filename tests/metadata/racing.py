@@ -26,7 +26,7 @@ from streamlog.errors import (
     TenureFenced,
 )
 from streamlog.kvstore.interface import Compare, Operation
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.compaction_interface import CompactionTenure, Replacement
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import (
@@ -41,10 +41,10 @@ from streamlog.metadata.interface import (
 )
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.loop import SimulationLoop
+from streamlog.testing.simulation.world.loop import SimulationLoop
 from tests.metadata.faulty_kv import FaultyKV, Shared
 from tests.metadata.oracle import Oracle, Violation
 from tests.metadata.world import InlineOffload, new_object, ranges_of

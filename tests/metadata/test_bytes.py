@@ -12,24 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, InvalidName, UnsupportedVersion
-from streamlog.format import (
-    checkpoint_blocks,
-    checkpoint_state,
-    checkpoint_tail,
-    commit_record,
-    compaction_record,
-    record_body,
-)
-from streamlog.format import record as any_record
-from streamlog.format.checkpoint_blocks import ObjectEntry, RangeGroup
-from streamlog.format.checkpoint_state import (
+from streamlog.format.checkpoint import blocks as checkpoint_blocks
+from streamlog.format.checkpoint import state as checkpoint_state
+from streamlog.format.checkpoint import tail as checkpoint_tail
+from streamlog.format.checkpoint.blocks import ObjectEntry, RangeGroup
+from streamlog.format.checkpoint.state import (
     CheckpointState,
     DeadTable,
     StagingRows,
     StreamTable,
 )
-from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex, Tail
-from streamlog.format.commit_record import (
+from streamlog.format.checkpoint.tail import ObjectIndex, RangeIndex, Tail
+from streamlog.format.records import body as record_body
+from streamlog.format.records import commit as commit_record
+from streamlog.format.records import compaction as compaction_record
+from streamlog.format.records import record as any_record
+from streamlog.format.records.commit import (
     CommitRecord,
     Create,
     ObjectRows,
@@ -38,10 +36,10 @@ from streamlog.format.commit_record import (
     Token,
     Trim,
 )
-from streamlog.format.compaction_record import CompactionRecord, Output
+from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.format.records.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.format.rows import ObjectRow, Placement, Placements
 from streamlog.format.sealed import seal
-from streamlog.format.staged_entries import Attach, Stage, Unstage, WriterRow
 from streamlog.metadata.interface import Recovery, StreamEpoch, Tenure
 from streamlog.metadata.keys import (
     checkpoint,
@@ -64,7 +62,7 @@ from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.node import Node
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
-from streamlog.objectstore.cluster_guard import Lineage
+from streamlog.objectstore.cluster.guard import Lineage
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 T = Tenure(7, 9)

@@ -12,11 +12,11 @@ import pytest
 
 from streamlog.errors import Corrupt, MetadataUnavailable, StoreUnavailable, TenureFenced
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, prefix_end
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
 from streamlog.metadata.keys import checkpoint, fence
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.metadata_filler import fill_metadata

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from streamlog.errors import Closed, Internal, Invalid, TenureFenced
-from streamlog.format import commit_record
-from streamlog.format import record as record_format
+from streamlog.format.records import commit as commit_record
+from streamlog.format.records import record as record_format
 from streamlog.kvstore.interface import Put
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -19,7 +19,7 @@ from streamlog.metadata.interface import (
     TokenEntry,
     TrimEntry,
 )
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.runtime.offload import Lane, ThreadOffload
 from tests.metadata.scripted_kv import ScriptedKV, commits
 from tests.metadata.world import InlineOffload, World, append, create, new_object, ranges_of

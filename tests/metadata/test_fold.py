@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt
-from streamlog.format.commit_record import (
+from streamlog.format.records.commit import (
     CommitRecord,
     Create,
     ObjectRows,
@@ -19,11 +19,11 @@ from streamlog.format.commit_record import (
     Token,
     Trim,
 )
-from streamlog.metadata.fold import Fold
-from streamlog.metadata.generation import SPAN_MAX, find
+from streamlog.metadata.fold.fold import Fold
+from streamlog.metadata.fold.generation import SPAN_MAX, find
+from streamlog.metadata.fold.overlay import FoundRange
 from streamlog.metadata.interface import StreamEpoch, Tenure
 from streamlog.metadata.keys.move import Move
-from streamlog.metadata.overlay import FoundRange
 from streamlog.metadata.steps import run
 
 A, B = Tenure(1, 1), Tenure(2, 1)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from streamlog.errors import Corrupt
-from streamlog.format.commit_record import RecordEntry, StreamAt, Trim
-from streamlog.format.compaction_record import CompactionRecord, Output
-from streamlog.metadata.generation import SPAN_MAX, find_in_all
+from streamlog.format.records.commit import RecordEntry, StreamAt, Trim
+from streamlog.format.records.compaction import CompactionRecord, Output
+from streamlog.metadata.fold.generation import SPAN_MAX, find_in_all
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.steps import run
 from tests.metadata.test_fold import A, Harness

@@ -7,15 +7,15 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.kvstore.interface import Put, prefix_end
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.metadata.compaction.garbage import LATE_IDS_MAX
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.garbage import LATE_IDS_MAX
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
+from streamlog.metadata.journal.object_ids import BITS, BLOCK_IDS, ObjectIds, window_ids
 from streamlog.metadata.keys import fence, head, id_block, pin
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.object_ids import BITS, BLOCK_IDS, ObjectIds, window_ids
 from streamlog.runtime.clock import SystemClock
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, new_object

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from streamlog.format.rows import Rows
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.interface import CommitEntry, NewObject, ObjectRow, RangeRow, TrimEntry
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.testing.metadata_filler import fill_metadata
 from tests.metadata.test_checkpoint import CountingStore
 from tests.metadata.world import World, append, create, new_object

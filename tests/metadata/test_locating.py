@@ -8,7 +8,7 @@ import pytest
 
 from streamlog.errors import MetadataUnavailable
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
-from streamlog.metadata.locating import Locating, Section
+from streamlog.metadata.lookup.locating import Locating, Section
 from tests.metadata.world import World, append, create
 
 

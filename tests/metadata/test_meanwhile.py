@@ -18,11 +18,11 @@ from streamlog.kvstore.interface import (
     TxnResult,
     WatchBatch,
 )
-from streamlog.metadata import follower
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, Tenure
+from streamlog.metadata.journal import follower
 from streamlog.metadata.keys import checkpoint, fence, late
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves, writes
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.object_ids import give_up_id, take_id

@@ -8,16 +8,16 @@ from array import array
 import pytest
 
 from streamlog.errors import Corrupt
-from streamlog.format.checkpoint_blocks import (
+from streamlog.format.checkpoint.blocks import (
     BLOCK_BYTES_MAX,
     ObjectEntry,
     RangeGroup,
     decode_objects,
     decode_ranges,
 )
-from streamlog.format.checkpoint_tail import ObjectIndex, RangeIndex
-from streamlog.metadata.merge_objects import ObjectBlocks, ObjectMerger
-from streamlog.metadata.merge_ranges import (
+from streamlog.format.checkpoint.tail import ObjectIndex, RangeIndex
+from streamlog.metadata.checkpoint.merge_objects import ObjectBlocks, ObjectMerger
+from streamlog.metadata.checkpoint.merge_ranges import (
     EVERYTHING,
     RangeBlocks,
     RangeChange,
@@ -28,7 +28,7 @@ from streamlog.metadata.merge_ranges import (
     overlay_groups,
     ranges_in,
 )
-from streamlog.metadata.overlay import FoundRange, laid_over
+from streamlog.metadata.fold.overlay import FoundRange, laid_over
 from streamlog.metadata.steps import run
 
 Model = dict[int, list[FoundRange]]

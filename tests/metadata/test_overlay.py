@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.metadata.compaction_history import CompactionHistory
-from streamlog.metadata.generation import Generation, NewObjectEntry, find_in_all, pieces_of
+from streamlog.metadata.fold.compaction_history import CompactionHistory
+from streamlog.metadata.fold.generation import Generation, NewObjectEntry, find_in_all, pieces_of
+from streamlog.metadata.fold.overlay import FoundRange, filled, laid_over, uncovered
 from streamlog.metadata.interface import ObjectRow
-from streamlog.metadata.overlay import FoundRange, filled, laid_over, uncovered
 
 
 @st.composite

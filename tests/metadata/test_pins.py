@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.metadata.pins import Pins
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.metadata.compaction.pins import Pins
 from streamlog.testing.clocks import ManualClock
 
 

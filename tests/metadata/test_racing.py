@@ -9,7 +9,9 @@ import pytest
 
 from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import Compare, Operation, Put, RevisionIs
-from streamlog.metadata import fold, garbage, plan, record_sender
+from streamlog.metadata.compaction import garbage
+from streamlog.metadata.fold import fold, plan
+from streamlog.metadata.journal import record_sender
 from streamlog.metadata.keys.space import prefix_of
 from tests.metadata.racing import Mutation, Violation, race
 

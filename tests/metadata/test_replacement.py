@@ -8,9 +8,9 @@ import pytest
 
 from streamlog.errors import Corrupt
 from streamlog.metadata.compaction_interface import CompactionPoint, Replacement
+from streamlog.metadata.fold.overlay import FoundRange
+from streamlog.metadata.fold.replacement import check_replaced
 from streamlog.metadata.interface import NewObject, ObjectRow, RangeRow
-from streamlog.metadata.overlay import FoundRange
-from streamlog.metadata.replacement import check_replaced
 from tests.metadata.test_fold import A, Harness
 
 

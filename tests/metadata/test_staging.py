@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from streamlog.errors import Conflict, Invalid, StagedNotFound, StreamFenced, StreamlogError
-from streamlog.format.checkpoint_blocks import ObjectColumns
-from streamlog.format.staged_entries import Stage
-from streamlog.metadata.checkpoint_files import LevelFile
+from streamlog.format.checkpoint.blocks import ObjectColumns
+from streamlog.format.records.staged_entries import Stage
+from streamlog.metadata.checkpoint.files import LevelFile
 from streamlog.metadata.interface import (
     AttachEntry,
     CommitEntry,
@@ -23,7 +23,7 @@ from streamlog.metadata.interface import (
     TrimEntry,
     UnstageEntry,
 )
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.object_ids import take_id

@@ -16,7 +16,7 @@ from streamlog.errors import (
     WalPending,
 )
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.model.batch import StreamState
 from tests.metadata.scripted_kv import ScriptedKV, moves
 from tests.metadata.world import World, append, create, ranges_of

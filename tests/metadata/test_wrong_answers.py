@@ -21,12 +21,12 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.kvstore.interface import Delete, KVStore, Put, RangeResult
-from streamlog.metadata import loader
+from streamlog.metadata.checkpoint import loader
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, head
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, writes
 from tests.metadata.world import World, append, create, ranges_of
 

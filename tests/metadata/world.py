@@ -10,7 +10,7 @@ from typing import Any, Literal
 from prometheus_client import CollectorRegistry
 
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -20,7 +20,7 @@ from streamlog.metadata.interface import (
     RangeRow,
 )
 from streamlog.metadata.open import open_metadata
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock

@@ -175,7 +175,7 @@ class DiskWalModel:
             yield ("replays", tenure), self._replayed(state, tenure)
 
     def _replayed(self, state: State, tenure: int) -> State:
-        """As engine/recovery.py: committed ones are left out, the newest epoch wins."""
+        """As engine/replay/recovery.py: committed ones are left out, the newest epoch wins."""
         node, disk = state.nodes[tenure], state.disk
         if node.own is None:
             released = disk.released | frozenset(disk.entries)

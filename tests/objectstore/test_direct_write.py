@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from streamlog.codec.crc import crc32c
-from streamlog.objectstore import direct_write
-from streamlog.objectstore.direct_write import BUFFER_BYTES, DIRECT_BYTES_MIN, FileWriter
+from streamlog.objectstore.local import direct_write
+from streamlog.objectstore.local.direct_write import BUFFER_BYTES, DIRECT_BYTES_MIN, FileWriter
 from streamlog.runtime.rand import SeededRandom
 
 

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Closed, ObjectNotFound, StoreUnavailable, StreamlogError
-from streamlog.objectstore.hedged import BURST, HedgedStore
+from streamlog.objectstore.hedging.latency import Latencies
+from streamlog.objectstore.hedging.store import BURST, HedgedStore
 from streamlog.objectstore.interface import Arrived
-from streamlog.objectstore.latency import Latencies
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics

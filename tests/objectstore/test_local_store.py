@@ -20,16 +20,16 @@ from streamlog.errors import (
     StoreUnavailable,
     ValueConflict,
 )
-from streamlog.objectstore import local_files
-from streamlog.objectstore.direct_write import FileWriter
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local import files as local_files
+from streamlog.objectstore.local.direct_write import FileWriter
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.store_conformance import list_all, read
 
 CHILD = """
 import asyncio, sys
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 
@@ -48,7 +48,7 @@ asyncio.run(main())
 FULL_DISK_CHILD = """
 import asyncio, resource, signal, sys
 from streamlog.errors import DiskFull
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 

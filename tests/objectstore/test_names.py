@@ -19,7 +19,7 @@ from streamlog.errors import (
     StoreUnavailable,
     UnsupportedVersion,
 )
-from streamlog.objectstore.cluster_guard import (
+from streamlog.objectstore.cluster.guard import (
     ClusterFile,
     Lineage,
     claim,
@@ -37,7 +37,7 @@ from streamlog.objectstore.keys import (
     data_key,
     object_id,
 )
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import (

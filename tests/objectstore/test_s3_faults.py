@@ -21,7 +21,7 @@ from streamlog.errors import (
     ValueConflict,
 )
 from streamlog.objectstore.opening import open_s3
-from streamlog.objectstore.s3_store import S3ObjectStore
+from streamlog.objectstore.s3.store import S3ObjectStore
 from streamlog.objectstore.store_config import MIB, StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import S3Url, parse_store_url

@@ -30,9 +30,9 @@ from streamlog.errors import (
 )
 from streamlog.objectstore.errors import Misplaced, StoreRefused
 from streamlog.objectstore.opening import open_store
-from streamlog.objectstore.s3_boto3 import Boto3Requests
-from streamlog.objectstore.s3_errors import typed
-from streamlog.objectstore.s3_store import S3ObjectStore
+from streamlog.objectstore.s3.boto3_requests import Boto3Requests
+from streamlog.objectstore.s3.errors import typed
+from streamlog.objectstore.s3.store import S3ObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.objectstore.url import S3Url, parse_store_url

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from streamlog.errors import AlreadyExists
-from streamlog.kvstore.rocks import RocksKVStore
-from streamlog.objectstore import direct_write
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.kvstore.rocks.store import RocksKVStore
+from streamlog.objectstore.local import direct_write
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock

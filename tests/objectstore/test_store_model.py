@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from streamlog.errors import AlreadyExists, Invalid, ObjectNotFound, ValueConflict
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.testing.clocks import ManualClock

@@ -24,7 +24,7 @@ OURS = {"streamlog", "pyspark_streamlog"}
 EXTRA_OF = {
     "streamlog/spark": ("spark", "iceberg"),
     "streamlog/cli/spark": ("spark", "iceberg"),
-    "streamlog/objectstore/s3_obstore.py": ("obstore",),
+    "streamlog/objectstore/s3/obstore_requests.py": ("obstore",),
     "streamlog/testing": ("test",),
 }
 """Modules that need an extra, by the beginning of their path; all others make do without."""

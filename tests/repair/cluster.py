@@ -11,13 +11,13 @@ from typing import Any, Literal
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.abstract import AbstractLog, TopicPartition
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.findings import Report
-from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom

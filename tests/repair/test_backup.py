@@ -10,8 +10,8 @@ from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Unsupported
 from streamlog.kvstore.interface import KeyValue
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
-from streamlog.repair.backup import backup
-from streamlog.repair.backup_file import (
+from streamlog.repair.backup.backup import backup
+from streamlog.repair.backup.file import (
     CHUNK_BYTES_MAX,
     Backup,
     BackupHead,
@@ -20,9 +20,9 @@ from streamlog.repair.backup_file import (
     encode_head,
     encode_keys,
 )
+from streamlog.repair.backup.restore import restore
 from streamlog.repair.findings import Report
-from streamlog.repair.recover import RecoverOptions
-from streamlog.repair.restore import restore
+from streamlog.repair.recover.recover import RecoverOptions
 from streamlog.runtime.rand import SeededRandom
 from tests.repair.cluster import Cluster, append, consume, partition, produce, read, run
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from streamlog.compaction.collector import Collector, CollectorConfig
+from streamlog.compaction.collect.collector import Collector, CollectorConfig
 from streamlog.errors import Unauthorized
 from streamlog.kvstore.interface import Put
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, Metadata, StreamEpoch
-from streamlog.objectstore.cluster_guard import ClusterFile, encode
+from streamlog.objectstore.cluster.guard import ClusterFile, encode
 from streamlog.objectstore.keys import CLUSTER_KEY, data_key
 from streamlog.objectstore.keys import object_id as id_of_key
 from streamlog.objectstore.memory import MemoryObjectStore
@@ -73,7 +73,7 @@ def test_a_request_that_deletes_orphans_is_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A recovery trusts that none lands after its grace."""
-    monkeypatch.setattr("streamlog.compaction.collector.ORPHAN_REQUEST_S", 0.01)
+    monkeypatch.setattr("streamlog.compaction.collect.collector.ORPHAN_REQUEST_S", 0.01)
 
     async def scenario() -> None:
         world = World()
@@ -387,7 +387,7 @@ def test_a_death_that_is_found_meanwhile_is_no_sign_of_old_metadata() -> None:
 
 def test_more_dead_objects_than_go_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic of any size may be the last one."""
-    monkeypatch.setattr("streamlog.compaction.collector._DELETED_MAX", 10)
+    monkeypatch.setattr("streamlog.compaction.collect.collector._DELETED_MAX", 10)
 
     async def scenario() -> None:
         world = World()

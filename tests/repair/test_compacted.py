@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import KIB, CompactionConfig
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import KIB, CompactionConfig
 from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.errors import Corrupt
 from streamlog.metadata.config import MetadataConfig

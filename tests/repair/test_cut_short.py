@@ -10,7 +10,7 @@ from streamlog.engine.cluster import CLUSTER_KEY
 from streamlog.errors import Conflict, ForeignCluster, StoreUnavailable
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.stream import Stream
-from streamlog.repair.recover import recover
+from streamlog.repair.recover.recover import recover
 from tests.repair.cluster import Cluster, append, partition, produce, read, run
 from tests.repair.test_backup import backed_up, restored
 from tests.repair.test_recover import recovered

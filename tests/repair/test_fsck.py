@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamlog.kvstore.interface import Delete, Put
 from streamlog.metadata.keys import head, id_block
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import list_bucket

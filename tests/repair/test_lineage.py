@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from streamlog.compaction.collector import CollectorConfig
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.errors import Conflict, Invalid, LineageFenced, OutcomeUnknown, StreamlogError
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.stream import Stream
-from streamlog.objectstore.cluster_guard import Lineage, encode, read_cluster
+from streamlog.objectstore.cluster.guard import Lineage, encode, read_cluster
 from streamlog.objectstore.interface import ObjectInfo, ObjectStore
 from streamlog.objectstore.keys import CLUSTER_KEY
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.findings import Severity
-from streamlog.repair.recover import RecoverOptions, recover
+from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.runtime.buffers import Buffer
 from streamlog.wiring import OpenEngine, open_object_store
 from tests.repair.cluster import Cluster, append, read, run

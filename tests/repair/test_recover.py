@@ -11,18 +11,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import streamlog
-from streamlog.cli.wal_folder import Places, look
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.log_factory import TopicIdentity
-from streamlog.log.topic_config import TopicConfig
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.log_factory import TopicIdentity
+from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.objectstore.keys import data_key
-from streamlog.repair import handover
 from streamlog.repair.findings import Kind, Report, Severity
-from streamlog.repair.recover import RecoverOptions, recover
+from streamlog.repair.recover import handover
+from streamlog.repair.recover.recover import RecoverOptions, recover
+from streamlog.repair.wal.folder import Places, look
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import streamlog
-from streamlog.engine.after_recovery import Claim, Fate, judge
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
+from streamlog.engine.replay.after_recovery import Claim, Fate, judge
 from streamlog.errors import Corrupt, StreamNotFound, WalPending
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import Recovery, StreamRow, Tenure
 from streamlog.model.batch import StreamState
-from streamlog.repair.recover import recover
+from streamlog.repair.recover.recover import recover
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import Components, OpenEngine
 from tests.repair.cluster import Cluster, append, read, run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.repair.resolve import Known, Piece, Row, layers, resolve
+from streamlog.repair.recover.resolve import Known, Piece, Row, layers, resolve
 
 
 @dataclass

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.findings import Severity
-from streamlog.repair.fsck import FsckOptions, fsck
-from streamlog.repair.recover import RecoverOptions, recover
-from streamlog.repair.resolve import Piece
-from streamlog.repair.stream_reader import read_batches
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
+from streamlog.repair.recover.recover import RecoverOptions, recover
+from streamlog.repair.recover.resolve import Piece
+from streamlog.repair.recover.stream_reader import read_batches
 from streamlog.repair.view import MetadataView, load_view
 from streamlog.testing.simulation import history
-from streamlog.testing.simulation.incarnation import SimulationClock
-from streamlog.testing.simulation.offload import InlineOffload
+from streamlog.testing.simulation.world.incarnation import SimulationClock
+from streamlog.testing.simulation.world.offload import InlineOffload
 
 Content = dict[int, tuple[int, int, dict[int, bytes]]]
 """Stream → start, end, payload by offset."""

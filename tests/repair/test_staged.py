@@ -11,14 +11,14 @@ import pytest
 
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import Corrupt, OutcomeUnknown
-from streamlog.log.staged_logs import ManifestEntry
+from streamlog.log.shared.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
-from streamlog.repair import fsck
 from streamlog.repair.bucket import Bucket, list_bucket
 from streamlog.repair.findings import Kind, Severity
+from streamlog.repair.fsck import fsck
 from streamlog.wiring import OpenEngine
 from tests.engine.harness import until
 from tests.log.test_staged_logs import TopicPartition, contents, encoded, staged_of

@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from streamlog.compaction.collector import CollectorConfig
+from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.format.object_footer import ObjectFooter, ObjectIdentity
-from streamlog.metadata.checkpoint_appendix import MAGIC, MAGIC_1, encode_appendix, read_appendix
+from streamlog.format.object.footer import ObjectFooter, ObjectIdentity
+from streamlog.metadata.checkpoint.trailer import MAGIC, MAGIC_1, encode_appendix, read_appendix
 from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.metadata.keys import checkpoint as checkpoint_key
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
-from streamlog.metadata.registration import COMPACTOR
+from streamlog.metadata.ownership.registration import COMPACTOR
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.findings import Kind, Severity
-from streamlog.repair.recover_streams import WINDOW_IDS, _Footers
-from streamlog.repair.resolve import Piece, Row, resolve
+from streamlog.repair.recover.resolve import Piece, Row, resolve
+from streamlog.repair.recover.streams import WINDOW_IDS, _Footers
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
 from tests.repair.cluster import Cluster, append, read, run

@@ -66,13 +66,13 @@ def test_log_lines_of_a_request_name_its_client(caplog: pytest.LogCaptureFixture
             with pytest.raises(grpc.aio.AioRpcError):
                 await node.log_stub.Fetch(log_pb2.FetchRequest())
 
-    caplog.set_level(logging.DEBUG, "streamlog.server.calls")
+    caplog.set_level(logging.DEBUG, "streamlog.server.grpc.calls")
     handler = Written()
-    logging.getLogger("streamlog.server.calls").addHandler(handler)
+    logging.getLogger("streamlog.server.grpc.calls").addHandler(handler)
     try:
         asyncio.run(main())
     finally:
-        logging.getLogger("streamlog.server.calls").removeHandler(handler)
+        logging.getLogger("streamlog.server.grpc.calls").removeHandler(handler)
     named, unnamed = (line for line in written if "request refused" in line)
     assert '"client_id": "me"' in named
     assert "client_id" not in unnamed

@@ -15,11 +15,11 @@ import pytest
 from grpc._cython.cygrpc import ExecuteBatchError
 from prometheus_client import CollectorRegistry
 
-from streamlog.log.abstract import TopicPartition
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
-from streamlog.server.calls import Calls
-from streamlog.server.ended_calls import GRPC_LOGGER
+from streamlog.server.grpc.calls import Calls
+from streamlog.server.grpc.ended_calls import GRPC_LOGGER
 from streamlog.server.metrics import ClientMetrics, ServerMetrics
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2

@@ -15,15 +15,15 @@ from typing import Any
 import grpc
 import pytest
 
-from streamlog.compaction.executor import InlineExecutor
-from streamlog.compaction.rate import RateLimit
-from streamlog.compaction.spec import Job, Outcome, decode_job, encode_outcome
-from streamlog.compaction.spool import MemorySpool
+from streamlog.compaction.execute.executor import InlineExecutor
+from streamlog.compaction.execute.rate import RateLimit
+from streamlog.compaction.execute.spool import MemorySpool
+from streamlog.compaction.plan.spec import Job, Outcome, decode_job, encode_outcome
 from streamlog.errors import Corrupt, Unauthorized, by_name
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.fsck import FsckOptions, fsck
-from streamlog.server import grpc_compaction
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.server.context import CLUSTER, Operation, RequestContext, Resource
+from streamlog.server.grpc import compaction as grpc_compaction
 from streamlog.server.services.merging import MergeService
 from streamlog.v1 import compaction_pb2
 from streamlog.v1.compaction_pb2_grpc import CompactionServiceStub

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import Invalid, StreamlogError
-from streamlog.server.conversion import fetch_partition_to_proto, produce_call
-from streamlog.server.envelope import parse_request, parse_stream_request
-from streamlog.server.fetch_encoding import encode_fetch_response
+from streamlog.server.grpc.conversion import fetch_partition_to_proto, produce_call
+from streamlog.server.grpc.envelope import parse_request, parse_stream_request
+from streamlog.server.grpc.fetch_encoding import encode_fetch_response
 from streamlog.server.services.requests import (
     FetchPartitionResult,
     FetchTopicResult,

@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 import pytest
 
-from streamlog.client import locate_calls
+from streamlog.client.calls import locate as locate_calls
 from streamlog.client.channel import Caller
 from streamlog.errors import DeadlinePassed, Invalid, QuotaExceeded, Unavailable
 from streamlog.model.located import OffsetWindow
-from streamlog.server import grpc_admin
 from streamlog.server.context import RequestContext, allow_all
+from streamlog.server.grpc import admin as grpc_admin
 from streamlog.server.services.locating import WAITING_PER_TURN_MAX, LocateService
 from streamlog.settings.limits import LimitsConfig
 from streamlog.v1.admin_pb2 import LocateRecordsRequest, LocateRecordsResponse

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from streamlog.server.grpc_log import Refusal
-from streamlog.server.in_flight import ConnectionBudget
+from streamlog.server.grpc.log import Refusal
+from streamlog.server.limits.in_flight import ConnectionBudget
+from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
 from streamlog.server.metrics import ServerMetrics
-from streamlog.server.pipeline import Answer, Drain, Pipeline
 
 
 def test_tiny_requests_are_bounded_by_what_they_hold_not_by_their_bytes() -> None:

@@ -21,7 +21,7 @@ import pytest
 import streamlog
 from streamlog.client import Admin, Consumer, Producer
 from streamlog.codec.records import decode
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.demo.ports import free_port
 from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import StreamEngineConfig
@@ -38,8 +38,8 @@ from streamlog.errors import (
     Unauthorized,
     Unavailable,
 )
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.abstract import TopicPartition
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer

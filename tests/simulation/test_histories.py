@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.testing.simulation.faults import REMOTE_KINDS
 from streamlog.testing.simulation.history import PLAN, run_history
+from streamlog.testing.simulation.world.faults import REMOTE_KINDS
 
 SEEDS = 300
 CHUNK = 10

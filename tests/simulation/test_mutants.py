@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.testing.simulation.mutant import Mutant, Patch
-from streamlog.testing.simulation.mutant_table import seed_that_finds
-from streamlog.testing.simulation.mutants import MUTANTS
+from streamlog.testing.simulation.mutants.every import MUTANTS
+from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
+from streamlog.testing.simulation.mutants.table import seed_that_finds
 
 SEEDS = 40
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from streamlog.testing.simulation.verdict import (
+from streamlog.testing.simulation.checker import (
     PartitionModel,
     RegisterModel,
     RegisterOperation,

@@ -24,10 +24,10 @@ from streamlog.client.staging import StagedObject
 from streamlog.codec.batch import Compression
 from streamlog.errors import OutcomeUnknown, StagedNotFound, StreamlogError, Unavailable
 from streamlog.runtime.clock import SystemClock
-from streamlog.spark.epochs import abort_epoch, commit_epoch
-from streamlog.spark.sink import named_once
-from streamlog.spark.stage import StagingTask
-from streamlog.spark.write_options import WriteOptions
+from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
+from streamlog.spark.sink.sink import named_once
+from streamlog.spark.sink.stage import StagingTask
+from streamlog.spark.sink.write_options import WriteOptions
 from tests.spark.staged_node import StagedNode, broken_off, quick_retries
 
 TOPICS = {"t": 3, "u": 2}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 
-from streamlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
+from streamlog.spark.sink.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from streamlog.spark.source import StreamlogDataSource
 
 

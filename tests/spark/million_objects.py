@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from streamlog.engine.cluster import settle_cluster_id
-from streamlog.kvstore.rocks import RocksKVStore
-from streamlog.metadata.locating import Section
+from streamlog.kvstore.rocks.store import RocksKVStore
+from streamlog.metadata.lookup.locating import Section
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.local import LocalObjectStore
+from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.repair.view import load_view
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.spark.planning import plan_store
-from streamlog.spark.rest_cluster import located_in
+from streamlog.spark.cluster.offline_cluster import located_in
+from streamlog.spark.plan.planning import plan_store
 from streamlog.testing.metadata_filler import OBJECT_BYTES, RANGES_PER_OBJECT, fill_metadata
 
 STREAMS = 10_000

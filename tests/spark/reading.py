@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from streamlog.client import Admin, Consumer, Producer
 from streamlog.spark.arrow import COLUMNS
-from streamlog.spark.offsets import batch_windows
 from streamlog.spark.options import parse_read_options
-from streamlog.spark.session import Planned, opened_cluster, plan_read
-from streamlog.spark.task import read_task
+from streamlog.spark.plan.offsets import batch_windows
+from streamlog.spark.plan.session import Planned, opened_cluster, plan_read
+from streamlog.spark.read.task import read_task
 from tests.support.node import NodeProcess
 
 SCHEMA = pa.schema([pa.field(name, kind) for name, kind in COLUMNS.items()])

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from streamlog.cli.at_rest import Opened, Places, opened
+from streamlog.cli.support.offline import Opened, Places, opened
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.repair.findings import Report
-from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
 
 
 def places_of(data: Path) -> Places:

@@ -24,14 +24,14 @@ from streamlog.codec.records import decode
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, UnknownTopicOrPartition
-from streamlog.kvstore.memory import MemoryKVStore
-from streamlog.log.abstract import TopicPartition
+from streamlog.kvstore.memory.store import MemoryKVStore
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.clock import SystemClock
 from streamlog.server.context import RequestContext, allow_all
-from streamlog.server.grpc_staging import GrpcStaging
-from streamlog.server.in_flight import Budgets
+from streamlog.server.grpc.staging import GrpcStaging
+from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.metrics import ServerMetrics
 from streamlog.server.services.staging import StagingService
 from streamlog.settings.limits import LimitsConfig

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamlog.client import Admin, Producer
 from streamlog.objectstore.keys import data_key
 from streamlog.spark.errors import DataLost
-from streamlog.spark.session import Planned
+from streamlog.spark.plan.session import Planned
 from tests.spark.reading import carry_out, consumed, plan, rows
 from tests.support.node import NodeProcess
 

@@ -13,10 +13,10 @@ from streamlog.client.channel import Call
 from streamlog.client.staging import StagedObject
 from streamlog.errors import OutcomeUnknown, StagedNotFound, Unavailable
 from streamlog.runtime.clock import SystemClock
-from streamlog.spark.epochs import abort_epoch, commit_epoch
 from streamlog.spark.errors import EpochPassed
-from streamlog.spark.stage import StagingTask
-from streamlog.spark.write_options import WriteOptions
+from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
+from streamlog.spark.sink.stage import StagingTask
+from streamlog.spark.sink.write_options import WriteOptions
 from tests.spark.staged_node import WAIT_S, StagedNode, broken_off, quick_retries
 
 TOPIC = "t"

@@ -24,10 +24,10 @@ from pyiceberg.types import LongType, NestedField
 
 from streamlog.client import Producer
 from streamlog.errors import Conflict, ForeignCluster, Invalid, OutcomeUnknown
-from streamlog.spark.jobs import iceberg_table
-from streamlog.spark.jobs.iceberg import IcebergExported, export_iceberg
-from streamlog.spark.jobs.iceberg_files import PARTITIONS, table_schema
-from streamlog.spark.jobs.iceberg_table import BASE, OFFSETS, CatalogFailed, ExportTable
+from streamlog.spark.jobs.iceberg import table as iceberg_table
+from streamlog.spark.jobs.iceberg.files import PARTITIONS, table_schema
+from streamlog.spark.jobs.iceberg.job import IcebergExported, export_iceberg
+from streamlog.spark.jobs.iceberg.table import BASE, OFFSETS, CatalogFailed, ExportTable
 from tests.spark.in_process import InProcess
 from tests.spark.reading import consumed, produce, rows
 from tests.support.node import NodeProcess
@@ -346,7 +346,7 @@ def test_what_an_export_refuses(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> 
     lake.catalog.drop_table("logs.events")
     lake.export()
     with monkeypatch.context() as patched:
-        patched.setattr("streamlog.spark.cluster.ServerCluster.cluster_id", "other")
+        patched.setattr("streamlog.spark.cluster.cluster.ServerCluster.cluster_id", "other")
         with pytest.raises(ForeignCluster, match="name another table"):
             lake.export()
     lake.check()

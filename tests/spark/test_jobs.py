@@ -15,20 +15,20 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from streamlog.client import Admin, Producer
-from streamlog.compaction.config import CompactionConfig
+from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import DataInUse, Invalid, OffsetOutOfRange
 from streamlog.repair.findings import Report
-from streamlog.spark.jobs import scrub as scrub_module
-from streamlog.spark.jobs.compaction import CompactionPlaces, compact
-from streamlog.spark.jobs.export import export
-from streamlog.spark.jobs.iceberg import IcebergExported, export_iceberg
-from streamlog.spark.jobs.load import import_files
-from streamlog.spark.jobs.manifest import OWN, Manifest
-from streamlog.spark.jobs.node_compaction import compact_node
-from streamlog.spark.jobs.node_scrub import scrub_node
-from streamlog.spark.jobs.scrub import scrub
-from streamlog.spark.jobs.stats import over_time, stats
+from streamlog.spark.jobs.compaction.job import CompactionPlaces, compact
+from streamlog.spark.jobs.compaction.node import compact_node
+from streamlog.spark.jobs.export.job import export
+from streamlog.spark.jobs.export.load import import_files
+from streamlog.spark.jobs.export.manifest import OWN, Manifest
+from streamlog.spark.jobs.iceberg.job import IcebergExported, export_iceberg
+from streamlog.spark.jobs.scrub import job as scrub_module
+from streamlog.spark.jobs.scrub.job import scrub
+from streamlog.spark.jobs.scrub.node import scrub_node
+from streamlog.spark.jobs.stats.job import over_time, stats
 from streamlog.spark.jobs.tasks import TaskFailed, run_tasks
 from tests.spark.reading import ORDER, consumed, produce, rows, started
 from tests.spark.resting import deep_fsck, look, places_of
@@ -281,7 +281,7 @@ def test_an_export_at_rest_and_what_it_refuses(spark: Any, at_rest: Path, tmp_pa
         export(spark, folder, options)
     with pytest.raises(Invalid, match="starts at earliest"):
         export(spark, tmp_path / "other", {**options, "startingOffsets": '{"logs": {"0": 5}}'})
-    from streamlog.runtime.lockfile import hold
+    from streamlog.runtime.disk.lockfile import hold
 
     with hold(str(folder / OWN / "lock")), pytest.raises(DataInUse):
         export(spark, folder, options)

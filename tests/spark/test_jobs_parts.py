@@ -16,24 +16,24 @@ import pyarrow.dataset
 import pytest
 from click.testing import CliRunner
 
-from streamlog.cli.spark_export import export
-from streamlog.cli.spark_session import source_options
+from streamlog.cli.commands.spark_export import export
 from streamlog.cli.state import State
+from streamlog.cli.support.spark_session import source_options
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
 from streamlog.model.located import ObjectTable, OffsetWindow
 from streamlog.spark.arrow import COLUMNS
-from streamlog.spark.jobs import parquet
 from streamlog.spark.jobs.batches import runs
-from streamlog.spark.jobs.facts import TopicFacts
-from streamlog.spark.jobs.manifest import Manifest, Written
-from streamlog.spark.jobs.parquet import ParquetTask
+from streamlog.spark.jobs.export import parquet
+from streamlog.spark.jobs.export.manifest import Manifest, Written
+from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import rounds
-from streamlog.spark.jobs.scrub_state import ScrubState
-from streamlog.spark.jobs.sketches import KEYS_MAX, Distinct, Frequent
-from streamlog.spark.jobs.stats_state import StatsState
+from streamlog.spark.jobs.scrub.state import ScrubState
+from streamlog.spark.jobs.stats.facts import TopicFacts
+from streamlog.spark.jobs.stats.sketches import KEYS_MAX, Distinct, Frequent
+from streamlog.spark.jobs.stats.state import StatsState
 from streamlog.spark.local import JavaMissing, find_java
 from streamlog.spark.picture import BANDS_MAX, OTHERS, bars
-from streamlog.spark.plan_types import ReadPlace, TaskPlan
+from streamlog.spark.plan.types import ReadPlace, TaskPlan
 
 
 def test_rounds_take_one_partition_after_the_other() -> None:

@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 
-from streamlog.cli import spark_compact, spark_scrub
-from streamlog.cli.at_rest import Places
+from streamlog.cli.commands import spark_compact, spark_scrub
 from streamlog.cli.main import run as command
+from streamlog.cli.support.offline import Places
 from streamlog.client import Admin, Producer
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
-from streamlog.metadata.checkpoint_files import BlockReader
-from streamlog.repair import check_objects
+from streamlog.metadata.checkpoint.files import BlockReader
 from streamlog.repair.findings import Report
-from streamlog.spark.cluster import ServerCluster
-from streamlog.spark.jobs import scrub as scrub_module
-from streamlog.spark.jobs.compaction import CompactionPlaces, compact
-from streamlog.spark.jobs.export import export
-from streamlog.spark.jobs.node_compaction import compact_node
-from streamlog.spark.jobs.node_scrub import scrub_node
-from streamlog.spark.jobs.scrub import scrub
-from streamlog.spark.jobs.stats import stats
+from streamlog.repair.fsck import objects as check_objects
+from streamlog.spark.cluster.cluster import ServerCluster
+from streamlog.spark.jobs.compaction.job import CompactionPlaces, compact
+from streamlog.spark.jobs.compaction.node import compact_node
+from streamlog.spark.jobs.export.job import export
+from streamlog.spark.jobs.scrub import job as scrub_module
+from streamlog.spark.jobs.scrub.job import scrub
+from streamlog.spark.jobs.scrub.node import scrub_node
+from streamlog.spark.jobs.stats.job import stats
 from tests.spark.in_process import InProcess
 from tests.spark.reading import consumed, produce
 from tests.spark.resting import deep_fsck, look, places_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin
-from streamlog.spark.jobs.node_scrub import scrub_node
+from streamlog.spark.jobs.scrub.node import scrub_node
 from tests.spark.reading import consumed, produce, rows
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests

@@ -10,7 +10,7 @@ import pytest
 from streamlog.errors import InvalidConfig
 from streamlog.spark.kafka_options import REFUSED_READ_OPTIONS, REFUSED_WRITE_OPTIONS
 from streamlog.spark.options import EARLIEST, LATEST, READ_OPTIONS, parse_read_options
-from streamlog.spark.write_options import parse_write_options
+from streamlog.spark.sink.write_options import parse_write_options
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 GIVEN = {"server": "127.0.0.1:9644", "subscribe": "logs"}

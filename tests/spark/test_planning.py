@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, Unavailable
 from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
-from streamlog.spark.object_read import visits
-from streamlog.spark.plan_types import ServicePiece, StorePiece, TaskPlan
-from streamlog.spark.planning import REQUEST_BYTES, Plan, plan_service, plan_store
+from streamlog.spark.plan.planning import REQUEST_BYTES, Plan, plan_service, plan_store
+from streamlog.spark.plan.types import ServicePiece, StorePiece, TaskPlan
+from streamlog.spark.read.object_read import visits
 from tests.spark.fake_cluster import FakeCluster
 
 MIB = 1 << 20

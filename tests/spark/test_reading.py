@@ -30,15 +30,15 @@ from streamlog.model.located import ObjectTable
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
-from streamlog.spark import worker
 from streamlog.spark.arrow import ROWS_ENOUGH, BatchMaker
-from streamlog.spark.cluster import ServerCluster
+from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
-from streamlog.spark.object_read import Chunk, ObjectReader
-from streamlog.spark.plan_types import ReadPlace, ServicePiece, StorePiece
+from streamlog.spark.plan.session import Planned
+from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece
+from streamlog.spark.read import worker
+from streamlog.spark.read.object_read import Chunk, ObjectReader
+from streamlog.spark.read.task import read_task
 from streamlog.spark.read_metrics import LOGGER
-from streamlog.spark.session import Planned
-from streamlog.spark.task import read_task
 from tests.spark.reading import SCHEMA, carry_out, consumed, plan, produce, read, rows, uploaded
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.client import locate_calls
+from streamlog.client.calls import locate as locate_calls
 from streamlog.codec.records import encode_values
 from streamlog.errors import (
     NotLeader,
@@ -19,11 +19,11 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.model.located import Located, ObjectTable, OffsetWindow
-from streamlog.spark import cluster
-from streamlog.spark.cluster import ServerCluster
+from streamlog.spark.cluster import cluster
+from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.errors import DataLost
-from streamlog.spark.plan_types import ReadPlace, ServicePiece
-from streamlog.spark.service_read import EMPTY_ANSWERS_MAX, ServiceReader
+from streamlog.spark.plan.types import ReadPlace, ServicePiece
+from streamlog.spark.read.service_read import EMPTY_ANSWERS_MAX, ServiceReader
 
 PIECE = ServicePiece("t", 0, 0, 4, 0)
 

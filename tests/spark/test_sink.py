@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from streamlog.client import Admin
-from streamlog.client.partitioner import partition_for_key
+from streamlog.client.produce.partitioner import partition_for_key
 from streamlog.client.staging import StagedWriter, WriterStatus
 from streamlog.spark.functions import partition_of
 from tests.spark.conftest import ROOT

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamlog.client.partitioner import partition_for_key
+from streamlog.client.produce.partitioner import partition_for_key
 from streamlog.client.staging import StagedObject, StagedPart
 from streamlog.codec.batch import Compression, scan
 from streamlog.codec.columns import key_partitions
@@ -24,11 +24,11 @@ from streamlog.errors import (
 )
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
-from streamlog.spark import partitioner
-from streamlog.spark.sink import named_once
-from streamlog.spark.stage import StagingTask, chunks
-from streamlog.spark.write_columns import check_columns
-from streamlog.spark.write_options import WriteOptions
+from streamlog.spark.sink import partitioner
+from streamlog.spark.sink.sink import named_once
+from streamlog.spark.sink.stage import StagingTask, chunks
+from streamlog.spark.sink.write_columns import check_columns
+from streamlog.spark.sink.write_options import WriteOptions
 
 COUNTS = {"t": 4, "u": 3, "one": 1, "wide": 200}
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -16,11 +16,11 @@ from streamlog.client import Admin
 from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
 from streamlog.model.located import Located, OffsetWindow
 from streamlog.runtime.clock import Clock
-from streamlog.spark import streaming
 from streamlog.spark.errors import DataLost
-from streamlog.spark.offsets import decode_offsets, decode_topic_ids, encode_offsets
 from streamlog.spark.options import parse_read_options
-from streamlog.spark.streaming import StreamPlanner, limited
+from streamlog.spark.plan.offsets import decode_offsets, decode_topic_ids, encode_offsets
+from streamlog.spark.source import streaming
+from streamlog.spark.source.streaming import StreamPlanner, limited
 from streamlog.testing.clocks import ManualClock
 from tests.spark.fake_cluster import FakeCluster
 from tests.spark.reading import carry_out, produce

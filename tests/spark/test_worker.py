@@ -10,10 +10,10 @@ import pytest
 
 from streamlog import wiring
 from streamlog.errors import ForeignCluster, StoreUnavailable
-from streamlog.objectstore.cluster_guard import claim
+from streamlog.objectstore.cluster.guard import claim
 from streamlog.objectstore.keys import CLUSTER_KEY
-from streamlog.spark.settling import settle, settle_worker
-from streamlog.spark.worker import Worker, worker
+from streamlog.spark.garbage_freeze import settle, settle_worker
+from streamlog.spark.read.worker import Worker, worker
 
 ONE, TWO = "1" * 32, "2" * 32
 

@@ -11,8 +11,8 @@ import pytest
 from streamlog.codec.batch import Compression
 from streamlog.errors import InvalidConfig
 from streamlog.runtime.rand import SeededRandom
-from streamlog.spark.write_options import WRITE_OPTIONS, parse_write_options
-from streamlog.spark.writer_ids import batch_writer_id, query_id, stream_writer_id
+from streamlog.spark.sink.write_options import WRITE_OPTIONS, parse_write_options
+from streamlog.spark.sink.writer_ids import batch_writer_id, query_id, stream_writer_id
 
 GIVEN = {"server": "127.0.0.1:9644"}
 

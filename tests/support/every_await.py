@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.kvstore.memory import MemoryKVStore
+from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.incarnation import SimulationClock
-from streamlog.testing.simulation.loop import SimulationLoop
+from streamlog.testing.simulation.world.incarnation import SimulationClock
+from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.wiring import Components
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streamlog.metadata.compaction_interface import CompactionTenure
 from streamlog.metadata.interface import Metadata
-from streamlog.metadata.tenure_metadata import TenureMetadata
+from streamlog.metadata.session import TenureMetadata
 
 
 async def take_id(metadata: Metadata) -> int:

@@ -14,7 +14,7 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log.abstract import (
+from streamlog.log.api.abstract_log import (
     AbstractLog,
     AbstractLogSegment,
     EpochEndOffset,

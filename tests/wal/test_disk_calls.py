@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from wal_helpers import CLUSTER, SMALL, group
 
 from streamlog.format.rows import Tenure
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.runtime.system_disk import SystemDisk
 from streamlog.wal.log import WriteAheadLog
 from tests.support.kernel_calls import recorded
 

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from wal_helpers import CLUSTER, SMALL, group
 
 from streamlog.format.rows import Tenure
+from streamlog.runtime.disk.system_disk import SystemDisk, SystemFile
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.runtime.system_disk import SystemDisk, SystemFile
 from streamlog.wal.identity import load_identity
 from streamlog.wal.log import WriteAheadLog
 

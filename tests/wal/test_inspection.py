@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from streamlog.format.rows import Tenure
-from streamlog.runtime.read_only_disk import ReadOnlyDisk
-from streamlog.runtime.system_disk import SystemDisk
+from streamlog.runtime.disk.read_only_disk import ReadOnlyDisk
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.wal.inspection import WalContent, inspect
 from tests.wal.wal_helpers import CLUSTER, begin, group
 

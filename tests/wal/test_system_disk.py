@@ -14,9 +14,9 @@ from wal_helpers import CLUSTER, SMALL, group, payload_of
 
 from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.format.rows import Tenure
+from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.runtime.system_disk import SystemDisk
 from streamlog.wal.log import WriteAheadLog
 
 

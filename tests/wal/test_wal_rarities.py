@@ -20,7 +20,7 @@ from wal_helpers import (
 
 from streamlog.errors import Closed, Corrupt, Internal
 from streamlog.format.rows import Tenure
-from streamlog.format.wal_superblock import FileState, Life, Superblock
+from streamlog.format.wal.superblock import FileState, Life, Superblock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault, TornDisk
 from streamlog.wal.file import WalFile

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from streamlog.codec.crc import crc32c
 from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import Tenure
-from streamlog.runtime.disk import Disk
+from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from streamlog.client import admin_calls
 from streamlog.client.aio.channel import CallingClient
+from streamlog.client.calls import admin as admin_calls
 
 if TYPE_CHECKING:
     from streamlog.v1 import admin_pb2

@@ -14,26 +14,7 @@ import grpc
 
 from streamlog.client import forking
 from streamlog.client.aio.channel import Caller, is_being_cancelled
-from streamlog.client.channel import typed_error
-from streamlog.client.closing import AsyncClosing
-from streamlog.client.consumer import (
-    MISSING_TOPIC_RETRY_S,
-    fetch_call,
-    settings_of,
-    waiting_for,
-)
-from streamlog.client.fetch_state import (
-    RESETS,
-    FetchPlan,
-    FetchState,
-    checked,
-    checked_topics,
-)
-from streamlog.client.offset_resets import OffsetReset
-from streamlog.client.pending import PendingRecords
-from streamlog.client.records import ConsumerRecord, FetchedBatch
-from streamlog.client.settings import wait_s
-from streamlog.client.topic_calls import (
+from streamlog.client.calls.topic import (
     EARLIEST,
     LATEST,
     OffsetAndTimestamp,
@@ -43,7 +24,26 @@ from streamlog.client.topic_calls import (
     most_partitions,
     pieces,
 )
-from streamlog.client.topic_lookup import find_topics, run_async
+from streamlog.client.calls.topic_lookup import find_topics, run_async
+from streamlog.client.channel import typed_error
+from streamlog.client.closing import AsyncClosing
+from streamlog.client.consume.consumer import (
+    MISSING_TOPIC_RETRY_S,
+    fetch_call,
+    settings_of,
+    waiting_for,
+)
+from streamlog.client.consume.fetch_state import (
+    RESETS,
+    FetchPlan,
+    FetchState,
+    checked,
+    checked_topics,
+)
+from streamlog.client.consume.pending import PendingRecords
+from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
+from streamlog.client.offset_resets import OffsetReset
+from streamlog.client.settings import wait_s
 from streamlog.errors import (
     Closed,
     Internal,
@@ -51,7 +51,7 @@ from streamlog.errors import (
     OffsetOutOfRange,
     StreamlogError,
 )
-from streamlog.runtime.background import Background
+from streamlog.runtime.concurrency.background import Background
 
 log = logging.getLogger(__name__)
 

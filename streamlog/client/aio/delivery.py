@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Any
 
-from streamlog.client.batches import (
+from streamlog.client.produce.batches import (
     BatchMetadata,
     PendingBatch,
     RecordMetadata,
     Run,
     RunOutcome,
 )
-from streamlog.client.delivery import iterate
+from streamlog.client.produce.delivery import iterate
 from streamlog.errors import StreamlogError
 
 

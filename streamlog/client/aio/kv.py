@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from streamlog.client import kv_calls
 from streamlog.client.aio.channel import CallingClient, is_being_cancelled
+from streamlog.client.calls import kv as kv_calls
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, typed_error
 from streamlog.client.settings import WAIT_S_MAX
 from streamlog.errors import StreamlogError, Unavailable

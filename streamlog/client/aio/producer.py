@@ -19,13 +19,16 @@ import grpc
 import grpc.aio
 
 from streamlog.client import forking
-from streamlog.client.accumulator import TopicFacts, TopicQueues
 from streamlog.client.aio.channel import Caller, is_being_cancelled
 from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
-from streamlog.client.batches import RecordMetadata, Run, call_back
+from streamlog.client.calls.topic import init_producer_id
+from streamlog.client.calls.topic_lookup import run_async
 from streamlog.client.channel import Retry, typed_error
-from streamlog.client.partitioner import Partitioner, partition_for_key
-from streamlog.client.producer import (
+from streamlog.client.produce.accumulator import TopicFacts, TopicQueues
+from streamlog.client.produce.batches import RecordMetadata, Run, call_back
+from streamlog.client.produce.core import NEVER, ProducerCore
+from streamlog.client.produce.partitioner import Partitioner, partition_for_key
+from streamlog.client.produce.producer import (
     NO_HEADERS,
     PRODUCE_STREAM,
     AskFacts,
@@ -34,13 +37,10 @@ from streamlog.client.producer import (
     no_room,
     settings_of,
 )
-from streamlog.client.producer_core import NEVER, ProducerCore
-from streamlog.client.producer_state import ProducerIdentity
-from streamlog.client.routing import PartitionRecords, by_partition, checked_partition
+from streamlog.client.produce.routing import PartitionRecords, by_partition, checked_partition
+from streamlog.client.produce.topic_directory import TopicDirectory
+from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import backoff_s, wait_s
-from streamlog.client.topic_calls import init_producer_id
-from streamlog.client.topic_directory import TopicDirectory
-from streamlog.client.topic_lookup import run_async
 from streamlog.errors import (
     Closed,
     Internal,
@@ -51,8 +51,8 @@ from streamlog.errors import (
     Unavailable,
     UnknownTopicOrPartition,
 )
-from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.background import Background
 from streamlog.v1 import log_pb2
 
 log = logging.getLogger(__name__)

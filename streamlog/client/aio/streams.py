@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from streamlog.client import stream_calls
 from streamlog.client.aio.channel import CallingClient
+from streamlog.client.calls import stream as stream_calls
+from streamlog.client.calls.stream import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.client.channel import UNARY_TIMEOUT_MS, Retry, never_connected, typed_error
-from streamlog.client.stream_calls import Append, StreamBatch, StreamFetch, StreamInfo
 from streamlog.errors import Closed, OutcomeUnknown, Unavailable
 from streamlog.model.batch import AppendResult
-from streamlog.runtime.background import Background
 from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.background import Background
 from streamlog.v1 import stream_pb2
 from streamlog.v1support.errors import from_proto
 

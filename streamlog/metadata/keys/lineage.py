@@ -15,7 +15,7 @@ import struct
 
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.keys.space import unpack
-from streamlog.objectstore.cluster_guard import FIRST, Lineage
+from streamlog.objectstore.cluster.guard import FIRST, Lineage
 
 VERSION = 1
 VALUE = struct.Struct("<BQ16s")

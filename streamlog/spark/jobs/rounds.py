@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 from streamlog.errors import StreamlogError
 from streamlog.model.located import OffsetWindow
-from streamlog.spark.cluster import Cluster
+from streamlog.spark.cluster.cluster import Cluster
 from streamlog.spark.jobs.tasks import run_tasks
 from streamlog.spark.options import ReadOptions
-from streamlog.spark.plan_types import ReadPlace, TaskPlan
-from streamlog.spark.session import plan_read
+from streamlog.spark.plan.session import plan_read
+from streamlog.spark.plan.types import ReadPlace, TaskPlan
 
 log = logging.getLogger(__name__)
 

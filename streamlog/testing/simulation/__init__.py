@@ -13,9 +13,9 @@ from streamlog.testing.simulation.application import (
     SimulationResult,
     simulate,
 )
-from streamlog.testing.simulation.faults import FAULTS, NO_FAULTS, FaultRates
+from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.history import Failed
-from streamlog.testing.simulation.verdict import Violation
+from streamlog.testing.simulation.world.faults import FAULTS, NO_FAULTS, FaultRates
 
 __all__ = [
     "FAULTS",

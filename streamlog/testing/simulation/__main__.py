@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamlog.testing.simulation.history import Failed, Report, mode_of, run_history
 from streamlog.testing.simulation.many import Total, run_many
-from streamlog.testing.simulation.world import WalMode
+from streamlog.testing.simulation.world.world import WalMode
 
 MODES: tuple[WalMode, ...] = ("disk", "object")
 
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if options.mutants or options.mutant:
-        from streamlog.testing.simulation.mutant_table import find_mutants
+        from streamlog.testing.simulation.mutants.table import find_mutants
 
         seeds = options.seeds if "--seeds" in (arguments or sys.argv) else 2000
         return find_mutants(options.mutant, options.first, seeds, options.jobs)

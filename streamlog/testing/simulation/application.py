@@ -17,11 +17,11 @@ from streamlog.errors import (
 )
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
-from streamlog.testing.simulation.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.history import Failed
-from streamlog.testing.simulation.loop import SimulationLoop, run
-from streamlog.testing.simulation.node import NODE_CONFIG, Machine, Node
-from streamlog.testing.simulation.world import WalMode, World
+from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
+from streamlog.testing.simulation.world.loop import SimulationLoop, run
+from streamlog.testing.simulation.world.node import NODE_CONFIG, Machine, Node
+from streamlog.testing.simulation.world.world import WalMode, World
 from streamlog.wiring import OpenEngine
 
 PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)

@@ -18,24 +18,29 @@ from dataclasses import dataclass, field, replace
 
 from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.errors import NotFound
-from streamlog.log.abstract import TopicPartition
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.repair.findings import Severity
-from streamlog.repair.fsck import FsckOptions, fsck
+from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.bystanders import (
+from streamlog.testing.simulation.calm_end import answer_everybody, check_nothing_is_held
+from streamlog.testing.simulation.checker import Violation, few
+from streamlog.testing.simulation.workloads.creates import Creates
+from streamlog.testing.simulation.workloads.kv import KVUser, Register
+from streamlog.testing.simulation.workloads.logs import TOPIC, PartitionUser
+from streamlog.testing.simulation.workloads.observers import (
     PinnedReader,
     ShortLives,
     Undertaker,
 )
-from streamlog.testing.simulation.creates import Creates
-from streamlog.testing.simulation.faults import FAULTS, FaultRates
-from streamlog.testing.simulation.incarnation import SimulationClock
-from streamlog.testing.simulation.kv_users import KVUser, Register
-from streamlog.testing.simulation.log_users import TOPIC, PartitionUser
-from streamlog.testing.simulation.loop import SimulationLoop, run
-from streamlog.testing.simulation.node import (
+from streamlog.testing.simulation.workloads.recovery import OLD_NODES_LIVE_S, MetadataLoss
+from streamlog.testing.simulation.workloads.staging import StagedJob
+from streamlog.testing.simulation.workloads.streams import PASSING, StreamUser, take_over_holder
+from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
+from streamlog.testing.simulation.world.incarnation import SimulationClock
+from streamlog.testing.simulation.world.loop import SimulationLoop, run
+from streamlog.testing.simulation.world.node import (
     CRAMPED_CONFIG,
     DUEL_CONFIG,
     NODE_CONFIG,
@@ -43,13 +48,8 @@ from streamlog.testing.simulation.node import (
     Node,
     with_spare_room,
 )
-from streamlog.testing.simulation.offload import InlineOffload
-from streamlog.testing.simulation.quiet import answer_everybody, check_nothing_is_held
-from streamlog.testing.simulation.recovery import OLD_NODES_LIVE_S, MetadataLoss
-from streamlog.testing.simulation.staging_users import StagedJob
-from streamlog.testing.simulation.users import PASSING, StreamUser, take_over_holder
-from streamlog.testing.simulation.verdict import Violation, few
-from streamlog.testing.simulation.world import WalMode, World
+from streamlog.testing.simulation.world.offload import InlineOffload
+from streamlog.testing.simulation.world.world import WalMode, World
 
 PATIENCE_S = 300
 """Virtual seconds within which everything dead is deleted."""

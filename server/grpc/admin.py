@@ -1,0 +1,370 @@
+"""AdminService over gRPC; an error is its topic's own where a request names several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from streamlog.errors import DeadlinePassed, Invalid, StreamlogError
+from streamlog.model.located import OffsetWindow
+from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
+from streamlog.server.grpc.calls import Calls, Context, Handlers, Unary, deserializer
+from streamlog.server.services.admin import (
+    AdminService,
+    ConfigChange,
+    ConfigOperation,
+    PartitionDescription,
+    ResourceKind,
+)
+from streamlog.server.services.kv import checked_limit
+from streamlog.server.services.locating import LocatedPart, LocateService
+from streamlog.server.services.objects import ObjectService, ObjectSummary
+from streamlog.v1 import admin_pb2
+from streamlog.v1support.errors import to_proto
+
+SERVICE = "streamlog.v1.AdminService"
+TOPICS_PER_REQUEST_MAX = 1000
+UNREAD_S = 60
+"""A part of an answer that a client takes nothing of for so long ends the call."""
+
+_METHODS = (
+    "CreateTopics",
+    "DeleteTopics",
+    "ListTopics",
+    "DescribeTopics",
+    "CreatePartitions",
+    "DescribeConfigs",
+    "IncrementalAlterConfigs",
+    "GetStatus",
+    "ListObjects",
+    "DescribeObject",
+    "PinObjects",
+    "UnpinObjects",
+)
+
+
+class GrpcAdmin:
+    """`status` gives the fields of GetStatusResponse by name, `backup` a file in pieces."""
+
+    def __init__(
+        self,
+        admin: AdminService,
+        objects: ObjectService,
+        locating: LocateService,
+        status: Callable[[], Awaitable[dict[str, Any]]],
+        backup: Callable[[], AsyncIterator[bytes]],
+        *,
+        calls: Calls,
+        authorize: Authorize,
+    ) -> None:
+        self._admin = admin
+        self._objects = objects
+        self._locating = locating
+        self._status = status
+        self._backup = backup
+        self._calls = calls
+        self._authorize = authorize
+
+    def handlers(self) -> Handlers:
+        handles: tuple[Unary, ...] = (
+            self._create_topics,
+            self._delete_topics,
+            self._list_topics,
+            self._describe_topics,
+            self._create_partitions,
+            self._describe_configs,
+            self._alter_configs,
+            self._get_status,
+            self._list_objects,
+            self._describe_object,
+            self._pin_objects,
+            self._unpin_objects,
+        )
+        raw: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(
+                self._calls.unary(f"AdminService/{name}", handle),
+                request_deserializer=deserializer(getattr(admin_pb2, f"{name}Request")),
+                response_serializer=getattr(admin_pb2, f"{name}Response").SerializeToString,
+            )
+            for name, handle in zip(_METHODS, handles, strict=True)
+        }
+        raw["Backup"] = grpc.unary_stream_rpc_method_handler(
+            self._calls.streaming("AdminService/Backup", self._send_backup),
+            request_deserializer=deserializer(admin_pb2.BackupRequest),
+            response_serializer=admin_pb2.BackupResponse.SerializeToString,
+        )
+        raw["LocateRecords"] = grpc.unary_stream_rpc_method_handler(
+            self._calls.streaming("AdminService/LocateRecords", self._locate_records),
+            request_deserializer=deserializer(admin_pb2.LocateRecordsRequest),
+            response_serializer=admin_pb2.LocateRecordsResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, raw)
+
+    async def _create_topics(
+        self, known: RequestContext, request: admin_pb2.CreateTopicsRequest, _: Context
+    ) -> admin_pb2.CreateTopicsResponse:
+        _check_count(len(request.topics))
+        response = admin_pb2.CreateTopicsResponse()
+        for topic in request.topics:
+            out = response.topics.add(name=topic.name)
+            try:
+                made = await self._admin.create_topic(
+                    known, topic.name, topic.partitions, topic.configs, request.validate_only
+                )
+            except StreamlogError as error:
+                out.error.CopyFrom(to_proto(error))
+            else:
+                out.topic_id = made.topic_id
+                out.partitions = made.partitions
+        return response
+
+    async def _delete_topics(
+        self, known: RequestContext, request: admin_pb2.DeleteTopicsRequest, _: Context
+    ) -> admin_pb2.DeleteTopicsResponse:
+        _check_count(len(request.names))
+        response = admin_pb2.DeleteTopicsResponse()
+        for name in request.names:
+            out = response.topics.add(name=name)
+            try:
+                await self._admin.delete_topic(known, name)
+            except StreamlogError as error:
+                out.error.CopyFrom(to_proto(error))
+        return response
+
+    async def _list_topics(
+        self, known: RequestContext, request: admin_pb2.ListTopicsRequest, _: Context
+    ) -> admin_pb2.ListTopicsResponse:
+        found = self._admin.list_topics(known, request.after, checked_limit(request.limit))
+        return admin_pb2.ListTopicsResponse(
+            topics=[
+                admin_pb2.TopicSummary(
+                    name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions
+                )
+                for topic in found
+            ]
+        )
+
+    async def _describe_topics(
+        self, known: RequestContext, request: admin_pb2.DescribeTopicsRequest, _: Context
+    ) -> admin_pb2.DescribeTopicsResponse:
+        _check_count(len(request.names))
+        response = admin_pb2.DescribeTopicsResponse()
+        for name in request.names:
+            out = response.topics.add(name=name)
+            try:
+                topic = await self._admin.topic(known, name, auto_create=request.allow_auto_create)
+            except StreamlogError as error:
+                out.error.CopyFrom(to_proto(error))
+                continue
+            out.topic_id = topic.topic_id
+            out.configs.update(topic.configs)
+            out.capped_configs.update(self._admin.capped(topic.configs))
+            for described in await self._admin.partitions(name, topic.partitions):
+                self._set_partition(out.partitions.add(), described)
+        return response
+
+    def _set_partition(
+        self, out: admin_pb2.PartitionDescription, described: PartitionDescription
+    ) -> None:
+        out.partition = described.partition
+        if described.error is not None:
+            out.error.CopyFrom(to_proto(described.error))
+            return
+        out.leader_node = self._admin.node_id
+        out.leader_epoch = described.leader_epoch
+        out.log_start_offset = described.log_start_offset
+        out.high_watermark = described.high_watermark
+        out.last_stable_offset = described.last_stable_offset
+        out.log_end_offset = described.log_end_offset
+        out.size_bytes = described.size_bytes
+        out.segments = described.segments
+        if described.facts is not None:
+            out.meta_stream_id = described.facts.meta_stream_id
+            out.data_stream_id = described.facts.data_stream_id
+            out.time_stream_id = described.facts.time_stream_id
+            out.txn_stream_id = described.facts.txn_stream_id
+
+    async def _create_partitions(
+        self, known: RequestContext, request: admin_pb2.CreatePartitionsRequest, _: Context
+    ) -> admin_pb2.CreatePartitionsResponse:
+        await self._admin.create_partitions(known, request.topic, request.partitions)
+        return admin_pb2.CreatePartitionsResponse()
+
+    async def _describe_configs(
+        self, known: RequestContext, request: admin_pb2.DescribeConfigsRequest, _: Context
+    ) -> admin_pb2.DescribeConfigsResponse:
+        entries = await self._admin.describe_configs(
+            known, _kind(request.resource), request.resource.name
+        )
+        return admin_pb2.DescribeConfigsResponse(
+            entries=[
+                admin_pb2.ConfigEntry(
+                    name=entry.name,
+                    value=entry.value,
+                    source=entry.source,
+                    read_only=entry.is_read_only,
+                    documentation=entry.documentation,
+                    default_value=entry.default,
+                    configured_value=entry.configured,
+                )
+                for entry in entries
+            ]
+        )
+
+    async def _alter_configs(
+        self, known: RequestContext, request: admin_pb2.IncrementalAlterConfigsRequest, _: Context
+    ) -> admin_pb2.IncrementalAlterConfigsResponse:
+        changes = []
+        for change in request.changes:
+            if change.operation not in (1, 2, 3, 4):
+                raise Invalid(
+                    f"{change.name[:80]}: give an operation: SET, DELETE, APPEND, SUBTRACT"
+                )
+            operation = ConfigOperation(int(change.operation))
+            changes.append(ConfigChange(change.name, operation, change.value))
+        await self._admin.alter_configs(
+            known,
+            _kind(request.resource),
+            request.resource.name,
+            changes,
+            request.validate_only,
+        )
+        return admin_pb2.IncrementalAlterConfigsResponse()
+
+    async def _get_status(
+        self, known: RequestContext, _request: admin_pb2.GetStatusRequest, _: Context
+    ) -> admin_pb2.GetStatusResponse:
+        self._authorize(known, Operation.DESCRIBE, CLUSTER)
+        return admin_pb2.GetStatusResponse(**await self._status())
+
+    async def _send_backup(
+        self, known: RequestContext, _request: admin_pb2.BackupRequest, context: Context
+    ) -> None:
+        # It holds every user's values: reading it asks for more than a look.
+        self._authorize(known, Operation.ALTER, CLUSTER)
+        async for data in self._backup():
+            await context.write(admin_pb2.BackupResponse(data=data))
+
+    async def _list_objects(
+        self, known: RequestContext, request: admin_pb2.ListObjectsRequest, _: Context
+    ) -> admin_pb2.ListObjectsResponse:
+        found, token = await self._objects.list(
+            known, request.page_token or None, checked_limit(request.limit, most=1000)
+        )
+        return admin_pb2.ListObjectsResponse(
+            objects=[_summary(one) for one in found], next_page_token=token or ""
+        )
+
+    async def _describe_object(
+        self, known: RequestContext, request: admin_pb2.DescribeObjectRequest, _: Context
+    ) -> admin_pb2.DescribeObjectResponse:
+        found = await self._objects.describe(known, request.key)
+        return admin_pb2.DescribeObjectResponse(
+            object=_summary(found.summary),
+            format_version=found.format_version,
+            cluster_id=found.cluster_id,
+            tenure=found.tenure,
+            blocks=[
+                admin_pb2.ObjectBlock(
+                    stream_id=block.stream_id,
+                    epoch=block.epoch,
+                    start_offset=block.start,
+                    end_offset=block.end,
+                    position=block.position,
+                    length=block.length,
+                    compression=block.compression,
+                )
+                for block in found.blocks
+            ],
+        )
+
+    async def _pin_objects(
+        self, known: RequestContext, request: admin_pb2.PinObjectsRequest, _: Context
+    ) -> admin_pb2.PinObjectsResponse:
+        renewed = request.pin_id if request.HasField("pin_id") else None
+        pin_id = await self._locating.pin(known, renewed, request.owner, request.ttl_ms)
+        return admin_pb2.PinObjectsResponse(pin_id=pin_id)
+
+    async def _unpin_objects(
+        self, known: RequestContext, request: admin_pb2.UnpinObjectsRequest, _: Context
+    ) -> admin_pb2.UnpinObjectsResponse:
+        await self._locating.unpin(known, request.pin_id)
+        return admin_pb2.UnpinObjectsResponse()
+
+    async def _locate_records(
+        self, known: RequestContext, request: admin_pb2.LocateRecordsRequest, context: Context
+    ) -> None:
+        windows = [
+            OffsetWindow(one.topic, one.partition, one.start_offset, one.end_offset)
+            for one in request.windows
+        ]
+        async with aclosing(self._locating.locate(known, windows)) as parts:
+            async for part in parts:
+                await _write(context, _part_to_proto(part))
+
+
+async def _write(context: Context, answer: admin_pb2.LocateRecordsResponse) -> None:
+    """Errors: DeadlinePassed, where the client takes nothing: others wait for its turn."""
+    try:
+        async with asyncio.timeout(UNREAD_S):
+            await context.write(answer)
+    except TimeoutError as error:
+        raise DeadlinePassed(
+            f"the client took nothing of the answer for {UNREAD_S} s; ask again, and read on"
+        ) from error
+
+
+def _part_to_proto(part: LocatedPart) -> admin_pb2.LocateRecordsResponse:
+    out = admin_pb2.LocateRecordsResponse(revision=part.revision)
+    for run in part.runs:
+        out.runs.add(
+            window=run.window,
+            stream_id=run.stream_id,
+            start_offset=run.start,
+            shift=run.shift,
+            end_offsets=run.ends,
+            object_ids=run.objects,
+            size_bytes=run.size_bytes,
+        )
+    if part.objects is not None:
+        out.object_ids.extend(part.objects.ids)
+        out.index_positions.extend(part.objects.index_positions)
+        out.index_lengths.extend(part.objects.index_lengths)
+        out.index_crcs.extend(part.objects.index_crcs)
+        for object_id, places in part.objects.placements.items():
+            for stream_id, base, epoch, leader_epoch in places:
+                out.attached.add(
+                    object_id=object_id,
+                    stream_id=stream_id,
+                    base=base,
+                    epoch=epoch,
+                    leader_epoch=leader_epoch,
+                )
+    return out
+
+
+def _check_count(count: int) -> None:
+    if count > TOPICS_PER_REQUEST_MAX:
+        raise Invalid(
+            f"the request names {count} topics; at most {TOPICS_PER_REQUEST_MAX} are allowed"
+        )
+
+
+def _kind(resource: admin_pb2.ConfigResource) -> ResourceKind:
+    if resource.type not in (1, 2, 3, 4):
+        raise Invalid("give the resource's type: topic, broker, broker default or client")
+    return ResourceKind(int(resource.type))
+
+
+def _summary(found: ObjectSummary) -> admin_pb2.ObjectSummary:
+    return admin_pb2.ObjectSummary(
+        key=found.info.key,
+        object_id=found.object_id,
+        size_bytes=found.info.size_bytes,
+        modified_ms=found.info.modified_ms,
+        live=found.is_live,
+    )

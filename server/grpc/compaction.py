@@ -1,0 +1,123 @@
+"""CompactionService over gRPC.
+
+Three run for the time of a call: one listens to the executor, one sends it jobs, one waits until
+the compactor has nothing left to merge. What goes wrong with the executor ends it (`remote.end`);
+the compactor comes to an end in its own order, and the call says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from streamlog.compaction.compactor import Totals
+from streamlog.compaction.workers.remote import RemoteExecutor
+from streamlog.errors import Closed, Invalid, StreamlogError, Unavailable
+from streamlog.server.context import RequestContext
+from streamlog.server.grpc.calls import Calls, Context, Handlers, parse
+from streamlog.server.grpc.log import reader
+from streamlog.server.limits.pipeline import Drain
+from streamlog.server.services.merging import MergeService
+from streamlog.v1 import compaction_pb2
+from streamlog.v1support.errors import from_proto
+
+SERVICE = "streamlog.v1.CompactionService"
+SILENT_S = 120.0
+"""Executors say every few seconds that they live."""
+
+Read = Callable[[], Awaitable[bytes | None]]
+
+
+class GrpcCompaction:
+    def __init__(self, merging: MergeService, *, calls: Calls, drain: Drain) -> None:
+        self._merging = merging
+        self._calls = calls
+        self._drain = drain
+
+    def handlers(self) -> Handlers:
+        raw: dict[str, Any] = {
+            "ExecuteMerges": grpc.stream_stream_rpc_method_handler(
+                self._calls.streaming("CompactionService/ExecuteMerges", self._on_execute_merges),
+                response_serializer=compaction_pb2.ExecuteMergesResponse.SerializeToString,
+            )
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, raw)
+
+    async def _on_execute_merges(self, known: RequestContext, _: object, context: Context) -> None:
+        read = reader(context)
+        first = await _heard(read)
+        if first is None or first.WhichOneof("said") != "executor":
+            raise Invalid("the first message of the call is to say who carries merges out")
+        with self._merging.lent(known, first.executor.owner) as remote:
+            await context.write(
+                compaction_pb2.ExecuteMergesResponse(
+                    accepted=compaction_pb2.MergesAccepted(
+                        cluster_id=self._merging.cluster_id, store_url=self._merging.store_url
+                    )
+                )
+            )
+            found = await self._merge(remote, read, context)
+        settled = compaction_pb2.MergesSettled(
+            merges=found.specs, inputs=found.inputs, outputs=found.outputs
+        )
+        await context.write(compaction_pb2.ExecuteMergesResponse(settled=settled))
+
+    async def _merge(self, remote: RemoteExecutor, read: Read, context: Context) -> Totals:
+        def end() -> None:
+            remote.end(Closed("the node is shutting down; begin again when it is back"))
+
+        self._drain.add(end)
+        try:
+            async with asyncio.TaskGroup() as group:
+                others = [
+                    group.create_task(_listen(remote, read)),
+                    group.create_task(_send(remote, context)),
+                ]
+                try:
+                    return await self._merging.merge_all(remote)
+                finally:
+                    for one in others:
+                        one.cancel()
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+        finally:
+            self._drain.remove(end)
+
+
+async def _heard(read: Read) -> Any:
+    """The next message; None at the end. Errors: Invalid, Unavailable (silence)."""
+    try:
+        async with asyncio.timeout(SILENT_S):
+            message = await read()
+    except TimeoutError:
+        raise Unavailable(f"nothing was heard of the executor for {SILENT_S:g} s") from None
+    return None if message is None else parse(compaction_pb2.ExecuteMergesRequest, message)
+
+
+async def _listen(remote: RemoteExecutor, read: Read) -> None:
+    """Until the executor ends, or says what it must not."""
+    try:
+        while True:
+            message = await _heard(read)
+            if message is None:
+                remote.end(Closed("it ended its call"))
+                return
+            said = message.WhichOneof("said")
+            if said == "done":
+                remote.done(message.done.number, message.done.outcome)
+            elif said == "failed":
+                remote.failed(message.failed.number, from_proto(message.failed.error))
+            elif said == "executor":
+                raise Invalid("who carries merges out is said once")
+    except StreamlogError as error:
+        remote.end(error)
+
+
+async def _send(remote: RemoteExecutor, context: Context) -> None:
+    while True:
+        number, job = await remote.next_job()
+        sent = compaction_pb2.MergeJob(number=number, job=job)
+        await context.write(compaction_pb2.ExecuteMergesResponse(job=sent))

@@ -1,0 +1,296 @@
+"""LogService over gRPC. Produce and Fetch work on raw bytes; see envelope and fetch_encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from streamlog.errors import Invalid, StreamlogError
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.server.context import RequestContext
+from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer, parse
+from streamlog.server.grpc.conversion import (
+    fetch_call,
+    isolation,
+    not_yet,
+    produce_call,
+    produce_response,
+    refuse_replica_id,
+)
+from streamlog.server.grpc.envelope import parse_request, parse_stream_request
+from streamlog.server.grpc.fetch_encoding import encode_fetch_response
+from streamlog.server.limits.in_flight import Budgets
+from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
+from streamlog.server.services.fetch import FetchService
+from streamlog.server.services.log import LogService, PartitionQuestion
+from streamlog.server.services.produce import ProduceService, SequencedProduce
+from streamlog.v1 import log_pb2
+from streamlog.v1support.errors import to_proto
+
+SERVICE = "streamlog.v1.LogService"
+
+T = TypeVar("T")
+
+
+class _ProduceAnswer:
+    """The answer to one message of a ProduceStream."""
+
+    __slots__ = ("_correlation_id", "_sequenced")
+
+    def __init__(self, correlation_id: int, sequenced: SequencedProduce) -> None:
+        self._correlation_id = correlation_id
+        self._sequenced = sequenced
+
+    async def message(self) -> bytes:
+        response = produce_response(await self._sequenced.results())
+        return _response(correlation_id=self._correlation_id, response=response)
+
+    def is_ready(self) -> bool:
+        return self._sequenced.is_done()
+
+    def abandon(self) -> None:
+        self._sequenced.abandon()
+
+
+class Refusal:
+    """A request of a pipeline that was refused as a whole; the pipeline goes on."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    async def message(self) -> bytes:
+        return self._message
+
+    def is_ready(self) -> bool:
+        return True
+
+    def abandon(self) -> None:
+        """Nothing is under way."""
+
+
+class GrpcLog:
+    def __init__(
+        self,
+        produce: ProduceService,
+        fetch: FetchService,
+        logs: LogService,
+        *,
+        calls: Calls,
+        budgets: Budgets,
+        drain: Drain,
+        offload: Offload,
+    ) -> None:
+        self._offload = offload
+        self._produce = produce
+        self._fetch = fetch
+        self._logs = logs
+        self._calls = calls
+        self._budgets = budgets
+        self._drain = drain
+
+    def handlers(self) -> Handlers:
+        calls = self._calls
+        raw: dict[str, Any] = {
+            "Produce": grpc.unary_unary_rpc_method_handler(
+                calls.unary("LogService/Produce", self._on_produce)
+            ),
+            "ProduceStream": grpc.stream_stream_rpc_method_handler(
+                calls.streaming("LogService/ProduceStream", self._on_produce_stream)
+            ),
+            "Fetch": grpc.unary_unary_rpc_method_handler(
+                calls.unary("LogService/Fetch", self._on_fetch),
+                request_deserializer=deserializer(log_pb2.FetchRequest),
+            ),
+        }
+        for name, handle, request, response in (
+            (
+                "ListOffsets",
+                self._on_list_offsets,
+                log_pb2.ListOffsetsRequest,
+                log_pb2.ListOffsetsResponse,
+            ),
+            (
+                "OffsetsForLeaderEpoch",
+                self._on_offsets_for_leader_epoch,
+                log_pb2.OffsetsForLeaderEpochRequest,
+                log_pb2.OffsetsForLeaderEpochResponse,
+            ),
+            (
+                "InitProducerId",
+                self._on_init_producer_id,
+                log_pb2.InitProducerIdRequest,
+                log_pb2.InitProducerIdResponse,
+            ),
+            (
+                "DeleteRecords",
+                self._on_delete_records,
+                log_pb2.DeleteRecordsRequest,
+                log_pb2.DeleteRecordsResponse,
+            ),
+        ):
+            raw[name] = grpc.unary_unary_rpc_method_handler(
+                calls.unary(f"LogService/{name}", handle),
+                request_deserializer=deserializer(request),
+                response_serializer=response.SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE, raw)
+
+    async def _on_produce(self, known: RequestContext, message: bytes, _: Context) -> bytes:
+        call = parse_request(message)
+        if call is None:
+            call = produce_call(parse(log_pb2.ProduceRequest, message))
+        with self._budgets.of(known.peer) as budget:
+            await budget.take(len(message))
+            try:
+                sequenced = await self._produce.sequence(known, call)
+                return produce_response(await sequenced.results()).SerializeToString()
+            finally:
+                budget.release(len(message))
+
+    async def _on_produce_stream(self, known: RequestContext, _: object, context: Context) -> None:
+        async def start(message: bytes) -> Answer:
+            found = parse_stream_request(message)
+            correlation_id = 0
+            try:
+                if found is None:
+                    request = parse(log_pb2.ProduceStreamRequest, message)
+                    correlation_id = request.correlation_id
+                    found = correlation_id, produce_call(request.request)
+                correlation_id, call = found
+                return _ProduceAnswer(correlation_id, await self._produce.sequence(known, call))
+            except StreamlogError as error:
+                return Refusal(_response(correlation_id=correlation_id, error=to_proto(error)))
+
+        with self._budgets.of(known.peer) as budget:
+            await Pipeline(
+                reader(context), context.write, start, budget, self._drain, is_joined=True
+            ).run()
+
+    async def _on_fetch(
+        self, known: RequestContext, request: log_pb2.FetchRequest, _: Context
+    ) -> bytes:
+        call = fetch_call(request)
+        found = await self._fetch.fetch(known, call)
+        if call.as_records:  # Made of messages, one for each record: some ms of CPU.
+            return await self._offload.run(Lane.CPU, encode_fetch_response, found)
+        return encode_fetch_response(found)
+
+    async def _on_list_offsets(
+        self, known: RequestContext, request: log_pb2.ListOffsetsRequest, _: Context
+    ) -> log_pb2.ListOffsetsResponse:
+        refuse_replica_id(request)
+        questions = [
+            PartitionQuestion(t.topic, p.partition, p.timestamp_ms, _current_epoch(p), t.topic_id)
+            for t in request.topics
+            for p in t.partitions
+        ]
+        answers = await self._logs.list_offsets(
+            known, questions, isolation(request.isolation_level)
+        )
+        response = log_pb2.ListOffsetsResponse()
+        for out, answer in _answered(response, questions, answers):
+            if answer.offset >= 0:
+                out.offset = answer.offset
+                if answer.timestamp_ms >= 0:
+                    out.timestamp_ms = answer.timestamp_ms
+                if answer.leader_epoch >= 0:
+                    out.leader_epoch = answer.leader_epoch
+        return response
+
+    async def _on_offsets_for_leader_epoch(
+        self, known: RequestContext, request: log_pb2.OffsetsForLeaderEpochRequest, _: Context
+    ) -> log_pb2.OffsetsForLeaderEpochResponse:
+        refuse_replica_id(request)
+        questions = [
+            PartitionQuestion(t.topic, p.partition, p.leader_epoch, _current_epoch(p))
+            for t in request.topics
+            for p in t.partitions
+        ]
+        answers = await self._logs.offsets_for_leader_epoch(known, questions)
+        response = log_pb2.OffsetsForLeaderEpochResponse()
+        for out, answer in _answered(response, questions, answers):
+            if answer.end_offset >= 0:
+                out.leader_epoch = answer.leader_epoch
+                out.end_offset = answer.end_offset
+        return response
+
+    async def _on_init_producer_id(
+        self, known: RequestContext, request: log_pb2.InitProducerIdRequest, _: Context
+    ) -> log_pb2.InitProducerIdResponse:
+        if request.transactional_id:
+            raise not_yet("transactional_id", "transactions")
+        if request.transaction_timeout_ms:
+            raise not_yet("transaction_timeout_ms", "transactions")
+        producer_id, producer_epoch = await self._logs.init_producer_id(
+            known,
+            request.producer_id if request.HasField("producer_id") else None,
+            request.producer_epoch if request.HasField("producer_epoch") else None,
+        )
+        return log_pb2.InitProducerIdResponse(
+            producer_id=producer_id, producer_epoch=producer_epoch
+        )
+
+    async def _on_delete_records(
+        self, known: RequestContext, request: log_pb2.DeleteRecordsRequest, _: Context
+    ) -> log_pb2.DeleteRecordsResponse:
+        questions = [
+            PartitionQuestion(
+                t.topic,
+                p.partition,
+                p.offset if p.HasField("offset") else None,
+                topic_id=t.topic_id,
+            )
+            for t in request.topics
+            for p in t.partitions
+        ]
+        if request.timeout_ms < 0:
+            raise Invalid(f"timeout_ms is {request.timeout_ms}; give 0 (the default) or more")
+        answers = await self._logs.delete_records(known, questions, request.timeout_ms)
+        response = log_pb2.DeleteRecordsResponse()
+        for out, log_start_offset in _answered(response, questions, answers):
+            out.log_start_offset = log_start_offset
+        return response
+
+
+def _response(**answer: Any) -> bytes:
+    """A ProduceStreamResponse with one answer; several joined are one with all of them."""
+    return log_pb2.ProduceStreamResponse(
+        answers=[log_pb2.ProduceStreamAnswer(**answer)]
+    ).SerializeToString()
+
+
+def reader(context: Context) -> Callable[[], Awaitable[bytes | None]]:
+    """Reads a bidirectional call's next request; None after the last."""
+
+    async def read() -> bytes | None:
+        message = await context.read()
+        return message if isinstance(message, bytes) else None
+
+    return read
+
+
+def _current_epoch(part: Any) -> int | None:
+    if part.HasField("current_leader_epoch") and part.current_leader_epoch >= 0:
+        return int(part.current_leader_epoch)
+    return None
+
+
+def _answered(
+    response: Any, questions: Sequence[PartitionQuestion], answers: Sequence[T | StreamlogError]
+) -> Iterator[tuple[Any, T]]:
+    """Adds all partitions to the response, by topic; gives those without an error, to be filled."""
+    pairs = zip(questions, answers, strict=True)
+    for topic, some in groupby(pairs, key=lambda pair: pair[0].topic):
+        topic_out = response.topics.add(topic=topic)
+        for question, answer in some:
+            out = topic_out.partitions.add(partition=question.partition)
+            if isinstance(answer, StreamlogError):
+                out.error.CopyFrom(to_proto(answer))
+            else:
+                yield out, answer

@@ -1,0 +1,149 @@
+"""StagedWriteService over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from streamlog.errors import Invalid
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.shared.staged_logs import CommittedPart, ManifestEntry
+from streamlog.runtime.buffers import Buffer
+from streamlog.server.context import RequestContext
+from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer, parse
+from streamlog.server.limits.in_flight import Budgets
+from streamlog.server.services.staging import StagingService
+from streamlog.v1 import staging_pb2
+
+SERVICE = "streamlog.v1.StagedWriteService"
+_WORK_AT_ONCE = 10_000
+"""Partitions in a commit's manifest that are read before others get a turn: about 1 ms."""
+_OBJECT_WORK = 20
+"""Of an entry without one."""
+
+
+class GrpcStaging:
+    def __init__(self, staging: StagingService, *, calls: Calls, budgets: Budgets) -> None:
+        self._staging = staging
+        self._calls = calls
+        self._budgets = budgets
+
+    def handlers(self) -> Handlers:
+        calls = self._calls
+        raw: dict[str, Any] = {
+            "Stage": grpc.unary_unary_rpc_method_handler(
+                calls.unary("StagedWriteService/Stage", self._on_stage),
+                response_serializer=staging_pb2.StageResponse.SerializeToString,
+            )
+        }
+        for name, handle, request, response in (
+            ("Commit", self._on_commit, staging_pb2.CommitRequest, staging_pb2.CommitResponse),
+            ("Status", self._on_status, staging_pb2.StatusRequest, staging_pb2.StatusResponse),
+            ("Abort", self._on_abort, staging_pb2.AbortRequest, staging_pb2.AbortResponse),
+        ):
+            raw[name] = grpc.unary_unary_rpc_method_handler(
+                calls.unary(f"StagedWriteService/{name}", handle),
+                request_deserializer=deserializer(request),
+                response_serializer=response.SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE, raw)
+
+    async def _on_stage(
+        self, known: RequestContext, message: bytes, _: Context
+    ) -> staging_pb2.StageResponse:
+        with self._budgets.of(known.peer) as budget:
+            await budget.take(len(message))
+            try:
+                request = parse(staging_pb2.StageRequest, message)
+                found = await self._staging.stage(
+                    known,
+                    request.writer_id,
+                    request.attempt,
+                    _batches(request),
+                    request.expires_ms,
+                )
+            finally:
+                budget.release(len(message))
+        response = staging_pb2.StageResponse(
+            object_id=found.staged.object_id, expires_at_ms=found.staged.expires_ms
+        )
+        for part in found.parts:
+            response.parts.add(
+                topic=part.partition.topic,
+                partition=part.partition.partition,
+                records=part.records,
+                size_bytes=part.size_bytes,
+            )
+        return response
+
+    async def _on_commit(
+        self, known: RequestContext, request: staging_pb2.CommitRequest, _: Context
+    ) -> staging_pb2.CommitResponse:
+        manifest = await _manifest(request)
+        found = await self._staging.commit(known, request.writer_id, request.epoch, manifest)
+        return staging_pb2.CommitResponse(
+            epoch=found.epoch, was_committed=found.was_committed, parts=_parts(found.parts)
+        )
+
+    async def _on_status(
+        self, known: RequestContext, request: staging_pb2.StatusRequest, _: Context
+    ) -> staging_pb2.StatusResponse:
+        found = await self._staging.status(known, request.writer_id)
+        return staging_pb2.StatusResponse(
+            last_epoch=found.last_epoch if found.last_epoch >= 0 else None,
+            committed_ms=found.committed_ms,
+            parts=_parts(found.parts),
+            staged_objects=found.staged_objects,
+        )
+
+    async def _on_abort(
+        self, known: RequestContext, request: staging_pb2.AbortRequest, _: Context
+    ) -> staging_pb2.AbortResponse:
+        dropped = await self._staging.abort(known, request.writer_id, request.object_ids)
+        return staging_pb2.AbortResponse(dropped=dropped)
+
+
+def _batches(request: staging_pb2.StageRequest) -> dict[TopicPartition, Buffer]:
+    found: dict[TopicPartition, Buffer] = {}
+    for part in request.parts:
+        partition = TopicPartition(part.topic, part.partition)
+        if partition in found:
+            raise Invalid(f"{partition} is there twice; put its batches into one part")
+        found[partition] = part.batches
+    return found
+
+
+async def _manifest(request: staging_pb2.CommitRequest) -> list[ManifestEntry]:
+    """Each partition is named by the first object alone that has some of it."""
+    found: list[ManifestEntry] = []
+    seen: dict[str, set[int]] = {}
+    work = 0
+    for one in request.objects:
+        partitions: list[TopicPartition] = []
+        for named in one.partitions:
+            work += len(named.partitions)
+            known = seen.setdefault(named.topic, set())
+            new = set(named.partitions) - known
+            known |= new
+            partitions += [TopicPartition(named.topic, number) for number in new]
+        found.append(ManifestEntry(one.object_id, partitions))
+        work += _OBJECT_WORK
+        if work >= _WORK_AT_ONCE:
+            work = 0
+            await asyncio.sleep(0)
+    return found
+
+
+def _parts(parts: Sequence[CommittedPart]) -> list[staging_pb2.CommittedPart]:
+    return [
+        staging_pb2.CommittedPart(
+            topic=part.partition.topic,
+            partition=part.partition.partition,
+            start_offset=part.start_offset,
+            end_offset=part.end_offset,
+        )
+        for part in parts
+    ]

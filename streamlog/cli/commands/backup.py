@@ -1,0 +1,114 @@
+"""`streamlog backup` and `streamlog restore`: the metadata in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Unpack
+
+import click
+
+from streamlog.cli.commands.recover import RebuildFlags, rebuild_metadata, rebuild_options
+from streamlog.cli.output import emit, note, size
+from streamlog.cli.state import State, json_option, pass_state, remote_options
+from streamlog.cli.support.options import config_option, data_option, store_options
+from streamlog.runtime.disk.folders import fsync_folder
+
+
+@click.command()
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to make.",
+)
+@data_option
+@store_options
+@config_option
+@remote_options
+@pass_state
+def backup(
+    state: State,
+    out: Path,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+) -> None:
+    """Copy the metadata into a file, while the node runs.
+
+    Asks the node at --server; with --data or --store (and --meta) it reads a stopped node's
+    metadata itself. The file holds all keys at one moment: topics, settings, user values, fences,
+    and where every object is that no checkpoint in the store tells of. Objects are not in it.
+    """
+    import asyncio
+
+    if not out.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {out.absolute().parent}", param_hint="--out")
+    with _new_file(out) as file_out:
+        if data is None and store is None:
+            if meta is not None:
+                raise click.UsageError("--meta needs --store")
+            from streamlog.cli.remote import admin
+
+            with admin(state) as client:
+                # A stream of answers is not asked for again. This call is, for --timeout, so that
+                # a node which hangs for a moment or still starts gets its backup.
+                client.status()
+                for piece in client.backup():
+                    file_out.write(piece)
+        else:
+            from streamlog.cli.support.offline import opened, places
+            from streamlog.repair.backup.backup import backup as pieces
+
+            async def run() -> None:
+                async with opened(places(data, store, meta, file)) as at:
+                    async for piece in pieces(at.kv, clock=at.clock, offload=at.offload):
+                        file_out.write(piece)
+
+            asyncio.run(run())
+    if state.json:
+        emit({"file": str(out), "size_bytes": out.stat().st_size})
+    else:
+        note(f"{out}: {size(out.stat().st_size)}")
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Appears under its name when it is whole and synced, and durably so.
+
+    Each process writes a file of its own: two backups to one name leave the later one, whole.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        fsync_folder(str(path.absolute().parent))
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@click.command()
+@click.argument("backup_file", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+@rebuild_options
+@json_option
+@pass_state
+def restore(state: State, backup_file: Path, **flags: Unpack[RebuildFlags]) -> None:
+    """Rebuild lost metadata from the backup FILE and the object store.
+
+    Stop the nodes first; one that still runs on the old metadata is ended. As streamlog recover,
+    with what the store does not tell taken from the backup: user values, settings of topics,
+    fencing tokens. What was stored after the backup is read from the objects, so that an old backup
+    loses nothing that was acknowledged with --wal object. Nothing in the store is deleted. Cut
+    short, run it again.
+    """
+    from streamlog.repair.backup.file import decode
+    from streamlog.repair.backup.restore import restore as rebuild
+
+    content = decode(backup_file.read_bytes(), str(backup_file))
+    rebuild_metadata(state, flags, rebuild, content)

@@ -1,0 +1,85 @@
+"""`streamlog fsck`: is everything there, and right?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamlog.cli.output import size
+from streamlog.cli.state import State, json_option, pass_state
+from streamlog.cli.support.options import config_option, data_option, store_options
+
+
+@click.command()
+@data_option
+@store_options
+@config_option
+@click.option("--deep", is_flag=True, help="Read all data and check every CRC, too.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Delete objects and checkpoint files that belong to nobody; nothing that a stream needs.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --repair: also when there are more orphans than crashes explain.",
+)
+@json_option
+@pass_state
+def fsck(
+    state: State,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+    deep: bool,
+    repair: bool,
+    force: bool,
+) -> None:
+    """Check metadata and objects against each other.
+
+    Stop the nodes first. Every stream's ranges must meet; every object that they lie in must be
+    there, with the right size, CRCs and contents; every key must be readable and agree with the
+    others; and nothing else should be in the store. A missing or damaged object is named with the
+    offsets that are lost with it, and left alone.
+
+    Exit codes: 0 clean (notes are no findings), 1 findings, 2 it could not run.
+    """
+    import asyncio
+
+    from streamlog.cli.support.offline import opened, places, progress_of, show
+    from streamlog.repair.findings import Report
+    from streamlog.repair.fsck.fsck import FsckOptions
+    from streamlog.repair.fsck.fsck import fsck as check
+
+    if force and not repair:
+        raise click.UsageError("--force goes with --repair")
+
+    async def run() -> Report:
+        async with opened(places(data, store, meta, file)) as at:
+            return await check(
+                at.kv,
+                at.store,
+                clock=at.clock,
+                random=at.random,
+                offload=at.offload,
+                options=FsckOptions(deep, repair, force),
+                progress=progress_of(state),
+            )
+
+    show(state, lambda: asyncio.run(run()), _summary)
+
+
+def _summary(report: Any) -> dict[str, object]:
+    counts = report.counts
+    return {
+        "cluster": report.cluster_id,
+        "streams": f"{counts['streams']:,} with {counts['records']:,} offsets",
+        "objects": f"{counts['objects']:,} live of {counts['objects_in_store']:,} in the store "
+        f"({size(counts['bytes_in_store'])})",
+        "read": size(counts["read_bytes"]),
+        "keys": f"{counts['keys']:,}",
+        "outcome": "clean" if report.is_clean else "findings",
+    }

@@ -1,0 +1,162 @@
+"""`streamlog produce`: stdin to a topic, one record a line; a line ends at LF and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from streamlog.cli.interruption import Interrupted, interruptible
+from streamlog.cli.output import emit, note
+from streamlog.cli.parsing import one_byte_string
+from streamlog.cli.progress import RecordProgress
+from streamlog.cli.records.line_sender import Headers, LineSender, SilenceWatch
+from streamlog.cli.records.lines import LineReader, LineTooLong
+from streamlog.cli.remote import admin, producer
+from streamlog.cli.standard_streams import (
+    stderr_is_terminal,
+    stdin_descriptor,
+    stdin_is_terminal,
+)
+from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.codec.records import record_bytes_max
+from streamlog.errors import MessageTooLarge, OutcomeUnknown, StreamlogError, Unavailable
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+LAST_ANSWERS_S = 5.0
+"""How long an interrupted command waits for answers; a second signal ends it at once."""
+
+
+def _headers(
+    ctx: click.Context, param: click.Parameter, values: Iterable[str]
+) -> list[tuple[str, bytes | None]]:
+    """NAME=VALUE in the order given; names may repeat. NAME alone: a null value."""
+    found: list[tuple[str, bytes | None]] = []
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=param)
+        found.append((name, value.encode(errors="surrogateescape") if equals else None))
+    return found
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    callback=one_byte_string,
+    help=r"Split each line at the first TEXT (such as \t) into key and value.",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_headers,
+    help="A header of every record; may be repeated. NAME alone: a null value.",
+)
+@click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Write to this partition. [default: by key, or spread]",
+)
+@remote_options
+@pass_state
+def produce(
+    state: State,
+    topic: str,
+    key_separator: bytes | None,
+    headers: Headers,
+    compression: str,
+    partition: int | None,
+) -> None:
+    """Write the lines of stdin to TOPIC.
+
+    A record is what stands between two LF; CR, NUL and any other byte are kept. Ends when all are
+    durable. A line over the topic's max.message.bytes ends it with exit code 1; what came before
+    that line is stored. An empty input makes an empty topic, where the node makes topics by itself
+    (auto.create.topics.enable).
+
+    However it ends, by an error, by Ctrl-C, SIGTERM or SIGHUP, it says how many of the first lines
+    are stored: behind N of them, `tail -n +$((N + 1))` is the rest. A node that does not answer for
+    --timeout ends it with exit code 1.
+    """
+    descriptor = stdin_descriptor()
+    partitions, max_message_bytes = _limits(state, topic)
+    if partition is not None and partition >= partitions:
+        raise click.UsageError(f"{topic} has partitions 0 to {partitions - 1}, not {partition}")
+    line_bytes_max = max_message_bytes - record_bytes_max(b"", b"", list(headers))
+    reader = LineReader(descriptor, line_bytes_max=line_bytes_max)
+    progress = RecordProgress(is_shown=stderr_is_terminal() and not stdin_is_terminal())
+    if stdin_is_terminal():
+        note("reading lines from the terminal; Ctrl-D at the start of a line ends the input")
+    with interruptible() as interruption, producer(state, compression) as client:
+        sender = LineSender(
+            client, topic, partition=partition, key_separator=key_separator, headers=headers
+        )
+        try:
+            with SilenceWatch(client, state.server, state.timeout_s):
+                for lines in interruption.breaking(iter(reader)):
+                    sender.send(lines)
+                    progress.show(sender.sent, reader.bytes_read)
+                with interruption.may_break():
+                    sender.flush()
+                sender.finish()
+        except Interrupted as error:
+            progress.done(sender.sent, reader.bytes_read)
+            _end_interrupted(state, topic, sender, error)
+        except LineTooLong as error:
+            sender.stop(state.timeout_s)
+            raise MessageTooLarge(
+                f"line {error.number} is over the topic's max.message.bytes = {max_message_bytes}; "
+                f"{sender.outcome()}. Raise it with: streamlog topic alter {topic} --config "
+                "max.message.bytes=N",
+                line=error.number,
+                max_bytes=max_message_bytes,
+                stored_lines=sender.stored,
+            ) from None
+        except StreamlogError as error:
+            is_gone = isinstance(error, Unavailable | OutcomeUnknown)
+            sender.stop(0 if is_gone else state.timeout_s)
+            raise _with_outcome(error, sender) from error
+        except OSError as error:
+            sender.stop(state.timeout_s)
+            raise StreamlogError(
+                f"reading stdin failed ({error}); {sender.outcome()}", stored_lines=sender.stored
+            ) from error
+    progress.done(sender.sent, reader.bytes_read)
+    if state.json:
+        emit({"topic": topic, "records": sender.sent, "bytes": reader.bytes_read})
+    elif stdin_is_terminal():
+        note(f"{sender.sent} records are stored in {topic}")
+
+
+def _limits(state: State, topic: str) -> tuple[int, int]:
+    """How many partitions the topic has, and its max.message.bytes.
+
+    Makes the topic where the node makes topics by itself.
+    """
+    with admin(state) as client:
+        partitions = len(client.describe_topic(topic, allow_auto_create=True).partitions)
+        for entry in client.describe_configs(topic=topic):
+            if entry.name == "max.message.bytes":
+                return partitions, int(entry.value)
+    raise AssertionError("a topic has max.message.bytes")
+
+
+def _end_interrupted(state: State, topic: str, sender: LineSender, error: Interrupted) -> None:
+    """Says what is stored, then ends the command with the signal's exit code."""
+    sender.stop(min(LAST_ANSWERS_S, state.timeout_s))
+    note(f"streamlog: interrupted by {error}: {sender.outcome()}")
+    if state.json:
+        emit({"topic": topic, "records": sender.stored, "interrupted": True})
+    raise click.exceptions.Exit(error.exit_code)
+
+
+def _with_outcome(error: StreamlogError, sender: LineSender) -> StreamlogError:
+    told = type(error)(f"{error.message}; {sender.outcome()}", **error.fields)
+    told.fields["stored_lines"] = sender.stored
+    told.has_no_side_effects = error.has_no_side_effects
+    return told

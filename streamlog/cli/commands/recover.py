@@ -1,0 +1,136 @@
+"""`streamlog recover`: the metadata, rebuilt from the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import click
+
+from streamlog.cli.output import emit, facts
+from streamlog.cli.state import State, json_option, pass_state
+from streamlog.cli.support.options import config_option, data_option, store_options
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class RebuildFlags(TypedDict):
+    """The values of `rebuild_options`."""
+
+    data: str | None
+    store: str | None
+    meta: str | None
+    file: str | None
+    dry_run: bool
+    overwrite: bool
+    accept_data_loss: bool
+    grace_s: float
+
+
+def rebuild_options(command: F) -> F:
+    """What is rebuilt, where, and how far it may go: of `recover` and `restore`."""
+    for option in (
+        click.option(
+            "--accept-data-loss",
+            is_flag=True,
+            help="Go on without objects that are gone or cannot be read.",
+        ),
+        click.option(
+            "--overwrite", is_flag=True, help="Replace metadata of the same cluster that is there."
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Say what would come back, and write nothing."
+        ),
+        click.option(
+            "--grace",
+            "grace_s",
+            type=click.FloatRange(min=0),
+            default=15.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait for nodes that still run on the old metadata to notice that "
+            "they were overtaken; 0 only when none can be running.",
+        ),
+        config_option,
+        store_options,
+        data_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@rebuild_options
+@json_option
+@pass_state
+def recover(state: State, **flags: Unpack[RebuildFlags]) -> None:
+    """Rebuild lost metadata from the object store.
+
+    Stop the nodes first; one that still runs on the old metadata is ended. Every record that was
+    acknowledged with --wal object comes back, and with --wal disk what was uploaded; start the node
+    with its WAL folder afterwards for the rest. Topics are found by their own streams. Lost are
+    user values (streamlog kv), and what was trimmed, deleted or closed since the last checkpoint
+    may come back. With a backup, use streamlog restore. Nothing in the store is deleted. Cut short,
+    run it again.
+    """
+    from streamlog.repair.recover.recover import recover as rebuild
+
+    rebuild_metadata(state, flags, rebuild)
+
+
+def rebuild_metadata(
+    state: State, flags: RebuildFlags, rebuild: Callable[..., Awaitable[Any]], *sources: Any
+) -> None:
+    """Runs `rebuild` on the places of the flags and prints its report.
+
+    It gets the metadata store, the object store and the `sources`, then the options by name.
+    """
+    import asyncio
+
+    from streamlog.cli.support.offline import opened, places, progress_of
+    from streamlog.repair.recover.recover import RecoverOptions
+
+    where = places(flags["data"], flags["store"], flags["meta"], flags["file"])
+    options = RecoverOptions(
+        dry_run=flags["dry_run"],
+        overwrite=flags["overwrite"],
+        accept_data_loss=flags["accept_data_loss"],
+        grace_ms=round(flags["grace_s"] * 1000),
+    )
+
+    async def run() -> Any:
+        async with opened(where) as at:
+            return await rebuild(
+                at.kv,
+                at.store,
+                *sources,
+                clock=at.clock,
+                random=at.random,
+                offload=at.offload,
+                options=options,
+                progress=progress_of(state),
+            )
+
+    _tell(state, asyncio.run(run()), options.dry_run)
+
+
+def _tell(state: State, report: Any, dry_run: bool) -> None:
+    """The report of a recovery or restore."""
+    from streamlog.cli.support.offline import print_findings
+
+    if state.json:
+        emit(report.facts() | {"dry_run": dry_run})
+        return
+    print_findings(report)
+    counts = report.counts
+    facts(
+        {
+            "cluster": report.cluster_id,
+            "streams": f"{counts['streams']:,} with {counts['records']:,} offsets, "
+            f"{counts['records_after_checkpoint']:,} of them past the checkpoint",
+            "topics": f"{counts['topics']:,} with {counts['partitions']:,} partitions",
+            "objects": f"{counts['objects']:,}, {counts['objects_read']:,} of them read",
+            "left over": f"{counts['objects_left_over']:,} objects that no stream needs",
+            "outcome": "nothing was written" if dry_run else "written; nodes may start",
+        }
+    )

@@ -1,0 +1,111 @@
+"""`streamlog spark compact`: compaction by executors, for a node that runs or at rest."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from streamlog.cli.output import emit, facts, size
+from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.cli.support.data_places import checked_places
+from streamlog.cli.support.options import config_option, data_option, store_options
+from streamlog.cli.support.spark_session import is_at_rest, spark_options, spark_session
+
+if TYPE_CHECKING:
+    from streamlog.spark.jobs.compaction.job import Compacted
+
+
+@click.command()
+@data_option
+@store_options
+@config_option
+@spark_options
+@remote_options
+@pass_state
+def compact(
+    state: State,
+    data: str | None,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+    master: str,
+    conf: dict[str, str],
+) -> None:
+    """Merge small objects on executors, all that is due, as the node would by and by.
+
+    For the node at --server, which goes on meanwhile: it plans and commits, executors read and
+    write the store (--store, where they find it elsewhere than the node does). Or at rest: stop the
+    node first, and give what it was started with (--data, or --store and --meta, and --config).
+
+    What a run that was stopped has committed stays; the next one goes on. The store needs room for
+    the new objects; the old ones are deleted later, by the node.
+
+    Exit code 1 where objects could not be merged: fsck says why.
+    """
+    from dataclasses import asdict
+
+    if is_at_rest():
+        done = _at_rest(state, (data, store, meta, file), master, conf)
+    else:
+        done = _beside(state, store, master, conf)
+    if state.json:
+        emit(asdict(done))
+    else:
+        facts(
+            {
+                "merges": f"{done.specs:,} of {done.inputs:,} inputs into {done.outputs:,} objects",
+                "read": size(done.bytes_read),
+                "written": size(done.bytes_written),
+            }
+        )
+        for failure in done.failed:
+            click.echo(f"given up: {failure}")
+    if done.failed:
+        sys.exit(1)
+
+
+def _beside(state: State, store: str | None, master: str, conf: dict[str, str]) -> Compacted:
+    import socket
+
+    from streamlog.cli.remote import await_listener
+    from streamlog.cli.support.offline import progress_of
+    from streamlog.spark.jobs.compaction.node import compact_node
+
+    await_listener(state)
+    with spark_session("compact", master, conf) as made:
+        return compact_node(
+            made,
+            state.server,
+            store=store,
+            owner=f"spark at {socket.gethostname()}",
+            progress=progress_of(state),
+        )
+
+
+def _at_rest(
+    state: State,
+    named: tuple[str | None, str | None, str | None, str | None],
+    master: str,
+    conf: dict[str, str],
+) -> Compacted:
+    import asyncio
+
+    from streamlog import settings
+    from streamlog.cli.support.offline import places as checked
+    from streamlog.cli.support.offline import progress_of
+    from streamlog.spark.jobs.compaction.job import CompactionPlaces
+    from streamlog.spark.jobs.compaction.job import compact as work
+
+    data, store, meta, file = named
+    where = checked(data, store, meta, file)
+    flags = {"data": data, "store": store, "meta": meta}
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    node = checked_places(settings.load(file, None, given))
+    wal: Literal["disk", "object"] | None = None
+    if node.wal is not None:
+        wal = "disk" if node.wal == "disk" else "object"
+    places = CompactionPlaces(where.store, where.meta, wal, node.wal_dir, node.node_id)
+    with spark_session("compact", master, conf) as made:
+        return asyncio.run(work(made, places, where.config, progress=progress_of(state)))

@@ -1,0 +1,82 @@
+"""`streamlog spark import`: files into a topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamlog.cli.output import emit, facts
+from streamlog.cli.state import State, pass_state, remote_options
+from streamlog.cli.support.spark_session import spark_options, spark_session
+
+
+@click.command("import")
+@click.argument("topic")
+@click.argument("path")
+@click.option(
+    "--checkpoint",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that knows which files were taken; of this topic and path alone.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(("text", "json", "parquet")),
+    default="text",
+    show_default=True,
+    help="text: each line a value, byte for byte; json: one object a line.",
+)
+@click.option("--key", metavar="COLUMN", help="[default: key, where there is one]")
+@click.option(
+    "--value", metavar="COLUMN", help="[default: value; the whole row as JSON where there is none]"
+)
+@click.option(
+    "--keep-partitions", is_flag=True, help="Write to the partition that the column partition has."
+)
+@spark_options
+@remote_options
+@pass_state
+def import_(
+    state: State,
+    topic: str,
+    path: str,
+    checkpoint: Path,
+    kind: Any,
+    key: str | None,
+    value: str | None,
+    keep_partitions: bool,
+    master: str,
+    conf: dict[str, str],
+) -> None:
+    """Write the files in PATH to TOPIC, each file once.
+
+    A run that was stopped goes on, and a later one takes the files that are new: the checkpoint
+    tells. A file that is changed after it was taken is not taken again. Records get the time at
+    which they are written.
+    """
+    from streamlog.cli.remote import await_listener
+    from streamlog.cli.support.offline import progress_of
+
+    await_listener(state)
+    with spark_session("import", master, conf) as made:
+        from streamlog.spark.jobs.export.load import import_files
+
+        done = import_files(
+            made,
+            path,
+            state.server,
+            topic,
+            checkpoint,
+            kind=kind,
+            key=key,
+            value=value,
+            keep_partitions=keep_partitions,
+            progress=progress_of(state),
+        )
+    if state.json:
+        emit({"records": done.records, "batches": done.batches})
+    else:
+        facts({"records": f"{done.records:,}", "micro-batches": done.batches})

@@ -1,0 +1,212 @@
+"""`streamlog wal`: a node's write-ahead log, also of a node that is gone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamlog.cli.lazy import CommandGroup
+from streamlog.cli.output import emit, facts, note, size, table
+from streamlog.cli.state import State, json_option, pass_state
+from streamlog.cli.support.options import config_option, more_option, store_options
+
+
+def _with_log(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
+    """A folder without a log is refused: an empty answer would pass for "nothing to save"."""
+    if any(folder.glob("wal-*")):
+        return folder
+    if any((folder / "wal").glob("wal-*")):
+        raise click.BadParameter(f"{folder} is a node's --data folder; its log is in {folder}/wal")
+    raise click.BadParameter(f"there is no write-ahead log in {folder}")
+
+
+_folder = click.argument(
+    "folder",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    callback=_with_log,
+)
+
+
+@click.group(cls=CommandGroup)
+def wal() -> None:
+    """Look at a write-ahead log, or empty it into the store.
+
+    With wal=disk a node acknowledges what its own disk holds, and uploads it soon after. DIR is the
+    folder of that log: DATA/wal with --data DATA.
+    """
+
+
+@wal.command()
+@_folder
+@store_options
+@config_option
+@click.option("--entries", is_flag=True, help="List every append that was not uploaded yet.")
+@json_option
+@pass_state
+def show(
+    state: State,
+    folder: Path,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+    entries: bool,
+) -> None:
+    """Show what the log in DIR holds; nothing is changed.
+
+    It may be damaged: each damaged place is named, and what can be read is shown. With --store (and
+    --meta) it says which appends are stored as well (stored), which are nowhere else (pending), and
+    which were given up, since another node took the stream without them (elsewhere, gone).
+
+    Exit code 1 when something is damaged.
+    """
+    import asyncio
+
+    from streamlog import settings
+    from streamlog.repair.wal.folder import Places, Seen, groups_of, look
+
+    if store is None and meta is not None:
+        raise click.UsageError("--meta needs --store")
+    places = None if store is None else Places(store, meta)
+    seen: Seen = asyncio.run(look(folder, places, settings.load(file).engine))
+    content = seen.content
+    identity = content.identity
+    summary: dict[str, Any] = {
+        "folder": str(folder),
+        "cluster_id": identity.cluster_id if identity else None,
+        "tenures": [str(one) for one in sorted(identity.tenures)] if identity else [],
+        "in_use": seen.in_use or None,
+        "released_through": content.released_through,
+        "groups": groups_of(content.entries),
+        "appends": len(content.entries),
+        "payload_bytes": sum(one.size_bytes for one in content.entries),
+    }
+    if state.json:
+        emit(
+            summary
+            | {
+                "files": [_plain(one) for one in content.files],
+                "streams": [_plain(one) for one in seen.streams],
+                "entries": [_plain(one) for one in content.entries],
+                "torn": None if content.torn is None else _plain(content.torn),
+                "damage": [_plain(one) for one in content.damage],
+            }
+        )
+    else:
+        _print(summary, seen, entries)
+    if content.damage:
+        click.get_current_context().exit(1)
+
+
+def _print(summary: dict[str, Any], seen: Any, entries: bool) -> None:
+    content = seen.content
+    facts(
+        summary
+        | {
+            "tenures": ", ".join(summary["tenures"]),
+            "in_use": summary["in_use"] or "no",
+            "payload_bytes": size(summary["payload_bytes"]),
+        }
+    )
+    click.echo()
+    table(
+        ("file", "state", "bytes", "tenure", "first group", "last group"),
+        [
+            (one.name, one.state, one.size_bytes, one.tenure, one.first_sequence, one.last_sequence)
+            for one in content.files
+        ],
+    )
+    if seen.streams:
+        click.echo()
+        table(
+            ("stream", "epoch", "from", "to", "appends", "bytes", "state"),
+            [
+                (
+                    *(one.stream_id, one.epoch, one.start_offset, one.end_offset),
+                    *(one.appends, one.size_bytes, one.state or "unknown without --store"),
+                )
+                for one in seen.streams
+            ],
+        )
+    if entries and content.entries:
+        click.echo()
+        table(
+            ("group", "tenure", "stream", "epoch", "from", "to", "bytes"),
+            [
+                (
+                    *(one.sequence, one.tenure, one.stream_id, one.epoch),
+                    *(one.base_offset, one.end_offset, one.size_bytes),
+                )
+                for one in content.entries
+            ],
+        )
+    if content.torn is not None:
+        one = content.torn
+        click.echo(f"\ntorn: {one.file}, bytes {one.start} to {one.end}: {one.what}")
+    for one in content.damage:
+        click.echo(f"\ndamaged: {one.file}, bytes {one.start} to {one.end}: {one.what}")
+
+
+@wal.command()
+@_folder
+@store_options
+@config_option
+@click.option("--force", is_flag=True, help="Also while another process runs as this node.")
+@more_option
+@json_option
+@pass_state
+def upload(
+    state: State,
+    folder: Path,
+    store: str | None,
+    meta: str | None,
+    file: str | None,
+    force: bool,
+    more: dict[str, str],
+) -> None:
+    """Bring what the log in DIR holds into the store.
+
+    For a node that does not come back: everything that it acknowledged is uploaded and committed,
+    and any other node may open its streams. Nothing is lost when this is interrupted; start it
+    again. Refused while the node runs, here or elsewhere, and with the metadata of another cluster.
+
+    A damaged log is refused as well. With --set engine.wal.accept_data_loss=true what is missing is
+    given up, and of each stream that it belonged to what came after it; keep a copy of DIR first.
+    """
+    import asyncio
+
+    from streamlog import settings
+    from streamlog.repair.wal.folder import Places, Uploaded
+    from streamlog.repair.wal.folder import upload as bring
+
+    if store is None:
+        raise click.UsageError("where to? give --store URL, and --meta URL")
+    config = settings.load(file, None, more).engine
+    done: Uploaded = asyncio.run(bring(folder, Places(store, meta), config, note, force=force))
+    if state.json:
+        emit(_plain(done))
+        return
+    click.echo(
+        f"uploaded {done.appends} appends to {done.streams} streams, {size(done.size_bytes)}, of "
+        f"node {done.node_id}"
+    )
+    if done.left:
+        click.echo(
+            f"left out: appends to {len(done.left)} streams that another node took, accepting "
+            f"their loss: {', '.join(map(str, done.left[:20]))}"
+        )
+    if done.given_up:
+        click.echo(
+            f"given up: appends to {len(done.given_up)} streams that have no place, since others "
+            f"before them are missing: {', '.join(map(str, done.given_up[:20]))}"
+        )
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    values = asdict(found)
+    if values.get("tenure") is not None:
+        values["tenure"] = str(found.tenure)
+    return values

@@ -1,0 +1,4 @@
+"""What several commands share: options, offline access to a cluster, a Spark session.
+
+Imports `cli`'s output and state. Used by the commands.
+"""

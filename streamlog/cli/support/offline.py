@@ -1,0 +1,154 @@
+"""What the commands that look after data at rest share: the places, opened; progress; findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from prometheus_client import CollectorRegistry
+
+from streamlog.cli.output import emit, facts, note, table
+from streamlog.cli.standard_streams import stderr_is_terminal
+from streamlog.cli.state import State
+from streamlog.cli.support.data_places import checked_places
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import DataInUse, Invalid, StreamlogError
+from streamlog.kvstore.interface import KVStore
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.repair.findings import Finding, Progress, Report, no_progress
+from streamlog.runtime.clock import Clock, SystemClock
+from streamlog.runtime.offload import Offload, ThreadOffload
+from streamlog.runtime.rand import Random, SystemRandom
+from streamlog.settings import load
+from streamlog.wiring import open_metadata_store, open_object_store
+
+PROGRESS_S = 2.0
+FINDINGS_SHOWN = 100
+HAS_FINDINGS = 1
+COULD_NOT_RUN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    kv: KVStore
+    store: ObjectStore
+    clock: Clock
+    random: Random
+    offload: Offload
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    store: str
+    meta: str | None
+    config: StreamEngineConfig
+
+
+def places(data: str | None, store: str | None, meta: str | None, file: str | None) -> Places:
+    """Errors: UsageError, when there is no place for the data; Invalid, when nothing lies there."""
+    flags = {"data": data, "store": store, "meta": meta}
+    loaded = load(file, None, {name: value for name, value in flags.items() if value is not None})
+    node = checked_places(loaded)
+    assert node.store is not None
+    if node.data is not None and not Path(node.data, "objects").is_dir():
+        raise Invalid(f"{node.data} is no node's --data folder: it has no folder objects")
+    return Places(node.store, node.meta, loaded.engine)
+
+
+@asynccontextmanager
+async def opened(where: Places) -> AsyncIterator[Opened]:
+    """The metadata store's lock is held: no node runs on it meanwhile.
+
+    Errors: DataInUse, Invalid, Unavailable.
+    """
+    clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
+    try:
+        try:
+            kv = await open_metadata_store(where.meta, where.store, clock, offload)
+        except DataInUse as error:
+            raise _stop_first(error) from error
+        try:
+            store = await open_object_store(
+                where.store, where.config, clock, random, offload, CollectorRegistry()
+            )
+            try:
+                yield Opened(kv, store, clock, random, offload)
+            finally:
+                await store.close()
+        finally:
+            await kv.close()
+    finally:
+        await offload.close()
+
+
+def _stop_first(error: DataInUse) -> DataInUse:
+    """The error of a folder in use, which names ways out that these commands do not have."""
+    holder = error.message.rpartition("; ")[0] or error.message
+    return DataInUse(
+        f"{holder}; stop it first: this command works on the data of a stopped node", **error.fields
+    )
+
+
+def progress_of(state: State) -> Progress:
+    """On stderr, every other second."""
+    if state.json and not stderr_is_terminal():
+        return no_progress
+    told_at = time.monotonic()
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= PROGRESS_S:
+            told_at = time.monotonic()
+            note(f"… {what}: {done:,}" + (f" of about {total:,}" if total else ""))
+
+    return tell
+
+
+def show(
+    state: State, look: Callable[[], Report], summary: Callable[[Report], dict[str, object]]
+) -> None:
+    """What `look` found, and the exit code of a check: 0 clean, 1 findings, 2 it could not run."""
+    try:
+        report = look()
+    except StreamlogError as error:
+        from streamlog.cli.main import report_error
+
+        report_error(error, state)
+        click.get_current_context().exit(COULD_NOT_RUN)
+    if state.json:
+        emit(report.facts())
+    else:
+        print_findings(report)
+        facts(summary(report))
+    if not report.is_clean:
+        click.get_current_context().exit(HAS_FINDINGS)
+
+
+def print_findings(report: Report) -> None:
+    """Worst first; advice once for each kind."""
+    found = sorted(report.findings, key=lambda one: -one.severity)
+    if found:
+        table(
+            ("severity", "kind", "found"),
+            [(one.severity.name.lower(), one.kind, one.detail) for one in found[:FINDINGS_SHOWN]],
+        )
+        left = sum(report.by_kind.values()) - min(len(found), FINDINGS_SHOWN)
+        if left:
+            click.echo(f"… and {left} more; --json lists up to {len(found)}")
+        for kind, advice in _advice(found).items():
+            click.echo(f"\n{kind}: {advice}")
+        click.echo()
+    for line in report.repaired:
+        click.echo(f"repair: {line}")
+
+
+def _advice(found: list[Finding]) -> dict[str, str]:
+    advice: dict[str, str] = {}
+    for one in found:
+        if one.advice:
+            advice.setdefault(str(one.kind), one.advice)
+    return advice

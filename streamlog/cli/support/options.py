@@ -1,0 +1,123 @@
+"""Options that several commands share: where the data is, and how a node works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from streamlog.cli.addresses import listen_option
+from streamlog.cli.state import Function, json_option, pass_state
+
+data_option = click.option("--data", metavar="DIR", help="Folder for objects, metadata and WAL.")
+
+
+def settings_pairs(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    from streamlog.cli.parsing import pairs
+
+    return pairs(ctx, param, values)
+
+
+config_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False),
+    envvar="STREAMLOG_CONFIG",
+    show_envvar=True,
+    help="Settings in TOML; docs/config.md lists them.",
+)
+
+
+more_option = click.option(
+    "--set",
+    "more",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=settings_pairs,
+    help="Any other setting, such as engine.append.append_bytes_max=8388608; may be repeated.",
+)
+
+
+def wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
+    """Options in the order in which help shows them."""
+    wrapped: Any = function
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    decorated: Function = wrapped
+    return decorated
+
+
+def store_options(function: Function) -> Function:
+    """Where objects and metadata are."""
+    return wrapped(
+        function,
+        click.option(
+            "--store",
+            metavar="URL",
+            help="Where objects are: memory://, local:///abs/path, s3://bucket/prefix?…",
+        ),
+        click.option(
+            "--meta",
+            metavar="URL",
+            help="Where metadata is: memory://, rocksdb:///abs/path, … "
+            "[default: rocksdb:///PATH/meta for local:///PATH]",
+        ),
+    )
+
+
+def place_options(function: Function) -> Function:
+    """Where the data is."""
+    return wrapped(
+        function,
+        data_option,
+        store_options,
+        click.option(
+            "--wal-dir", metavar="DIR", help="Folder of the write-ahead log, with --wal disk."
+        ),
+    )
+
+
+def settings_options(function: Function) -> Function:
+    """All that decides how a node works."""
+    return wrapped(
+        function,
+        config_option,
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            callback=listen_option,
+            help="gRPC address; port 0 takes a free one. [default: 127.0.0.1:9644]",
+        ),
+        click.option(
+            "--http-listen",
+            metavar="HOST:PORT",
+            callback=listen_option,
+            help="Address of /metrics, /livez and /readyz. [default: 127.0.0.1:9645]",
+        ),
+        click.option(
+            "--wal",
+            type=click.Choice(("disk", "object")),
+            help="disk: acknowledged after a sync to the local disk, in milliseconds. "
+            "object: after the upload and commit; what was acknowledged is in the store. "
+            "[default: disk on local stores, object on remote ones]",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            default=None,
+            help="Allow addresses beyond loopback without TLS.",
+        ),
+        click.option(
+            "--wait/--no-wait",
+            "wait_at_start",
+            default=None,
+            help="Whether to wait for a store or metadata that is away. [default: wait]",
+        ),
+        click.option("--log-format", type=click.Choice(("text", "json")), help="[default: text]"),
+        more_option,
+        json_option,
+        pass_state,
+    )

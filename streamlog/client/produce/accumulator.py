@@ -1,0 +1,315 @@
+"""Records on their way into batches: one open batch per partition, memory within one bound.
+
+Pure: no clock, no lock, no I/O. An open batch is charged with its size limit, a closed one with
+its real size, until it is done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from streamlog.client.produce.batches import PendingBatch
+from streamlog.client.produce.partitioner import next_sticky
+from streamlog.client.produce.splitting import split
+from streamlog.client.produce.state import PartitionSequencer
+from streamlog.client.produce.wire import topic_head
+from streamlog.client.settings import (
+    COMPRESSIONS,
+    RECORD_BYTES_MAX_DEFAULT,
+    ProducerSettings,
+)
+from streamlog.codec.batch import Compression
+from streamlog.codec.records import Headers, record_bytes_max
+from streamlog.errors import (
+    MessageTooLarge,
+    OutcomeUnknown,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
+from streamlog.runtime.buffers import Buffer
+
+GROW_AT_BATCHES = 2
+"""A batch that fills while so many of its partition wait for answers makes the next one larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the server says about a topic."""
+
+    partitions: int
+    batch_bytes_max: int = RECORD_BYTES_MAX_DEFAULT
+    topic_id: str = ""
+    knows_limit: bool = True
+    """False: batch_bytes_max is a guess."""
+
+
+class PartitionQueue:
+    """One partition: the open batch, those ready to be sent, those sent."""
+
+    __slots__ = ("open", "partition", "ready", "sequencer", "size_limit_bytes", "topic")
+
+    def __init__(
+        self, topic: TopicQueues, partition: int, sequencer: PartitionSequencer, size: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: PendingBatch | None = None
+        self.ready: deque[PendingBatch] = deque()
+        self.sequencer = sequencer
+        self.size_limit_bytes = size
+
+    @property
+    def next_bytes(self) -> int:
+        """About what the batch has that is sent next."""
+        resent = self.sequencer.to_resend()
+        batch = resent or (self.ready[0] if self.ready else self.open)
+        return 0 if batch is None else batch.charged_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        return self.open is None and not self.ready and not self.sequencer.unanswered
+
+    def drop_all(self) -> list[PendingBatch]:
+        """Forgets the batches; returns those that were not done."""
+        batches = self.batches()
+        if self.open is not None and self.open.builder is not None:
+            self.open.record_count = self.open.builder.record_count
+        self.open = None
+        self.ready.clear()
+        self.sequencer.drop_all()
+        return batches
+
+    def batches(self) -> list[PendingBatch]:
+        """All that are not done."""
+        found = [*self.sequencer.unanswered, *self.ready]
+        if self.open is not None:
+            found.append(self.open)
+        return found
+
+
+class TopicQueues:
+    """The partitions of a topic; `sticky` takes the records without a key."""
+
+    __slots__ = (
+        "batch_bytes_max",
+        "head",
+        "knows_limit",
+        "loaded_at",
+        "name",
+        "queues",
+        "sticky",
+        "topic_id",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topic_id = ""
+        self.head = topic_head(name, "")
+        """The topic's part of a message."""
+        self.knows_limit = True
+        self.queues: list[PartitionQueue] = []
+        self.sticky: PartitionQueue
+        self.batch_bytes_max = RECORD_BYTES_MAX_DEFAULT
+        self.loaded_at = 0.0
+
+    def limit_batches(self, batch_bytes_max: int) -> None:
+        """The server takes no larger batches; those open or ready stay as they are."""
+        self.batch_bytes_max = batch_bytes_max
+        for queue in self.queues:
+            queue.size_limit_bytes = min(queue.size_limit_bytes, batch_bytes_max)
+
+    def move_sticky(self) -> PartitionQueue:
+        self.sticky = self.queues[next_sticky(self.sticky.partition, len(self.queues))]
+        return self.sticky
+
+
+class Accumulator:
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._compression: Compression = COMPRESSIONS[settings.compression]
+        # A batch that lingered until its delivery timeout would be given up unsent.
+        self._linger_s = min(settings.linger_ms, settings.delivery_timeout_ms / 2) / 1000
+        self.topics: dict[str, TopicQueues] = {}
+        self.active: dict[PartitionQueue, None] = {}
+        """Partitions with a batch that is not done, in the order of service."""
+        self.done: list[PendingBatch] = []
+        """Batches that ended and whose waiters are to be told."""
+        self.charged_bytes = 0
+        self.is_short_of_room = False
+        """Somebody waits for room: open batches are sent at once."""
+
+    def update_topic(self, name: str, facts: TopicFacts, now: float) -> TopicQueues:
+        """Takes over what the server says.
+
+        Partitions that are gone were those of a topic that was made anew: what waits for them
+        fails. Of the same topic partitions never go: an answer with fewer of them is an old one.
+        """
+        topic = self.topics.get(name) or TopicQueues(name)
+        is_same = facts.topic_id and facts.topic_id == topic.topic_id
+        count = max(facts.partitions, len(topic.queues) if is_same else 0)
+        if facts.topic_id != topic.topic_id and facts.topic_id:
+            is_another = bool(topic.topic_id)
+            topic.topic_id, topic.head = facts.topic_id, topic_head(name, facts.topic_id)
+            for queue in topic.queues if is_another else ():
+                queue.sequencer.topic_made_anew()
+        self._drop_partitions(topic, count)
+        for partition in range(len(topic.queues), count):
+            sequencer = PartitionSequencer(self._settings, self.done)
+            size = min(self._settings.batch_size_bytes, facts.batch_bytes_max)
+            topic.queues.append(PartitionQueue(topic, partition, sequencer, size))
+        if name not in self.topics:
+            topic.sticky = topic.queues[next_sticky(-1, facts.partitions + 1) - 1]
+        topic.loaded_at = now
+        topic.knows_limit = facts.knows_limit
+        topic.limit_batches(facts.batch_bytes_max)
+        self.topics[name] = topic
+        return topic
+
+    def _drop_partitions(self, topic: TopicQueues, count: int) -> None:
+        gone = topic.queues[count:]
+        if not gone:
+            return
+        del topic.queues[count:]
+        for queue in gone:
+            self.active.pop(queue, None)
+            for batch in queue.drop_all():
+                batch.fail(_partition_gone(batch, count))
+                self.done.append(batch)
+        if topic.sticky.partition >= count:
+            topic.sticky = topic.queues[next_sticky(-1, count + 1) - 1]
+
+    def record_limit(
+        self, topic: TopicQueues, key: Buffer | None, value: Buffer | None, headers: Headers
+    ) -> int:
+        """Bytes that a batch of this record alone takes at most. Errors: MessageTooLarge."""
+        size = record_bytes_max(key, value, headers)
+        limit = self._settings.buffer_memory_bytes
+        if self._compression is Compression.NONE:
+            limit = min(limit, topic.batch_bytes_max)
+        if size > limit:
+            raise MessageTooLarge(
+                f"a record of {size} bytes does not fit into {topic.name}'s max.message.bytes or "
+                f"segment.bytes = {topic.batch_bytes_max} (buffer_memory_bytes = "
+                f"{self._settings.buffer_memory_bytes}); raise the limit or send less",
+                size_bytes=size,
+                max_bytes=limit,
+            )
+        return size
+
+    def new_batch(
+        self, queue: PartitionQueue, record_bytes: int, now: float
+    ) -> PendingBatch | None:
+        """An empty batch that takes a record of so many bytes; None while there is no room.
+
+        The partition gets it by `open_batch` once a record is in it. A record that cannot be
+        encoded raises before that, and so leaves no empty batch behind that nobody sends.
+        """
+        size = max(queue.size_limit_bytes, record_bytes)
+        free = self._settings.buffer_memory_bytes - self.charged_bytes
+        if size > free:
+            if self.charged_bytes:
+                return None
+            size = free
+        return PendingBatch(
+            queue.topic.name,
+            queue.partition,
+            size_limit_bytes=size,
+            compression=self._compression,
+            opened_at=now,
+            deadline=now + self._settings.delivery_timeout_ms / 1000,
+        )
+
+    def open_batch(self, queue: PartitionQueue, batch: PendingBatch) -> None:
+        """The partition's records go into this batch, which holds one already, from now on."""
+        # First, because an open batch is sent only where its partition is active.
+        self.active.setdefault(queue)
+        queue.open = batch
+        self.charged_bytes += batch.charged_bytes
+
+    def close_open(self, queue: PartitionQueue, *, is_full: bool) -> None:
+        """The open batch takes no more records; the next may be larger, or smaller again."""
+        batch = queue.open
+        if batch is None or batch.builder is None:
+            return
+        queue.open = None
+        batch.record_count = batch.builder.record_count
+        if batch.record_count == 0:
+            self.charged_bytes -= batch.charged_bytes
+            return
+        size = batch.builder.size_bytes
+        self.charged_bytes -= batch.charged_bytes - size
+        batch.charged_bytes = size
+        queue.ready.append(batch)
+        if queue is queue.topic.sticky:
+            queue.topic.move_sticky()
+        waiting = len(queue.ready) + len(queue.sequencer.unanswered)
+        queue.size_limit_bytes = min(
+            self._next_size(queue.size_limit_bytes, is_full, waiting),
+            queue.topic.batch_bytes_max,
+        )
+
+    def _next_size(self, size: int, is_full: bool, waiting: int) -> int:
+        least, most = self._settings.batch_size_bytes, self._settings.batch_size_max_bytes
+        if is_full and waiting >= GROW_AT_BATCHES:
+            return max(least, min(size * 2, most))
+        return size if is_full else max(least, size // 2)
+
+    def is_due(self, queue: PartitionQueue, now: float) -> bool:
+        """The open batch has waited long enough."""
+        batch = queue.open
+        return batch is not None and (
+            self.is_short_of_room or now >= batch.opened_at + self._linger_s
+        )
+
+    def close_all(self) -> list[PendingBatch]:
+        """Closes every open batch; returns all batches that are not done."""
+        found: list[PendingBatch] = []
+        for queue in self.active:
+            self.close_open(queue, is_full=False)
+            found += queue.batches()
+        return found
+
+    def take_done(self) -> list[PendingBatch]:
+        """Batches that ended since the last call; their room is free again."""
+        ended = self.done[:]
+        self.done.clear()
+        for batch in ended:
+            self.charged_bytes -= batch.charged_bytes
+        if any(batch.parent is not None for batch in ended):
+            ended += _whole(ended)
+        return ended
+
+    def split(self, batch: PendingBatch, bytes_max: int | None) -> list[PendingBatch]:
+        """Parts to be sent in the batch's place; their bytes are charged instead of its own."""
+        charged = batch.charged_bytes
+        parts = split(batch, bytes_max, self._compression)
+        batch.split(parts)
+        self.charged_bytes += sum(part.charged_bytes for part in parts) - charged
+        return parts
+
+    def linger_ends_at(self, queue: PartitionQueue) -> float:
+        batch = queue.open
+        return float("inf") if batch is None else batch.opened_at + self._linger_s
+
+
+def _partition_gone(batch: PendingBatch, count: int) -> StreamlogError:
+    place = f"{batch.topic}-{batch.partition}"
+    if batch.in_flight or batch.may_be_stored:
+        return OutcomeUnknown(f"{place}: the topic was made anew before the answer came")
+    return UnknownTopicOrPartition(
+        f"{place}: the topic was made anew with the partitions 0 to {count - 1}",
+        topic=batch.topic,
+        partition=batch.partition,
+    )
+
+
+def _whole(parts: list[PendingBatch]) -> list[PendingBatch]:
+    """The batches that were split and are done with these parts, each once."""
+    found: dict[PendingBatch, None] = {}
+    for part in parts:
+        batch = part.parent
+        while batch is not None and batch.done:
+            found[batch] = None
+            batch = batch.parent
+    return list(found)

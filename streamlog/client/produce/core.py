@@ -1,0 +1,622 @@
+"""The producer without its I/O: which message goes out next, and what an answer changes.
+
+    caller          core
+    append       →  Accumulator
+    next_message ←  one batch of each partition that has one to send, ≤ 32 messages under way
+    answered, connection_lost, expire → PartitionSequencer → take_done → callers' results
+    identity_request, identity_granted, identity_refused: producer id and epoch
+
+The plain and the asyncio producer drive the same core; the plain one holds its lock around each
+call.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from streamlog.client.produce.accumulator import (
+    Accumulator,
+    PartitionQueue,
+    TopicFacts,
+    TopicQueues,
+)
+from streamlog.client.produce.batches import PendingBatch, Run
+from streamlog.client.produce.routing import PartitionRecords, checked_partition
+from streamlog.client.produce.splitting import bytes_max_of, is_too_large
+from streamlog.client.produce.state import PartitionState
+from streamlog.client.produce.wire import ACKS_ALL, ACKS_NONE, encode_produce
+from streamlog.client.producer_identity import NO_IDENTITY, ProducerIdentity
+from streamlog.client.settings import (
+    BYTES_IN_FLIGHT_MAX,
+    LINGERING_MESSAGES_MAX,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_BYTES_TARGET,
+    MESSAGES_IN_FLIGHT_MAX,
+    ProducerSettings,
+    backoff_s,
+)
+from streamlog.codec.records import Headers, record_bytes_max
+from streamlog.errors import (
+    Closed,
+    InconsistentTopicId,
+    Internal,
+    Invalid,
+    MessageTooLarge,
+    OutcomeUnknown,
+    StreamlogError,
+    Unauthorized,
+    Unavailable,
+    UnknownTopicId,
+)
+from streamlog.runtime.buffers import Buffer
+from streamlog.v1support.errors import from_proto
+
+log = logging.getLogger(__name__)
+
+NEVER = float("inf")
+RECORD_OVERHEAD = 100
+"""No record takes more beside its key and value, but for headers; bytes."""
+MESSAGE_OVERHEAD = 1024
+"""Bytes of a message beside its batches: a rough upper bound."""
+_ALONE = Unavailable("the message was larger than the server takes; sent again alone")
+_SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
+"""gRPC's words for a message's size and the largest it takes."""
+_RECORD_TYPES = {bytes, bytearray, memoryview, type(None)}
+
+
+def _size(data: Buffer | None) -> int:
+    return 0 if data is None else len(data)
+
+
+def _is_contiguous(data: Buffer | None) -> bool:
+    return not isinstance(data, memoryview) or data.c_contiguous
+
+
+class IdentityState(Enum):
+    """MISSING → ASKING → KNOWN → (a partition needs a newer epoch) MISSING."""
+
+    MISSING = "missing"
+    ASKING = "asking"
+    KNOWN = "known"
+
+
+@dataclass(slots=True)
+class Message:
+    """One request under way. `parts`: partition, batch, attempt; in the order of the answer.
+
+    `pieces` are what it sends of each part: the fields of the topic as the batch was numbered for
+    it, the partition, the batch's bytes. They are taken when the message is made, because `encode`
+    runs without the lock: meanwhile the topic may have been made anew, and its batches belong to
+    the new topic only behind those that the old one refuses; and a batch that expires gives its
+    bytes up.
+    """
+
+    correlation_id: int
+    parts: list[tuple[PartitionQueue, PendingBatch, int]]
+    pieces: list[tuple[bytes, int, Buffer]]
+    size_bytes: int
+    sent_at: float
+
+    def encode(self, acks: int, timeout_ms: int) -> bytes:
+        """Once, without the lock: the pieces are given up, so that an answered batch is freed."""
+        pieces, self.pieces = self.pieces, []
+        return encode_produce(self.correlation_id, acks, timeout_ms, pieces)
+
+
+class ProducerCore:
+    def __init__(self, settings: ProducerSettings, server: str = "the server") -> None:
+        self.settings = settings
+        self._server = server
+        self.accumulator = Accumulator(settings)
+        self.identity = NO_IDENTITY
+        self._identity_state = IdentityState.MISSING
+        self._identity_failures = 0
+        self._identity_retry_at = 0.0
+        self._refusal: StreamlogError | None = None
+        self._away = "it could not be reached"
+        self.stale_topics: dict[TopicQueues, None] = {}
+        """Topics to look up again: the server says that they were deleted or made anew."""
+        self._messages: dict[int, Message] = {}
+        self._next_correlation_id = 1
+        self._bytes_in_flight = 0
+        self._message_bytes_max = MESSAGE_BYTES_MAX
+        """Upper bound on a message of several batches."""
+        self.acks = ACKS_ALL if settings.wants_answer else ACKS_NONE
+        self.records_acked = 0
+        self.batches_acked = 0
+        self.bytes_sent = 0
+        self.messages_sent = 0
+        self.duplicates = 0
+        self.records_failed = 0
+
+    # -- topics
+
+    def refreshed(self, topic: TopicQueues, facts: TopicFacts | None, now: float) -> None:
+        """Takes over the answer to a repeated look-up of a topic. None: the look-up failed, and the
+        facts known by now stay, which may be newer than the question."""
+        if facts is None:
+            topic.loaded_at = now
+        else:
+            self.accumulator.update_topic(topic.name, facts, now)
+
+    # -- appending
+
+    def append(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        record: tuple[int, Buffer | None, Buffer | None, Headers],
+        now: float,
+    ) -> PendingBatch | None:
+        """Puts (timestamp, key, value, headers) into a batch, a new one where the open one is full.
+
+        None: no room in memory; nothing was taken. Errors: MessageTooLarge, those of encoding the
+        record; then nothing was taken either.
+        """
+        accumulator = self.accumulator
+        queue = topic.sticky if partition is None else topic.queues[partition]
+        if queue.open is not None:
+            if queue.open.append(*record):
+                return queue.open
+            accumulator.close_open(queue, is_full=True)
+            if partition is None:
+                queue = topic.sticky
+                if queue.open is not None:
+                    return self.append(topic, partition, record, now)
+        size = accumulator.record_limit(topic, *record[1:])
+        batch = accumulator.new_batch(queue, size, now)
+        if batch is not None:
+            batch.append(*record)
+            accumulator.open_batch(queue, batch)
+        return batch
+
+    def extend(
+        self,
+        topic: TopicQueues,
+        records: PartitionRecords,
+        timestamp_ms: int,
+        start: int,
+        now: float,
+    ) -> Run | None:
+        """Puts values[start:] into one batch, as many as fit. None: no room; nothing was taken.
+
+        For a list that `check_sizes` took. A limit that was lowered since then is left to the
+        server, which refuses the record alone: here it would end the call with a part of the list
+        taken. Errors: UnknownTopicOrPartition, where the topic was made anew without the partition.
+        """
+        accumulator = self.accumulator
+        partition, places, values, keys = records
+        while True:
+            if partition is None:
+                queue = topic.sticky
+            else:
+                queue = topic.queues[checked_partition(topic, partition)]
+            batch = queue.open
+            if batch is None:
+                key = None if keys is None else keys[start]
+                size = record_bytes_max(key, values[start], [])
+                batch = accumulator.new_batch(queue, size, now)
+                if batch is None:
+                    return None
+            builder = batch.builder
+            if builder is None:
+                raise AssertionError("an open batch has a builder")
+            first = builder.record_count
+            taken = builder.extend(values, timestamp_ms=timestamp_ms, keys=keys, start=start)
+            if queue.open is None:
+                accumulator.open_batch(queue, batch)
+            if start + taken < len(values):
+                accumulator.close_open(queue, is_full=True)
+            if taken:
+                return Run(batch, first, taken, places[start : start + taken])
+
+    def check_sizes(
+        self,
+        topic: TopicQueues,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+    ) -> None:
+        """Refuses a list before anything of it is taken. Errors: TypeError, MessageTooLarge."""
+        for column in (values, keys or ()):
+            kinds = set(map(type, column))
+            strange = kinds - _RECORD_TYPES
+            if strange:
+                raise TypeError(f"keys and values are bytes or None, not {strange.pop().__name__}")
+            if memoryview in kinds and not all(map(_is_contiguous, column)):
+                raise TypeError("keys and values are contiguous; a view with steps is not")
+        if keys is not None and len(keys) != len(values):
+            raise Invalid(f"{len(keys)} keys for {len(values)} values; give one each")
+        longest = max(values, key=_size, default=None)
+        key = max(keys, key=_size, default=None) if keys else None
+        limit = min(topic.batch_bytes_max, self.settings.buffer_memory_bytes)
+        if _size(longest) + _size(key) + RECORD_OVERHEAD > limit:
+            for index, value in enumerate(values):
+                self.accumulator.record_limit(topic, keys[index] if keys else None, value, [])
+
+    # -- sending
+
+    def next_message(self, now: float) -> Message | None:
+        """What to send now; None when there is nothing, or too much is under way."""
+        if len(self._messages) >= MESSAGES_IN_FLIGHT_MAX:
+            return None
+        if self._bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
+            return None
+        if self.settings.is_idempotent and self._identity_state is not IdentityState.KNOWN:
+            return None
+        active = self.accumulator.active
+        parts: list[tuple[PartitionQueue, PendingBatch, int]] = []
+        pieces: list[tuple[bytes, int, Buffer]] = []
+        size = 0
+        for queue in list(active):
+            if parts and size + queue.next_bytes > self._message_bytes_max:
+                continue
+            batch = self._next_batch(queue, now)
+            if batch is None:
+                if queue.is_idle:
+                    del active[queue]
+                continue
+            parts.append((queue, batch, queue.sequencer.sent(batch)))
+            data = batch.data or b""
+            pieces.append((queue.topic.head, queue.partition, data))
+            size += len(data)
+            del active[queue]
+            active[queue] = None
+            if size >= MESSAGE_BYTES_TARGET:
+                break
+        if not parts:
+            return None
+        message = Message(self._next_correlation_id, parts, pieces, size, now)
+        self._next_correlation_id += 1
+        self._messages[message.correlation_id] = message
+        self._bytes_in_flight += size
+        self.bytes_sent += size
+        self.messages_sent += 1
+        return message
+
+    def _next_batch(self, queue: PartitionQueue, now: float) -> PendingBatch | None:
+        sequencer = queue.sequencer
+        if now < sequencer.backoff_until:
+            return None
+        batch = sequencer.to_resend()
+        if batch is not None or not sequencer.has_room:
+            return batch
+        if not queue.ready:
+            if not (self._may_linger_out and self.accumulator.is_due(queue, now)):
+                return None
+            self.accumulator.close_open(queue, is_full=False)
+            if not queue.ready:
+                return None
+        while queue.ready:
+            batch = queue.ready.popleft()
+            if sequencer.sequence(batch, self.identity, now):
+                return batch
+        return None
+
+    @property
+    def _may_linger_out(self) -> bool:
+        """A batch that is not full may be sent for its age."""
+        return len(self._messages) < LINGERING_MESSAGES_MAX or self.accumulator.is_short_of_room
+
+    def wake_at(self, now: float, *, can_send: bool) -> float:
+        """When there is something to do without a further event.
+
+        `can_send`: a connection is there, so that lingering and back-off count.
+        """
+        wake = NEVER
+        for queue in self.accumulator.active:
+            sequencer = queue.sequencer
+            if sequencer.unanswered:
+                wake = min(wake, sequencer.unanswered[0].deadline)
+            if queue.ready:
+                wake = min(wake, queue.ready[0].deadline)
+            if can_send and sequencer.state is PartitionState.RUNNING:
+                if sequencer.backoff_until > now:
+                    wake = min(wake, sequencer.backoff_until)
+                elif self._may_linger_out:
+                    wake = min(wake, self.accumulator.linger_ends_at(queue))
+            elif queue.open is not None:
+                wake = min(wake, queue.open.deadline)
+        return wake
+
+    @property
+    def has_work(self) -> bool:
+        """Some batch is not done."""
+        return bool(self.accumulator.active)
+
+    @property
+    def records_under_way(self) -> int:
+        """Taken, and neither stored nor failed."""
+        return sum(
+            batch.record_count if batch.builder is None else batch.builder.record_count
+            for queue in self.accumulator.active
+            for batch in queue.batches()
+        )
+
+    def warn_when_dropped(self, producer: object) -> None:
+        """Logs what is lost where a program ends, or drops its producer, without closing it."""
+        weakref.finalize(producer, self.warn_of_unsent)
+
+    def warn_of_unsent(self) -> None:
+        count = self.records_under_way
+        if count:
+            log.warning(
+                "a producer was never closed, and %d of its records are not known to be stored: "
+                "call close(), or use it in `with`, so that the program waits for them",
+                count,
+            )
+
+    @property
+    def in_flight_messages(self) -> int:
+        return len(self._messages)
+
+    def oldest_sent_at(self) -> float:
+        """When the message was sent that has waited longest for its answer."""
+        message = next(iter(self._messages.values()), None)
+        return NEVER if message is None else message.sent_at
+
+    # -- answers
+
+    def answered(self, answers: Iterable[Any], now: float) -> None:
+        """Takes ProduceStreamAnswers. Errors: Internal for an answer that nobody asked for."""
+        for answer in answers:
+            self._answered(answer, now)
+
+    def _answered(self, response: Any, now: float) -> None:
+        message = self._messages.get(response.correlation_id)
+        if message is None:
+            raise Internal(f"the server answered the unknown request {response.correlation_id}")
+        results = _results(message, response)
+        del self._messages[response.correlation_id]
+        self._bytes_in_flight -= message.size_bytes
+        if response.HasField("error"):
+            error = from_proto(response.error)
+            for queue, batch, attempt in message.parts:
+                queue.sequencer.failed(batch, attempt, error, now)
+            return
+        for (queue, batch, attempt), result in zip(message.parts, results, strict=True):
+            if result.HasField("error"):
+                self._refused(queue, batch, attempt, from_proto(result.error), now)
+                continue
+            stamp = result.log_append_time_ms if result.HasField("log_append_time_ms") else None
+            base = result.base_offset if self.settings.wants_answer else -1
+            self.batches_acked += 1
+            self.records_acked += batch.record_count
+            self.duplicates += result.duplicate
+            queue.sequencer.succeeded(batch, attempt, base, stamp, now)
+
+    def _refused(
+        self,
+        queue: PartitionQueue,
+        batch: PendingBatch,
+        attempt: int,
+        error: StreamlogError,
+        now: float,
+    ) -> None:
+        """The server stored nothing of the batch. What is too large goes out again in parts."""
+        if isinstance(error, UnknownTopicId | InconsistentTopicId):
+            self.stale_topics[queue.topic] = None
+        if is_too_large(error):
+            limit = bytes_max_of(error)
+            if limit is not None:
+                queue.topic.limit_batches(limit)
+            if queue.sequencer.may_split(batch, attempt):
+                try:
+                    parts = self.accumulator.split(batch, limit)
+                except Exception:
+                    log.exception("a batch that is too large could not be split")
+                else:
+                    queue.sequencer.replace(batch, parts)
+                    return
+        queue.sequencer.failed(batch, attempt, error, now)
+
+    def connection_lost(self, error: StreamlogError, now: float) -> None:
+        """Nobody knows what became of the messages under way, but for one that is too large.
+
+        Such a message ends the stream before the server reads it, and would end the next one too.
+        """
+        messages, self._messages = self._messages, {}
+        self._bytes_in_flight = 0
+        lost = OutcomeUnknown(f"the connection broke before the answer came: {error}")
+        self._away = str(error)
+        limit = _message_limit(error, messages.values())
+        if limit is not None:
+            self._message_bytes_max = min(self._message_bytes_max, limit)
+        for message in messages.values():
+            for queue, batch, attempt in message.parts:
+                size = len(batch.data or b"")
+                if limit is None or message.size_bytes + MESSAGE_OVERHEAD <= limit:
+                    queue.sequencer.failed(batch, attempt, lost, now)
+                elif size + MESSAGE_OVERHEAD <= limit:
+                    queue.sequencer.failed(batch, attempt, _ALONE, now)
+                else:
+                    self._refused(queue, batch, attempt, _more_than_a_message(size, limit), now)
+
+    def expire(self, now: float) -> None:
+        """Gives up what has waited longer than the delivery timeout."""
+        for queue in list(self.accumulator.active):
+            queue.sequencer.expire(now)
+            opened = queue.open
+            if opened is not None and opened.deadline <= now:
+                self.accumulator.close_open(queue, is_full=False)
+            while queue.ready and queue.ready[0].deadline <= now:
+                self._fail_unsent(queue.ready.popleft())
+            if queue.is_idle:
+                self.accumulator.active.pop(queue)
+
+    def _fail_all_unsent(self) -> None:
+        self.accumulator.close_all()
+        for queue in self.accumulator.active:
+            while queue.ready:
+                self._fail_unsent(queue.ready.popleft())
+
+    def _fail_unsent(self, batch: PendingBatch) -> None:
+        cause = self._refusal
+        kind = Unavailable if cause is None else type(cause)
+        batch.fail(
+            kind(
+                f"{batch.topic}-{batch.partition}: not sent to {self._server} (delivery_timeout_ms "
+                f"= {self.settings.delivery_timeout_ms}): {self._away if cause is None else cause}"
+            )
+        )
+        self.accumulator.done.append(batch)
+
+    def abandon(self, why: StreamlogError | None = None) -> None:
+        """Ends everything that is not done, and nothing is sent afterwards.
+
+        `why`: the failure that ended the producer; None: it was closed. The sequencers' rules are
+        left aside, because after a bug they may not hold, and each waiter must be told all the
+        same.
+        """
+        why = why or Closed("the producer was closed")
+        batches = {
+            batch: None
+            for topic in self.accumulator.topics.values()
+            for queue in topic.queues
+            for batch in queue.drop_all()
+        }
+        for message in self._messages.values():
+            batches.update((batch, None) for _, batch, _ in message.parts)
+        self._messages = {}
+        self._bytes_in_flight = 0
+        self.accumulator.active.clear()
+        for batch in batches:
+            if not batch.done:
+                batch.fail(_given_up(batch, why))
+                self.accumulator.done.append(batch)
+
+    def take_done(self) -> list[PendingBatch]:
+        ended = self.accumulator.take_done()
+        self.records_failed += sum(
+            batch.record_count for batch in ended if batch.error and batch.parts is None
+        )
+        return ended
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and what is under way now."""
+        accumulator = self.accumulator
+        sequencers = [
+            queue.sequencer for topic in accumulator.topics.values() for queue in topic.queues
+        ]
+        return {
+            "records_acked": self.records_acked,
+            "records_failed": self.records_failed,
+            "batches_acked": self.batches_acked,
+            "duplicates": self.duplicates,
+            "messages_sent": self.messages_sent,
+            "bytes_sent": self.bytes_sent,
+            "retries": sum(sequencer.retries for sequencer in sequencers),
+            "messages_in_flight": len(self._messages),
+            "buffered_bytes": accumulator.charged_bytes,
+            "partitions_active": len(accumulator.active),
+            "producer_id": self.identity.producer_id,
+            "producer_epoch": self.identity.epoch,
+        }
+
+    # -- identity
+
+    def identity_request(self, now: float) -> ProducerIdentity | None:
+        """The identity to send with InitProducerId (NO_IDENTITY: a new one); None: not now."""
+        if not self.settings.is_idempotent:
+            return None
+        self._look_for_gaps()
+        if self._identity_state is not IdentityState.MISSING or not self.has_work:
+            return None
+        if now < self._identity_retry_at:
+            return None
+        self._identity_state = IdentityState.ASKING
+        return self.identity
+
+    def identity_wake_at(self) -> float:
+        missing = self._identity_state is IdentityState.MISSING and self.has_work
+        return self._identity_retry_at if missing and self.settings.is_idempotent else NEVER
+
+    def _look_for_gaps(self) -> None:
+        if self._identity_state is not IdentityState.KNOWN:
+            return
+        for queue in self.accumulator.active:
+            if queue.sequencer.state is PartitionState.AWAITING_EPOCH:
+                queue.sequencer.renumber(self.identity)
+                if queue.sequencer.state is PartitionState.AWAITING_EPOCH:
+                    self._identity_state = IdentityState.MISSING
+                    return
+
+    def identity_granted(self, identity: ProducerIdentity) -> None:
+        self._identity_state = IdentityState.KNOWN
+        self._identity_failures = 0
+        self._refusal = None
+        self.identity = identity
+        for queue in self.accumulator.active:
+            queue.sequencer.renumber(identity)
+
+    def identity_refused(self, error: StreamlogError, now: float) -> None:
+        """Asks again later; for a new id only where the node says that the old one is none.
+
+        A new id does not fence what is still on its way under the old one.
+        """
+        self._identity_state = IdentityState.MISSING
+        self._identity_failures += 1
+        self._refusal = error
+        if not error.is_retryable:
+            if self.identity == NO_IDENTITY or isinstance(error, Unauthorized):
+                self._fail_all_unsent()
+            elif type(error) is Invalid:
+                # Not its subclasses: gRPC's own RESOURCE_EXHAUSTED is one, and says nothing of it.
+                self.identity = NO_IDENTITY
+        self._identity_retry_at = now + backoff_s(
+            self._identity_failures,
+            self.settings.retry_backoff_ms,
+            self.settings.retry_backoff_max_ms,
+        )
+
+
+def _results(message: Message, response: Any) -> list[Any]:
+    """The answer's result of each part of the message. Errors: Internal where one is left out.
+
+    Looked for before anything is changed: a wrong answer leaves the whole message under way, and
+    with its connection all of it is lost and sent again.
+    """
+    if response.HasField("error"):
+        return []
+    found = {
+        (topic.topic, result.partition): result
+        for topic in response.response.topics
+        for result in topic.partitions
+    }
+    results = [found.get((queue.topic.name, queue.partition)) for queue, _, _ in message.parts]
+    for (queue, _, _), result in zip(message.parts, results, strict=True):
+        if result is None:
+            raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
+    return results
+
+
+def _given_up(batch: PendingBatch, why: StreamlogError) -> StreamlogError:
+    place = f"{batch.topic}-{batch.partition}"
+    if batch.may_be_stored or batch.in_flight:
+        return OutcomeUnknown(f"{place}: {why} before the answer came")
+    return type(why)(f"{place}: {why}")
+
+
+def _message_limit(error: StreamlogError, messages: Iterable[Message]) -> int | None:
+    """The largest message that the server takes, where a larger one broke the stream."""
+    if not isinstance(error, MessageTooLarge):
+        return None
+    found = _SIZES.search(error.message)
+    if found is not None:
+        return int(found[2])
+    return max((message.size_bytes for message in messages), default=1) - 1
+
+
+def _more_than_a_message(size_bytes: int, limit: int) -> MessageTooLarge:
+    most = max(1, limit - MESSAGE_OVERHEAD)
+    return MessageTooLarge(
+        f"a batch of {size_bytes} bytes is more than a message to the server carries, {limit} "
+        "bytes (limits.message_bytes_max); send smaller records, or raise that setting",
+        size_bytes=size_bytes,
+        max_bytes=most,
+    )

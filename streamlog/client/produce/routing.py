@@ -1,0 +1,68 @@
+"""Records of one call, sorted by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streamlog.client.produce.accumulator import TopicQueues
+from streamlog.client.produce.partitioner import Partitioner, partitions_for_keys
+from streamlog.errors import UnknownTopicOrPartition
+from streamlog.runtime.buffers import Buffer
+
+Column = Sequence[Buffer | None]
+
+
+class PartitionRecords(NamedTuple):
+    """The records of a list that go to one partition. `places`: where in the list they are."""
+
+    partition: int | None
+    places: Sequence[int]
+    values: Column
+    keys: Column | None
+
+
+def checked_partition(queues: TopicQueues, partition: int) -> int:
+    """Errors: UnknownTopicOrPartition."""
+    if not 0 <= partition < len(queues.queues):
+        raise UnknownTopicOrPartition(
+            f"{queues.name} has partitions 0 to {len(queues.queues) - 1}, not {partition}",
+            topic=queues.name,
+            partition=partition,
+        )
+    return partition
+
+
+def by_partition(
+    queues: TopicQueues, values: Column, keys: Column | None, choose: Partitioner | None
+) -> tuple[list[int], list[PartitionRecords]]:
+    """Partition of each record, and each partition's records in the order given."""
+    which = _partitions_of(queues, len(values), keys, choose)
+    places: dict[int, list[int]] = {}
+    for index, partition in enumerate(which):
+        found = places.get(partition)
+        if found is None:
+            places[partition] = [index]
+        else:
+            found.append(index)
+    groups = [
+        PartitionRecords(
+            partition,
+            at,
+            [values[index] for index in at],
+            None if keys is None else [keys[index] for index in at],
+        )
+        for partition, at in places.items()
+    ]
+    return which, groups
+
+
+def _partitions_of(
+    queues: TopicQueues, total: int, keys: Column | None, choose: Partitioner | None
+) -> list[int]:
+    count = len(queues.queues)
+    column: Column = [None] * total if keys is None else keys
+    if choose is not None:
+        return [checked_partition(queues, choose(queues.name, key, count)) for key in column]
+    sticky = queues.sticky.partition
+    return partitions_for_keys(column, count, sticky)

@@ -1,0 +1,287 @@
+"""Carries out one spec: reads the inputs' live ranges, writes the outputs, checks every CRC.
+
+1. The inputs' index regions are read.
+2. Slice by slice (`slices`) the blocks are read and copied (`builder`), and what is written goes
+   into the store (`output`). The next slice is read meanwhile if there is memory for both.
+3. All outputs are in the store on return.
+Memory: slices and what is being written within `memory_bytes`, 49 bytes for each block of the
+inputs, and the index of the output under way. Which ids are used and whether they are committed is
+the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Protocol, TypeVar
+
+from streamlog.compaction.execute.builder import OutputBuilder
+from streamlog.compaction.execute.output import Output, begin_output
+from streamlog.compaction.execute.rate import RateLimit
+from streamlog.compaction.execute.slices import Get, Slice, slices
+from streamlog.compaction.execute.spool import Spool
+from streamlog.compaction.plan.planner import Plan
+from streamlog.compaction.plan.planning import PlanRequest
+from streamlog.compaction.plan.spec import Job, Outcome
+from streamlog.format.corrupt import corrupt
+from streamlog.format.object.block import BlockRow
+from streamlog.format.object.footer import ObjectIdentity
+from streamlog.format.object.index import ObjectIndex, decode_index
+from streamlog.format.rows import ObjectRow
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane, Offload
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+GETS_IN_FLIGHT_MAX = 4
+
+
+class Executor(Protocol):
+    """Where plans are made and jobs run."""
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """Errors: StoreUnavailable, Closed."""
+        ...
+
+    async def run(self, job: Job) -> Outcome:
+        """Every output is in the store on return. A cancelled or failed one leaves orphans.
+
+        Errors: Corrupt (object key and range), ObjectNotFound (an input is gone),
+        StoreUnavailable, DiskFull, Closed.
+        """
+        ...
+
+    def set_busy(self, is_busy: bool) -> None:
+        """Goes slowly while others need disk and network."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what runs."""
+        ...
+
+
+@dataclass(slots=True)
+class _Counts:
+    bytes_read: int = 0
+    bytes_written: int = 0
+    gets: int = 0
+
+
+class InlineExecutor:
+    """In this process: the loop waits, `offload` reads and copies."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        offload: Offload,
+        limit: RateLimit,
+        spool: Callable[[], Spool],
+        *,
+        memory_bytes: int,
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._limit = limit
+        self._spool = spool
+        # The rest is for blocks that are packed anew, and the part that has yet to fill.
+        self._slices_bytes = max(memory_bytes * 5 // 8, 1)
+        self._step_bytes = max(memory_bytes // 4, 1)
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        return await self._offload.run(Lane.CPU, asked.planned)
+
+    async def run(self, job: Job) -> Outcome:
+        counts = _Counts()
+        indexes = await self._indexes([one.row for one in job.spec.inputs], counts)
+        cut = slices(job.spec, indexes, self._slices_bytes // 4, self._slices_bytes)
+        writer = _Writer(self, job, counts)
+        present: _Fetched | None = None
+        try:
+            while (following := await self._offload.run(Lane.CPU, _next, cut)) is not None:
+                if present is not None and not self._fit(present.slice, following):
+                    await writer.write(present)
+                    present = None
+                reading = self._fetched(job, following, counts)
+                if present is None:
+                    present = await reading
+                else:
+                    present, _ = await _both(reading, writer.write(present))
+            if present is not None:
+                await writer.write(present)
+        finally:
+            writer.close()
+        return Outcome(writer.objects, counts.bytes_read, counts.bytes_written, counts.gets)
+
+    def _fit(self, one: Slice, other: Slice) -> bool:
+        return one.size_bytes + other.size_bytes <= self._slices_bytes
+
+    def set_busy(self, is_busy: bool) -> None:
+        self._limit.is_busy = is_busy
+
+    async def close(self) -> None:
+        return
+
+    async def _indexes(self, rows: Sequence[ObjectRow], counts: _Counts) -> list[ObjectIndex]:
+        slots = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
+
+        async def read(row: ObjectRow) -> ObjectIndex:
+            key = data_key(row.object_id)
+            async with slots:
+                data = await self._get(key, row.index_position, row.index_length, counts)
+                return await self._offload.run(Lane.CPU, _index, data, row, key)
+
+        return await _together([read(row) for row in rows])
+
+    async def _fetched(self, job: Job, found: Slice, counts: _Counts) -> _Fetched:
+        slots = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
+
+        async def read(get: Get) -> Buffer:
+            key = data_key(job.spec.inputs[get.input].row.object_id)
+            async with slots:
+                return await self._get(key, get.start, get.end - get.start, counts)
+
+        gets = found.gets()
+        return _Fetched(found, gets, await _together([read(get) for get in gets]))
+
+    async def _get(self, key: str, start: int, length: int, counts: _Counts) -> Buffer:
+        await self._limit.take(length)
+        data = await self._store.get(key, start, length)
+        counts.gets += 1
+        counts.bytes_read += len(data)
+        if len(data) != length:
+            raise corrupt(f"{len(data)} bytes instead of {length}", key, start, start + length)
+        return data
+
+    async def begin(self, job: Job, number: int) -> tuple[Output, OutputBuilder]:
+        """Output `number` and what writes it. Errors: DiskFull, StoreUnavailable."""
+        identity = ObjectIdentity(
+            job.cluster_id, job.tenure.node_id, job.tenure.node_epoch, job.object_ids[number]
+        )
+        wanted = job.spec.outputs[number]
+        output = await begin_output(
+            self._store,
+            data_key(identity.object_id),
+            wanted.size_bytes,
+            self._spool,
+            self._offload,
+        )
+        target_bytes = job.spec.block_target_bytes
+        return output, OutputBuilder(identity, list(wanted.rows), target_bytes, output)
+
+    async def copy(self, output: Output, steps: Iterator[None]) -> None:
+        """Burns CPU for so much output at a time as there is memory for. Errors: Corrupt."""
+
+        def step() -> bool:
+            return any(output.written_bytes >= self._step_bytes for _ in steps)
+
+        while await self._offload.run(Lane.CPU, step):
+            await output.drain()
+        await output.drain()
+
+    async def finish(self, output: Output, builder: OutputBuilder) -> ObjectRow:
+        """The output is in the store."""
+        row = await self._offload.run(Lane.CPU, builder.finish)
+        await output.finish()
+        return row
+
+
+class _Writer:
+    """Writes a job's slices in order; `objects` are those that are in the store."""
+
+    def __init__(self, executor: InlineExecutor, job: Job, counts: _Counts) -> None:
+        self._executor = executor
+        self._job = job
+        self._counts = counts
+        self._output: Output | None = None
+        self._builder: OutputBuilder | None = None
+        self.objects: list[ObjectRow] = []
+
+    async def write(self, fetched: _Fetched) -> None:
+        """On return its bytes may go. Errors: Corrupt, StoreUnavailable, DiskFull."""
+        if self._output is None or self._builder is None:
+            self._output, self._builder = await self._executor.begin(self._job, len(self.objects))
+        steps = _copy(self._job, self._builder, fetched)
+        await self._executor.copy(self._output, steps)
+        if fetched.slice.is_last:
+            row = await self._executor.finish(self._output, self._builder)
+            self._counts.bytes_written += row.size_bytes
+            self.objects.append(row)
+            self.close()
+
+    def close(self) -> None:
+        """Gives up the output under way."""
+        if self._output is not None:
+            self._output.close()
+        self._output = self._builder = None
+
+
+class _Fetched:
+    """A slice and the bytes of its blocks."""
+
+    def __init__(self, found: Slice, gets: Sequence[Get], data: Sequence[Buffer]) -> None:
+        self.slice = found
+        self._data: dict[int, list[tuple[int, memoryview]]] = {}
+        for get, piece in zip(gets, data, strict=True):
+            self._data.setdefault(get.input, []).append((get.start, memoryview(piece)))
+
+    def block(self, number: int, block: BlockRow) -> memoryview:
+        """The block's bytes in input `number`."""
+        pieces = self._data[number]
+        at = bisect_right(pieces, block.position, key=itemgetter(0)) - 1
+        start = block.position - pieces[at][0]
+        return pieces[at][1][start : start + block.length]
+
+
+def _copy(job: Job, builder: OutputBuilder, fetched: _Fetched) -> Iterator[None]:
+    """Block by block. Errors: Corrupt."""
+    keys = [data_key(one.row.object_id) for one in job.spec.inputs]
+    for part in fetched.slice.parts:
+        key = keys[part.input]
+        builder.begin(part.stream_id, part.start)
+        for block in part.blocks:
+            builder.add(block, fetched.block(part.input, block), part.end, part.epoch, key)
+            yield
+        builder.finish_part(part.end, key)
+    # Slices of the GETs' buffers must not outlive them in memory.
+    builder.flush()
+
+
+def _next(cut: Iterator[Slice]) -> Slice | None:
+    return next(cut, None)
+
+
+def _index(data: Buffer, row: ObjectRow, key: str) -> ObjectIndex:
+    return decode_index(data, row, object_key=key)
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; the first failure ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    return [task.result() for task in tasks]
+
+
+async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, S]) -> tuple[T, S]:
+    """Both results; the first failure ends the other."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            one, other = group.create_task(first), group.create_task(second)
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    return one.result(), other.result()
+
+
+def _first(error: BaseException) -> BaseException:
+    """The failure that ended the others."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,464 @@
+"""What to compact, and into what: pure. The picture and the arithmetic are in docs/compaction.md.
+
+1. An object's *quality* is what its worst side lacks: min(size / small_object_bytes, average part /
+   settled_part_bytes), a part being what one stream has in it. From 1 on it is *settled*.
+2. Others stand in tiers by the order of magnitude that they lack. A tier with enough objects is
+   merged; quality rises with every merge, so that no byte is rewritten more often than there are
+   tiers.
+3. In a merge, streams with much data get objects of their own; all others go together, sorted, so
+   that each one's part is one piece.
+   No output is larger than object_bytes_max, but for what one input holds of a stream in one piece;
+   so a spec takes no more than its outputs hold, of one stream alone as many inputs as that.
+4. Settled objects are touched again only when most of their bytes are dead.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, compress, count, groupby, islice, repeat
+from operator import add, attrgetter, eq, itemgetter
+from typing import NamedTuple
+
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.plan.spec import (
+    INPUTS_MAX,
+    OUTPUT_ROWS_MAX,
+    OUTPUTS_MAX,
+    CompactionSpec,
+    OutputKind,
+    Rows,
+    SpecInput,
+    SpecOutput,
+)
+from streamlog.compaction.plan.stats import ObjectFacts
+from streamlog.format.rows import ObjectRow
+from streamlog.metadata.compaction_interface import CompactionPoint
+
+TIER_WIDTH = 16
+"""Below large_objects_min's default: what a merge makes of a tier always leaves it."""
+STREAM_END = 1 << 64
+ATTRIBUTE_BYTES_MAX = 16 << 20
+"""Of an output: a reader gets them all with the index. Streams of tiny batches have many."""
+REST_MAX = 240
+"""Inputs of a merge of all that is not settled."""
+REST_PARTS_MAX = 1_500_000
+"""Their parts: some 100 MiB while the merge is planned."""
+_PIECES = 15
+"""Outputs that the size of a spec alone makes, at most; twice as many where large parts do not pack
+well.
+"""
+_OWNERS_MAX = OUTPUTS_MAX - 2 * _PIECES - 2
+"""Streams with objects of their own in a spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A live object. `parts`: streams when it was written, or that live in it, if that is all that
+    is known; `dead_share` of its bytes is trimmed, as far as known.
+    """
+
+    row: ObjectRow
+    parts: int
+    dead_share: float = 0.0
+
+
+class Tier(NamedTuple):
+    """`steps`: merges that objects need until they are settled; 0: mostly dead ones."""
+
+    steps: int
+    is_large: bool
+
+
+SETTLED = Tier(0, True)
+DEAD = Tier(0, False)
+ALL = Tier(-1, False)
+"""Of a merge, not of an object: whatever is not settled."""
+
+
+def tier_of(candidate: Candidate, config: CompactionConfig) -> Tier:
+    return tier_at(candidate.row.size_bytes, candidate.parts, candidate.dead_share, config)
+
+
+def tier_at(size_bytes: int, parts: int, dead_share: float, config: CompactionConfig) -> Tier:
+    if dead_share >= config.dead_share_min:
+        return DEAD
+    # What no output can reach is not asked for.
+    wanted = min(config.small_object_bytes, config.object_bytes_max // 2)
+    is_large = size_bytes >= wanted
+    part = size_bytes / max(parts, 1)
+    lack = max(wanted / max(size_bytes, 1), min(config.settled_part_bytes, wanted) / max(part, 1))
+    if lack <= 1 or (is_large and parts <= 1):
+        return SETTLED
+    steps = 1
+    while lack > TIER_WIDTH:
+        lack /= TIER_WIDTH
+        steps += 1
+    return Tier(steps, is_large)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Objects to be merged, by id."""
+
+    tier: Tier
+    inputs: Sequence[ObjectRow]
+
+
+def tiers(
+    candidates: Collection[Candidate], config: CompactionConfig
+) -> dict[Tier, list[ObjectRow]]:
+    """Objects by tier, those of a tier by id."""
+    found: dict[Tier, list[ObjectRow]] = {}
+    for candidate in candidates:
+        found.setdefault(tier_of(candidate, config), []).append(candidate.row)
+    for rows in found.values():
+        rows.sort(key=attrgetter("object_id"))
+    return found
+
+
+def choose(
+    candidates: Collection[Candidate],
+    config: CompactionConfig,
+    futile: Collection[frozenset[int]] = (),
+) -> Choice | None:
+    """The merge that is most due: fresh objects first, dead ones last; None when nothing is.
+
+    `futile`: sets of objects that gained nothing; they are not chosen again as they were, and do
+    not keep others of their tier from being merged.
+    """
+    by_tier = tiers(candidates, config)
+    by_tier.pop(SETTLED, None)
+    tried = frozenset[int]().union(*futile)
+    for tier in sorted(by_tier, reverse=True):
+        if tier == DEAD:
+            least = 1
+        else:
+            least = config.large_objects_min if tier.is_large else config.small_objects_min
+        rows = by_tier[tier]
+        for left in (rows, [row for row in rows if row.object_id not in tried]):
+            if len(left) < least:
+                break
+            # The oldest ones: their streams' parts are neighbours.
+            chosen = left[:INPUTS_MAX] if tier != DEAD else _reclaimed(left, config)
+            if frozenset(row.object_id for row in chosen) not in futile:
+                return Choice(tier, chosen)
+    return None
+
+
+def _reclaimed(rows: Sequence[ObjectRow], config: CompactionConfig) -> Sequence[ObjectRow]:
+    """As many as one spec can take: a single stream's may all go into it."""
+    count = size_bytes = 0
+    for row in rows[:INPUTS_MAX]:
+        size_bytes += row.size_bytes
+        if count and size_bytes > config.spec_bytes_max:
+            break
+        count += 1
+    return rows[:count]
+
+
+def choose_all(
+    candidates: Collection[Candidate],
+    config: CompactionConfig,
+    futile: Collection[frozenset[int]] = (),
+) -> Choice | None:
+    """All that is not settled, as far as one merge can take it; at least two, or dead ones."""
+    rest = [c for c in candidates if tier_of(c, config) != SETTLED]
+    rest.sort(key=lambda c: c.row.object_id)
+    if len(rest) < 2 and not any(tier_of(c, config) == DEAD for c in rest):
+        return None
+    chosen: list[ObjectRow] = []
+    parts = 0
+    for one in rest[:REST_MAX]:
+        # Of an object no more than a spec's rows are in memory at a time.
+        parts += min(one.parts, OUTPUT_ROWS_MAX)
+        if len(chosen) >= 2 and parts > REST_PARTS_MAX:
+            break
+        chosen.append(one.row)
+    if frozenset(row.object_id for row in chosen) in futile:
+        return None
+    return Choice(ALL, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInput:
+    """An input's rows that live, as far as they are looked at, and bytes for each."""
+
+    row: ObjectRow
+    rows: Rows
+    sizes: array[int]
+    attribute_bytes: int = 0
+    """Of its index region, beside the entries of blocks."""
+
+
+_Part = tuple[int, int, int, int, int, int]
+"""Stream id, start, end, epoch, bytes, number of its input. There are hundreds of thousands: a
+plain tuple is made in a third of the time that a named one takes."""
+_BYTES = itemgetter(4)
+_INPUT = itemgetter(5)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A stream's parts without a gap between them. `rows`: one for each epoch."""
+
+    stream_id: int
+    parts: list[_Part]
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows of one output."""
+
+    rows: Rows
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`spec` None: nothing is gained. The merge goes on from `next_stream`; None: it ends here."""
+
+    spec: CompactionSpec | None
+    next_stream: int | None
+
+
+def end_stream(facts: Sequence[ObjectFacts], first_stream: int, config: CompactionConfig) -> int:
+    """Up to which stream (exclusive) one spec can go from `first_stream`; at least one stream."""
+    last = max((f.rows.streams[-1] for f in facts if len(f.rows)), default=0)
+    low, high = first_stream + 1, last + 1
+    if _fits(facts, first_stream, high, config):
+        return STREAM_END
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _fits(facts, first_stream, middle, config):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _fits(facts: Sequence[ObjectFacts], first: int, end: int, config: CompactionConfig) -> bool:
+    size = sum(f.bytes_between(first, end) for f in facts)
+    rows = max(bisect_left(f.rows.streams, end) - bisect_left(f.rows.streams, first) for f in facts)
+    return size <= config.spec_bytes_max and rows <= OUTPUT_ROWS_MAX
+
+
+def plan(
+    point: CompactionPoint,
+    inputs: Sequence[PlannedInput],
+    end: int,
+    config: CompactionConfig,
+    *,
+    is_reclaiming: bool = False,
+) -> Plan:
+    """Lays `inputs`, looked at up to stream `end` (exclusive), out into outputs.
+
+    `is_reclaiming`: inputs are mostly dead, so that to rewrite them is a gain in itself.
+    """
+    chosen: list[_Run] = []
+    rows = owners = size_bytes = 0
+    room = min(config.spec_bytes_max, _PIECES * config.object_bytes_max)
+    next_stream = None if end == STREAM_END else end
+    for stream_id, group in groupby(_runs(inputs), key=attrgetter("stream_id")):
+        runs = list(group)
+        rows += sum(run.rows for run in runs)
+        owners += any(run.size_bytes >= config.stream_object_bytes_min for run in runs)
+        size_bytes += sum(run.size_bytes for run in runs)
+        if size_bytes > room and not chosen:
+            # What is left out stays where it is: the next look at its objects finds it.
+            cut, next_stream = _first_inputs(runs, room), stream_id + 1
+            if sum(run.rows for run in cut) <= OUTPUT_ROWS_MAX:
+                chosen = cut
+            break
+        if rows > OUTPUT_ROWS_MAX or owners > _OWNERS_MAX or size_bytes > room:
+            # One stream alone never gets here but with thousands of epochs: it is left as it is.
+            next_stream = stream_id if chosen else stream_id + 1
+            break
+        chosen += runs
+    if not is_reclaiming:
+        spared = _spared(chosen, inputs, config)
+        chosen = [run for run in chosen if _INPUT(run.parts[0]) not in spared]
+    outputs = _outputs(chosen, inputs, config)
+    numbers = set(map(_INPUT, chain.from_iterable(run.parts for run in chosen)))
+    used = _used(inputs, numbers, next_stream)
+    if not outputs or not (is_reclaiming or _has_gain(chosen, used, outputs)):
+        return Plan(None, next_stream)
+    return Plan(CompactionSpec(point, used, outputs, config.block_target_bytes), next_stream)
+
+
+def _has_gain(
+    runs: Sequence[_Run], inputs: Sequence[SpecInput], outputs: Sequence[SpecOutput]
+) -> bool:
+    """Half the ranges go, or objects become twice as large."""
+    rows = sum(len(output.rows) for output in outputs)
+    if 2 * rows <= sum(len(run.parts) for run in runs):
+        return True
+    before = sum(one.row.size_bytes for one in inputs) / len(inputs)
+    return sum(output.size_bytes for output in outputs) / len(outputs) >= 2 * before
+
+
+def _used(
+    inputs: Sequence[PlannedInput], numbers: Collection[int], next_stream: int | None
+) -> list[SpecInput]:
+    end = STREAM_END if next_stream is None else next_stream
+    return [
+        SpecInput(inputs[number].row, inputs[number].rows.between(0, end))
+        for number in sorted(numbers)
+    ]
+
+
+def _first_inputs(runs: Sequence[_Run], room: int) -> list[_Run]:
+    """A stream's runs of the inputs that begin first, as many as are below `room`; at least one."""
+    parts = [part for run in runs for part in run.parts]
+    held: dict[int, int] = {}
+    for part in parts:
+        held[_INPUT(part)] = held.get(_INPUT(part), 0) + _BYTES(part)
+    kept: set[int] = set()
+    size_bytes = 0
+    for number, bytes_more in held.items():
+        size_bytes += bytes_more
+        if kept and size_bytes > room:
+            break
+        kept.add(number)
+    return list(_joined([part for part in parts if _INPUT(part) in kept]))
+
+
+def _runs(inputs: Sequence[PlannedInput]) -> Iterator[_Run]:
+    """By (stream, start)."""
+    parts = list(chain.from_iterable(map(_parts, range(len(inputs)), inputs)))
+    # Each input's are in order already, and a sort makes use of that.
+    parts.sort()
+    return _joined(parts)
+
+
+def _parts(number: int, one: PlannedInput) -> Iterator[_Part]:
+    rows = one.rows
+    if len(rows) != len(one.sizes):
+        raise ValueError(f"{len(rows)} rows with {len(one.sizes)} sizes")
+    return zip(
+        rows.streams, rows.starts, rows.ends, rows.epochs, one.sizes, repeat(number), strict=False
+    )
+
+
+def _joined(parts: list[_Part]) -> Iterator[_Run]:
+    """Of parts by (stream, start)."""
+    first = size_bytes = rows = 0
+    last_stream = last_end = last_epoch = -1
+    for number, (stream_id, start, end, epoch, part_bytes, _) in enumerate(parts):
+        if start != last_end or stream_id != last_stream:
+            if number:
+                yield _Run(last_stream, parts[first:number], size_bytes, rows)
+            first, last_stream, last_epoch = number, stream_id, epoch
+            size_bytes, rows = 0, 1
+        elif epoch != last_epoch:
+            rows += 1
+            last_epoch = epoch
+        last_end = end
+        size_bytes += part_bytes
+    if parts:
+        yield _Run(last_stream, parts[first:], size_bytes, rows)
+
+
+def _spared(
+    runs: Sequence[_Run], inputs: Sequence[PlannedInput], config: CompactionConfig
+) -> frozenset[int]:
+    """Inputs of one stream that meet no other and are no small fry: nothing is gained by them."""
+    return frozenset(
+        _INPUT(run.parts[0])
+        for run in runs
+        if len(run.parts) == 1
+        and run.size_bytes >= config.settled_part_bytes
+        and len(inputs[_INPUT(run.parts[0])].rows) == 1
+    )
+
+
+def _outputs(
+    runs: Sequence[_Run], inputs: Sequence[PlannedInput], config: CompactionConfig
+) -> list[SpecOutput]:
+    """By their first row."""
+    size_bytes = sum(run.size_bytes for run in runs)
+    attribute_share = sum(one.attribute_bytes for one in inputs) / max(
+        sum(one.row.size_bytes for one in inputs), 1
+    )
+    # Attributes bound the size where that makes no more outputs than a spec may have.
+    fitting = max(int(ATTRIBUTE_BYTES_MAX / max(attribute_share, 1e-9)), size_bytes // _PIECES)
+    # One input alone may hold more than a spec is to: it was written with other settings.
+    max_bytes = max(min(config.object_bytes_max, fitting), size_bytes // (2 * _PIECES), 1)
+    least = config.stream_object_bytes_min
+    own = [run for run in runs if run.size_bytes >= least]
+    if len(own) + 2 * _PIECES >= OUTPUTS_MAX:
+        own, least = [], STREAM_END
+    pieces = [piece for run in own for piece in _even(run.parts, max_bytes)]
+    rest = [part for run in runs if run.size_bytes < least for part in run.parts]
+    pieces += _even(rest, max_bytes)
+    outputs = [
+        SpecOutput(
+            OutputKind.STREAM
+            if piece.rows.streams[0] == piece.rows.streams[-1]
+            else OutputKind.STREAM_SET,
+            piece.rows,
+            piece.size_bytes,
+        )
+        for piece in pieces
+    ]
+    outputs.sort(key=lambda output: (output.rows.streams[0], output.rows.starts[0]))
+    return outputs
+
+
+def _even(parts: Sequence[_Part], max_bytes: int) -> Iterator[_Piece]:
+    """`parts` cut into pieces of about the same size, below `max_bytes` unless a part is larger.
+
+    What an input holds without a gap is one range to the fold, whatever its epochs: it is not cut.
+    """
+    if not parts:
+        return
+    places = _places(parts)
+    before = list(accumulate(map(_BYTES, parts), initial=0))
+    ends = before if len(before) == len(places) else [before[place] for place in places]
+    # Twice the middle of what lies between two places.
+    middles = list(map(add, ends, ends[1:]))
+    wanted = ends[-1] / max(-(-ends[-1] // max_bytes), 1)
+    goal, first = wanted, 0
+    while first < len(middles):
+        largest = bisect_right(ends, ends[first] + max_bytes) - 1
+        nearest = bisect_right(middles, 2 * goal)
+        end = min(max(first + 1, min(largest, nearest)), len(middles))
+        rows = _rows(parts[places[first] : places[end]])
+        yield _Piece(rows, ends[end] - ends[first])
+        first = end
+        goal += wanted
+
+
+def _places(parts: Sequence[_Part]) -> Sequence[int]:
+    """Where `parts` may be cut, both ends among them."""
+    inputs = list(map(_INPUT, parts))
+    candidates = compress(count(1), map(eq, inputs, islice(inputs, 1, None)))
+    held = {number for number in candidates if _meet(parts[number - 1], parts[number])}
+    every = range(len(parts) + 1)
+    return [number for number in every if number not in held] if held else every
+
+
+def _meet(before: _Part, after: _Part) -> bool:
+    return before[0] == after[0] and before[2] == after[1]
+
+
+def _rows(parts: Sequence[_Part]) -> Rows:
+    """Neighbours of one epoch are one row."""
+    rows = Rows()
+    last_stream = last_end = last_epoch = -1
+    for stream_id, start, end, epoch, _, _ in parts:
+        if start != last_end or stream_id != last_stream or epoch != last_epoch:
+            if last_stream >= 0:
+                rows.ends.append(last_end)
+            rows.streams.append(stream_id)
+            rows.epochs.append(epoch)
+            rows.starts.append(start)
+            last_stream, last_epoch = stream_id, epoch
+        last_end = end
+    if last_stream >= 0:
+        rows.ends.append(last_end)
+    return rows

@@ -1,0 +1,185 @@
+"""Runs jobs in a child process, so that the node's own core stays free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+
+from streamlog.compaction.plan.planner import Plan
+from streamlog.compaction.plan.planning import PlanRequest, decode_plan, encode_request
+from streamlog.compaction.plan.spec import Job, Outcome, decode_outcome, encode_job
+from streamlog.compaction.workers.frames import (
+    HEADER,
+    PAYLOAD_BYTES_MAX,
+    Frame,
+    WorkerSettings,
+    decode_error,
+    encode_frame,
+)
+from streamlog.errors import Closed, StoreUnavailable
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Lane, Offload
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S = 1.0
+BACKOFF_S_MAX = 60.0
+SILENT_S = 300.0
+"""Without a frame for so long the process is taken for stuck."""
+
+
+class ProcessExecutor:
+    """Starts the process for the first job and again after its death, later each time.
+
+    A job whose process died, or whose caller was cancelled, leaves orphans: nothing was committed.
+    """
+
+    def __init__(self, settings: WorkerSettings, offload: Offload, clock: Clock) -> None:
+        self._settings = settings
+        self._offload = offload
+        self._clock = clock
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._backoff_s = 0.0
+        self._start_at = clock.monotonic()
+        self._is_busy = False
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def run(self, job: Job) -> Outcome:
+        data = await self._offload.run(Lane.CPU, encode_job, job)
+        return decode_outcome(await self._ask(Frame.JOB, data))
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        """There, for it burns CPU for each row; what comes back has the outputs' rows alone."""
+        data = await self._offload.run(Lane.CPU, encode_request, asked)
+        answer = await self._ask(Frame.PLAN, data)
+        return await self._offload.run(Lane.CPU, decode_plan, answer, asked)
+
+    async def _ask(self, kind: Frame, data: bytes) -> bytes:
+        async with self._turn:
+            process = await self._started()
+            try:
+                await self._send(process, kind, data)
+                answer, payload = await self._receive(process)
+            except BaseException:
+                # It may be in the middle of it: the answer must not meet the next question.
+                await self._end(process)
+                raise
+        if answer is Frame.ERROR:
+            raise decode_error(payload)
+        self._backoff_s = 0.0
+        return payload
+
+    def set_busy(self, is_busy: bool) -> None:
+        if is_busy == self._is_busy:
+            return
+        self._is_busy = is_busy
+        process = self._process
+        if process is not None and process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.write(encode_frame(Frame.BUSY, bytes([is_busy])))
+
+    async def close(self) -> None:
+        """Kills it: what it does is not committed."""
+        self._is_closed = True
+        if self._process is not None:
+            await self._end(self._process)
+
+    async def _started(self) -> Process:
+        if self._is_closed:
+            raise Closed("the compactor was closed")
+        process = self._process
+        if process is not None:
+            if process.returncode is None:
+                return process
+            await self._end(process)
+        await asyncio.sleep(max(self._start_at - self._clock.monotonic(), 0))
+        self._backoff_s = min(max(2 * self._backoff_s, BACKOFF_S), BACKOFF_S_MAX)
+        self._start_at = self._clock.monotonic() + self._backoff_s
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "streamlog.compaction.workers.worker", stdin=PIPE, stdout=PIPE
+            )
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the compactor process cannot be started: {error}; it is tried again",
+                operation="compact",
+            ) from error
+        self._process = process
+        try:
+            await self._send(process, Frame.SETTINGS, self._settings.encode())
+            kind, payload = await self._receive(process)
+        except BaseException:
+            await self._end(process)
+            raise
+        if kind is not Frame.READY:
+            await self._end(process)
+            raise decode_error(payload)
+        if self._is_busy:
+            await self._send(process, Frame.BUSY, b"\1")
+        log.info("the compactor process runs", extra={"pid": process.pid})
+        return process
+
+    async def _send(self, process: Process, kind: Frame, payload: bytes) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(encode_frame(kind, payload))
+            await process.stdin.drain()
+        except ConnectionError as error:
+            raise _died(process) from error
+
+    async def _receive(self, process: Process) -> tuple[Frame, bytes]:
+        """The next frame but ALIVE. Errors: StoreUnavailable."""
+        kind = Frame.ALIVE
+        while kind is Frame.ALIVE:
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    kind, payload = await self._frame(process)
+            except TimeoutError as error:
+                raise StoreUnavailable(
+                    f"the compactor process {process.pid} gave no sign of life for {SILENT_S:g} s; "
+                    "it is started again",
+                    operation="compact",
+                ) from error
+        return kind, payload
+
+    async def _frame(self, process: Process) -> tuple[Frame, bytes]:
+        assert process.stdout is not None
+        try:
+            size, kind = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
+            if size > PAYLOAD_BYTES_MAX or kind not in set(Frame):
+                raise StoreUnavailable(
+                    f"the compactor process {process.pid} wrote what is no frame to its standard "
+                    "output; it is started again",
+                    operation="compact",
+                )
+            return Frame(kind), await process.stdout.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise _died(process) from error
+
+    async def _end(self, process: Process) -> None:
+        if self._process is process:
+            self._process = None
+        if process.stdin is not None:
+            process.stdin.close()
+        if process.returncode is None:
+            try:
+                process.kill()
+            except ProcessLookupError:
+                log.debug("the compactor process had ended")
+        await process.wait()
+
+
+def _died(process: Process) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the compactor process {process.pid} ended in the middle of its work; it is started again",
+        operation="compact",
+    )

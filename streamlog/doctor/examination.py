@@ -1,0 +1,217 @@
+"""What `streamlog doctor` does: opens what a configuration names, checks it, cleans up behind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from streamlog import settings as settings_module
+from streamlog.doctor import disk_checks, machine, meta_checks, ports, store_checks, store_speed
+from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
+from streamlog.doctor.findings import Check, Finding, Outcome, T, failed
+from streamlog.errors import DataInUse, StreamlogError
+from streamlog.objectstore.trust.scratch import Scratch
+from streamlog.objectstore.url import LocalUrl, S3Url, parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.runtime.rand import SystemRandom
+from streamlog.wiring import open_metadata_store, open_object_store
+
+Say = Callable[[str], None]
+
+
+class Examination:
+    """Of the node that these settings would start. `say` is told each check's name before it runs.
+
+    Stopped by cancellation, it removes what it wrote first.
+    """
+
+    def __init__(self, settings: settings_module.Settings, say: Say) -> None:
+        self._settings = settings
+        self._say = say
+        self._clock = SystemClock()
+        self._random = SystemRandom()
+        self._offload = ThreadOffload()
+        assert settings.node.store is not None
+        self._store_url = settings.node.store
+        self._url = parse_store_url(self._store_url)
+
+    @property
+    def wal(self) -> Literal["disk", "object"]:
+        """As the node would choose."""
+        wal = self._settings.node.wal or ("disk" if isinstance(self._url, LocalUrl) else "object")
+        return "disk" if wal == "disk" else "object"
+
+    async def run(self) -> list[Finding]:
+        found: list[Finding] = []
+        try:
+            for part in (self._machine, self._disk, self._store, self._meta, self._costs):
+                found += [one async for one in part()]
+        finally:
+            await self._offload.close()
+        return found
+
+    async def _machine(self) -> AsyncIterator[Finding]:
+        config, node = self._settings.engine, self._settings.node
+        self._say("versions, machine, ports")
+        yield machine.check_versions()
+        yield machine.check_memory(config)
+        yield machine.check_files(self._settings.limits.connections_max)
+        for name, address in (("port.grpc", node.listen), ("port.http", node.http_listen)):
+            yield await self._offload.run(Lane.CPU, ports.check_port, name, address)
+
+    async def _disk(self) -> AsyncIterator[Finding]:
+        if self.wal != "disk":
+            return
+        folder = self._settings.node.wal_dir
+        if folder is None and isinstance(self._url, LocalUrl):
+            folder = f"{self._url.path}/wal"
+        if folder is None:
+            yield Finding(
+                "disk.sync",
+                Outcome.FAIL,
+                f"wal=disk with the store {self._url} needs a local folder",
+                "give --wal-dir DIR",
+            )
+            return
+        subject = disk_checks.DiskSubject(
+            Path(folder),
+            self._settings.engine.wal.wal_bytes_max,
+            self._clock,
+            self._offload,
+            self._random,
+        )
+        async for one in self._each(disk_checks.CHECKS, subject):
+            yield one
+
+    async def _store(self) -> AsyncIterator[Finding]:
+        self._say("store.open")
+        try:
+            store = await open_object_store(
+                self._store_url,
+                self._settings.engine,
+                self._clock,
+                self._random,
+                self._offload,
+                CollectorRegistry(),
+            )
+        except StreamlogError as error:
+            yield failed("store.open", error)
+            return
+        scratch = Scratch(store, self._clock, self._random)
+        left = ""
+        try:
+            async for one in self._each((*store_checks.CHECKS, *store_speed.CHECKS), scratch):
+                yield one
+        finally:
+            self._say(f"removing {scratch.prefix}")
+            left = await scratch.remove()
+            if left:
+                self._say(f"{scratch.prefix} could not be removed: {left}")
+            await store.close()
+            if isinstance(self._url, LocalUrl):
+                await self._offload.run(
+                    Lane.STORE, _remove_empty, Path(self._url.path) / scratch.prefix
+                )
+        if left:
+            yield Finding(
+                "store.cleanup",
+                Outcome.WARN,
+                f"{scratch.prefix} could not be removed: {left}",
+                "delete what lies under that prefix",
+            )
+
+    async def _meta(self) -> AsyncIterator[Finding]:
+        self._say("meta.open")
+        try:
+            kv = await open_metadata_store(
+                self._settings.node.meta, self._store_url, self._clock, self._offload
+            )
+        except DataInUse as error:
+            yield Finding(
+                "meta.open",
+                Outcome.WARN,
+                f"not checked: {error.message.partition(';')[0]}",
+                "if that is this node, all is well; to check its metadata store, stop it first",
+            )
+            return
+        except StreamlogError as error:
+            yield failed("meta.open", error)
+            return
+        scratch = meta_checks.MetaScratch(kv, self._clock, self._random)
+        left = ""
+        try:
+            async for one in self._each(meta_checks.CHECKS, scratch):
+                yield one
+        finally:
+            left = await scratch.remove()
+            if left:
+                self._say(f"{scratch.prefix!r} could not be removed: {left}")
+            await kv.close()
+        if left:
+            yield Finding(
+                "meta.cleanup",
+                Outcome.WARN,
+                f"keys under {scratch.prefix.decode()} could not be removed: {left}",
+                "run it again when the metadata store answers",
+            )
+
+    async def _costs(self) -> AsyncIterator[Finding]:
+        if not isinstance(self._url, S3Url):
+            yield Finding(
+                "cost.requests", Outcome.INFO, "requests to a store on this machine cost nothing"
+            )
+            return
+        cost = request_costs(self._settings.engine, wal=self.wal)
+        prices = f"{PRICES_OF}, list prices of {PRICES_DATE}"
+        month = cost.put_dollars_per_month_max + cost.checkpoint_dollars_per_month_max
+        month += cost.list_dollars_per_month
+        yield Finding(
+            "cost.month",
+            Outcome.INFO,
+            f"at most ${month:.2f} in PUTs and LISTs: "
+            f"{cost.put_rate_max_per_s:g} PUTs a second "
+            f"(${cost.put_dollars_per_month_max:.2f}), checkpoints "
+            f"(${cost.checkpoint_dollars_per_month_max:.2f}), lists "
+            f"(${cost.list_dollars_per_month:.2f}); larger batches, and compaction, come on top, "
+            f"by the GiB; {prices}",
+            figures={"dollars_per_month_max": month},
+        )
+        yield Finding(
+            "cost.gib",
+            Outcome.INFO,
+            f"written in full batches ${cost.put_dollars_per_gib:.5f} "
+            f"({cost.puts_per_gib:.0f} PUTs), at most ${cost.put_dollars_per_gib_max:.5f} "
+            f"({cost.puts_per_gib_max:.0f} PUTs) beside small ones; "
+            f"each time that compaction rewrites it at least "
+            f"${cost.rewrite_dollars_per_gib:.5f} ({cost.rewrite_puts_per_gib:.0f} PUTs, "
+            f"{cost.rewrite_gets_per_gib:.0f} GETs), once with few streams, twice with many; read "
+            f"in sequence, when compacted, ${cost.get_dollars_per_gib_min:.5f} "
+            f"({cost.gets_per_gib_min:.0f} GETs) by one reader, up to "
+            f"${cost.get_dollars_per_gib_max:.5f} ({cost.gets_per_gib_max:.0f}) where many share "
+            "the block cache, and more where streams' parts are shorter than a GET",
+            figures={
+                "put_dollars_per_gib": cost.put_dollars_per_gib,
+                "put_dollars_per_gib_max": cost.put_dollars_per_gib_max,
+                "rewrite_dollars_per_gib": cost.rewrite_dollars_per_gib,
+                "get_dollars_per_gib_max": cost.get_dollars_per_gib_max,
+            },
+        )
+
+    async def _each(self, checks: Sequence[Check[T]], subject: T) -> AsyncIterator[Finding]:
+        for check in checks:
+            self._say(check.name)
+            yield await check.run(subject)
+
+
+def _remove_empty(folder: Path) -> None:
+    """The folders that a local store made for keys which are gone. Blocking."""
+    found = sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else []
+    for one in (*found, folder, folder.parent):
+        # One that is not empty, or is gone, is somebody else's.
+        with contextlib.suppress(OSError):
+            one.rmdir()

@@ -1,0 +1,171 @@
+"""wal=disk: while one group of appends syncs, the next one fills.
+
+1. The oldest group is written and synced; then all of its appends are answered at once.
+2. A failed write gives nothing up: offsets are handed out, so the same group is written again until
+   it works. Meanwhile new appends are turned away at the door with a retryable error.
+3. A confirmed group goes on to the uploader with its place in the WAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from streamlog.engine.append.group import Group, Pending, confirm, trace_ids
+from streamlog.engine.config import AppendConfig
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.stream_core import ErrorFactory
+from streamlog.errors import (
+    Closed,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    Unavailable,
+)
+from streamlog.format.wal.frame import TABLES_BYTES_MAX
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.backoff import Backoff
+from streamlog.runtime.progress import Due
+from streamlog.runtime.rand import Random
+from streamlog.wal.log import WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """The sink of sequenced appends with wal=disk."""
+
+    def __init__(
+        self,
+        config: AppendConfig,
+        wal: WriteAheadLog,
+        items_max: int,
+        confirmed: Callable[[Group], None],
+        set_door: Callable[[ErrorFactory | None], None],
+        clock: Clock,
+        random: Random,
+        metrics: EngineMetrics,
+    ) -> None:
+        self._config = config
+        self._wal = wal
+        # A group passes its bound by one batch, and the WAL takes neither if they are too large.
+        self._group_bytes_max = min(config.group_bytes_max, wal.group_bytes_max // 4)
+        # Its tables are no larger than an eighth: appends without payload count as well.
+        self._items_max = max(1, min(items_max, wal.group_bytes_max // 8 // TABLES_BYTES_MAX))
+        self._confirmed = confirmed
+        self._set_door = set_door
+        self._clock = clock
+        self._random = random
+        self._metrics = metrics
+        self._syncing: Group | None = None
+        self._full: deque[Group] = deque()
+        self._open = Group()
+        self._wake = asyncio.Event()
+        self._written = 0
+        self.refusal: StreamlogError | None = None
+        """Why the WAL could not be written at the last try; None while it can."""
+
+    def add(self, pending: Pending) -> None:
+        group = self._open
+        if not group.items:
+            group.opened_at = self._clock.monotonic()
+            self._wake.set()
+        group.items.append(pending)
+        group.size_bytes += pending.size_bytes
+        if group.size_bytes >= self._group_bytes_max or len(group.items) >= self._items_max:
+            self._full.append(group)
+            self._open = Group()
+
+    def unconfirmed(self) -> Iterable[Group]:
+        syncing = () if self._syncing is None else (self._syncing,)
+        return list(itertools.chain(syncing, self._full, (self._open,)))
+
+    def progress(self) -> Due | None:
+        """The group that is being written."""
+        if self._syncing is None:
+            return None
+        reason = "" if self.refusal is None else f": {self.refusal.message}"
+        appends = len(self._syncing.items)
+        return Due(self._written, f"a WAL write of {appends} appends{reason}")
+
+    async def run(self) -> None:
+        """Writes group after group; runs until cancelled."""
+        while True:
+            if self._full:
+                group = self._full.popleft()
+            elif self._open.items:
+                group, self._open = self._open, Group()
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            self._syncing = group
+            await self._write(group)
+            self._syncing = None
+            self._written += 1
+            self._answer(group)
+
+    async def _write(self, group: Group) -> None:
+        backoff: Backoff | None = None
+        while True:
+            # A stream that was lost has told its appends; they need no place in the WAL.
+            entries = [item.entry for item in group.items if item.core.stop is None]
+            if not entries:
+                # A try that failed may have reached the WAL all the same: `open_stream` waits until
+                # all that the WAL has is released.
+                group.wal_sequence = self._wal.last_sequence
+                break
+            try:
+                group.wal_sequence = await self._wal.append(entries)
+            except Closed:
+                # The WAL has ended for good, and with it this loop.
+                raise
+            except (Unavailable, OutcomeUnknown) as error:
+                if backoff is None:
+                    backoff = self._config.backoff(self._random)
+                    log.warning(
+                        "the WAL cannot be written; appends wait",
+                        extra={"reason": str(error), "appends": len(entries)},
+                    )
+                self._metrics.failures.labels("wal").inc()
+                self.refusal = error
+                self._set_door(_door(error))
+                await backoff.sleep()
+            else:
+                break
+        if backoff is not None:
+            # Also when the group was lost with its streams: only a later append can tell whether
+            # the WAL works again.
+            log.info("appends are let in again", extra={"tries": backoff.tries})
+            self.refusal = None
+            self._set_door(None)
+
+    def _answer(self, group: Group) -> None:
+        confirm(group)
+        metrics = self._metrics
+        metrics.appends.inc(len(group.items))
+        metrics.append_bytes.inc(group.size_bytes)
+        metrics.group_bytes.observe(group.size_bytes)
+        metrics.ack_seconds.observe(self._clock.monotonic() - group.opened_at)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "appends are durable in the WAL",
+                extra={
+                    "sequence": group.wal_sequence,
+                    "appends": len(group.items),
+                    "size_bytes": group.size_bytes,
+                    "trace_ids": trace_ids(group.items),
+                },
+            )
+        self._confirmed(group)
+
+
+def _door(reason: StreamlogError) -> ErrorFactory:
+    kind = type(reason) if isinstance(reason, Unavailable) else StoreUnavailable
+    return lambda: kind(
+        f"the write-ahead log cannot be written; nothing was stored, retry. {reason.message}",
+        **reason.fields,
+    )

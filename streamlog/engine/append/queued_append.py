@@ -1,0 +1,130 @@
+"""An append that was called and has no offsets yet: it waits for room, or at its stream's gate.
+
+1. `wait_for_room`: the budget grants the charge, or refuses at the deadline.
+2. `wait_at_gate`: the charge is taken; whoever closed the gate opens it again.
+3. It ends once: it is sequenced (`go_on`), or let go. An append that was refused, or whose caller
+   cancelled it, gives its charge and its payload back at that moment: while a store is away only
+   the appends that somebody still waits for take memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from streamlog.engine.append.budget import Budget, Waiter
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import Overloaded, StreamlogError
+from streamlog.model.batch import AppendContext, AppendResult, RecordBatch
+
+Sequence = Callable[
+    [StreamCore, RecordBatch, AppendContext, "asyncio.Future[AppendResult]", int, int], None
+]
+
+
+class QueuedAppend:
+    """`sequence` is called when its turn has come, with the charge taken."""
+
+    __slots__ = (
+        "_batch",
+        "_budget",
+        "_charge",
+        "_context",
+        "_core",
+        "_future",
+        "_has_room",
+        "_sequence",
+        "_size_bytes",
+        "_timer",
+        "_waiter",
+    )
+
+    def __init__(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+        budget: Budget,
+        sequence: Sequence,
+    ) -> None:
+        self._core = core
+        self._batch: RecordBatch | None = batch
+        """None: it has ended."""
+        self._context = context
+        self._future = future
+        self._charge = charge
+        self._size_bytes = size_bytes
+        self._budget = budget
+        self._sequence = sequence
+        self._waiter: Waiter | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_room = False
+        core.queued[self] = None
+        future.add_done_callback(self._left)
+
+    def wait_for_room(self, delay_s: float | None) -> None:
+        """Overloaded after `delay_s`."""
+        self._waiter = Waiter(self._charge, self._granted, self.refuse)
+        self._budget.wait(self._waiter, self._context.priority, delay_s)
+
+    def wait_at_gate(self, delay_s: float | None) -> None:
+        """The charge is taken. Overloaded after `delay_s`."""
+        assert self._core.gate is not None
+        self._has_room = True
+        self._core.gate[self] = None
+        if delay_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._expire)
+
+    def go_on(self) -> None:
+        """The gate is open."""
+        batch, core = self._batch, self._core
+        if self._future.done():
+            self._let_go()
+        elif batch is not None:
+            self._end()
+            self._sequence(core, batch, self._context, self._future, self._charge, self._size_bytes)
+            core.progressed()
+
+    def refuse(self, error: StreamlogError) -> None:
+        """Answers with the error, and lets go."""
+        if not self._future.done():
+            self._future.set_exception(error)
+        self._let_go()
+
+    def _granted(self) -> None:
+        self._has_room = True
+        self.go_on()
+
+    def _expire(self) -> None:
+        self.refuse(
+            Overloaded(
+                "the append waited until the deadline behind a staged commit or a change of the "
+                "stream's fencing token; nothing was stored: retry with back-off"
+            )
+        )
+
+    def _left(self, _: asyncio.Future[AppendResult]) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._batch is None:
+            return
+        waiter = self._waiter
+        self._end()
+        if self._has_room:
+            self._budget.release(self._charge)
+        elif waiter is not None:
+            self._budget.give_up(waiter)
+        self._core.progressed()
+
+    def _end(self) -> None:
+        core = self._core
+        self._batch = self._waiter = None
+        if self._timer is not None:
+            self._timer.cancel()
+        core.queued.pop(self, None)
+        if core.gate is not None:
+            core.gate.pop(self, None)

@@ -1,0 +1,365 @@
+"""Gives appends their offsets: the one place where a stream's next offset moves.
+
+1. No room (Budget): the append waits its turn; nothing about it is decided.
+2. Conditions (expected_next_offset, fencing token) are tested against the provisional tail. A
+   refusal is told only once everything before it is confirmed: else it would reveal data that may
+   still vanish.
+3. Sequenced: the batch has its offsets for good. It is written until that works or the stream is
+   lost; a caller whose deadline passes meanwhile hears OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.append.budget import Budget, BudgetReservation, Waiter
+from streamlog.engine.append.group import Pending, Sink
+from streamlog.engine.append.queued_append import QueuedAppend
+from streamlog.engine.config import AppendConfig
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.stream_core import ErrorFactory, StreamCore
+from streamlog.errors import (
+    Closed,
+    DeadlinePassed,
+    Invalid,
+    MessageTooLarge,
+    OffsetConflict,
+    OutcomeUnknown,
+    StreamlogError,
+    TokenMismatch,
+)
+from streamlog.format.entry import StreamEntry
+from streamlog.model.batch import (
+    AppendContext,
+    AppendResult,
+    RecordBatch,
+    Reservation,
+)
+from streamlog.model.batch_limits import OFFSET_MAX, check_deadline, checked_int, refusal_of
+from streamlog.runtime.buffers import parts_size
+from streamlog.runtime.clock import Clock
+
+EXPIRY_INTERVAL_S = 0.05
+"""Deadlines are met this late at most: each look passes over everything that is not confirmed."""
+
+
+class Sequencer:
+    """Sequences the appends of all streams of one engine into its sink."""
+
+    def __init__(
+        self,
+        config: AppendConfig,
+        budget: Budget,
+        sink: Sink,
+        clock: Clock,
+        metrics: EngineMetrics,
+        on_append: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._on_append = on_append
+        self._budget = budget
+        self._sink = sink
+        self._clock = clock
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_deadline = math.inf
+        self.stop: ErrorFactory | None = None
+        """The engine is closed: nothing is taken any more."""
+        self.closing: ErrorFactory | None = None
+        """The engine drains: appends that were called before go on, new ones are refused."""
+        self.door: ErrorFactory | None = None
+        """The WAL cannot be written now: appends without a reservation are turned away."""
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Payload of the largest append that is taken."""
+        return self._config.batch_bytes_max
+
+    def append(
+        self, core: StreamCore, batch: RecordBatch, context: AppendContext
+    ) -> asyncio.Future[AppendResult]:
+        """As Stream.append."""
+        future: asyncio.Future[AppendResult] = self._loop.create_future()
+        reservation = context.reservation
+        refusal = self._refusal(core, batch, context)
+        if refusal is not None:
+            if reservation is not None:
+                reservation.release()
+            future.set_exception(refusal)
+            return future
+        size_bytes = parts_size(batch.parts)
+        charge = size_bytes + self._config.batch_overhead_bytes
+        if reservation is not None:
+            if not isinstance(reservation, BudgetReservation):
+                raise Invalid("the reservation is of another Stream implementation")
+            reservation.use(charge)
+        elif not self._budget.try_take(charge):
+            self._queue(core, batch, context, future, charge, size_bytes)
+            return future
+        self._sequence(core, batch, context, future, charge, size_bytes)
+        return future
+
+    async def reserve(
+        self, core: StreamCore, size_bytes: int, context: AppendContext
+    ) -> Reservation:
+        """As Stream.reserve."""
+        stop = self.stop or core.stop or self.closing or self.door
+        if stop is not None:
+            raise stop()
+        size_bytes = checked_int("size_bytes", size_bytes, 0, OFFSET_MAX)
+        check_deadline(context.deadline)
+        charge = size_bytes + self._config.batch_overhead_bytes
+        reservation = BudgetReservation(self._budget, size_bytes, charge)
+        if self._budget.try_take(charge):
+            return reservation
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def granted() -> None:
+            if future.done():
+                reservation.release()
+            else:
+                future.set_result(None)
+
+        def refused(error: StreamlogError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        waiter = Waiter(charge, granted, refused)
+        self._budget.wait(waiter, context.priority, self._delay_s(context.deadline))
+        try:
+            await future
+        except BaseException:
+            # Room that was granted meanwhile has no owner but this call.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                reservation.release()
+            self._budget.give_up(waiter)
+            raise
+        return reservation
+
+    def close_gate(self, core: StreamCore) -> None:
+        """Nothing is sequenced in the stream until `open_gate`; appends wait in order."""
+        core.gate = {}
+
+    def open_gate(self, core: StreamCore) -> None:
+        """Sequences what waited.
+
+        The gate stays closed meanwhile: an append that is refused, or whose caller has left, gives
+        back room, and what gets that room was called later than those that wait here.
+        """
+        gate = core.gate
+        if gate is None:
+            return
+        try:
+            while gate:
+                append = next(iter(gate))
+                del gate[append]
+                append.go_on()
+        finally:
+            core.gate = None
+            core.progressed()
+
+    def sweep(self) -> None:
+        """Tells the appends of streams that were lost why they will never be confirmed."""
+        for group in self._sink.unconfirmed():
+            for core, _, _, _, future, _, _ in group.items:
+                if core.stop is not None and future is not None and not future.done():
+                    error = core.stop()
+                    future.set_exception(error)
+
+    def close(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
+        """Ends everything: `refused` for what was not sequenced, `sequenced` for what was."""
+        self.stop = refused
+        self._budget.refuse_all(refused)
+        if self._timer is not None:
+            self._timer.cancel()
+        for group in self._sink.unconfirmed():
+            for pending in group.items:
+                if pending.future is not None and not pending.future.done():
+                    pending.future.set_exception(sequenced())
+
+    def _refusal(
+        self, core: StreamCore, batch: RecordBatch, context: AppendContext
+    ) -> StreamlogError | None:
+        """Why the append is not taken. What passes here every encoder takes."""
+        stop = self.stop or core.stop or self.closing
+        if stop is None and context.reservation is None:
+            stop = self.door
+        if stop is not None:
+            return stop()
+        if core.is_closing:
+            return Closed(f"stream {core.stream_id} is being closed; open it again to append")
+        refusal = refusal_of(batch)
+        if refusal is not None:
+            return refusal
+        deadline = context.deadline
+        if deadline is not None and math.isnan(deadline):
+            return Invalid("the deadline is not a number (nan); give seconds, or None to wait")
+        size_bytes = parts_size(batch.parts)
+        if size_bytes > self._config.batch_bytes_max:
+            return MessageTooLarge(
+                f"a batch of {size_bytes} bytes; at most {self._config.batch_bytes_max} "
+                "(batch_bytes_max): split it",
+                size_bytes=size_bytes,
+                max_bytes=self._config.batch_bytes_max,
+            )
+        return None
+
+    def _queue(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+    ) -> None:
+        self._metrics.queued_appends.inc()
+        QueuedAppend(
+            core, batch, context, future, charge, size_bytes, self._budget, self._sequence
+        ).wait_for_room(self._delay_s(context.deadline))
+
+    def _sequence(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+    ) -> None:
+        if core.gate is None:
+            self._sequence_now(core, batch, context, future, charge, size_bytes)
+            return
+        QueuedAppend(
+            core, batch, context, future, charge, size_bytes, self._budget, self._sequence_now
+        ).wait_at_gate(self._delay_s(context.deadline))
+
+    def _sequence_now(
+        self,
+        core: StreamCore,
+        batch: RecordBatch,
+        context: AppendContext,
+        future: asyncio.Future[AppendResult],
+        charge: int,
+        size_bytes: int,
+    ) -> None:
+        """Past the gate, if there is one."""
+        self._on_append()
+        base = core.next
+        end = base + batch.record_count
+        expected = context.expected_next_offset
+        if expected is not None and expected != base:
+            self._budget.release(charge)
+            self._refuse(
+                core,
+                future,
+                context,
+                OffsetConflict(
+                    f"the next offset is {base}, not {expected}", expected=expected, actual=base
+                ),
+            )
+            return
+        token = context.fencing_token
+        if token is not None and token != core.token:
+            self._budget.release(charge)
+            self._refuse(core, future, context, TokenMismatch("the stream has another token"))
+            return
+        if end > OFFSET_MAX:
+            self._budget.release(charge)
+            self._refuse(core, future, context, _no_offsets_left(batch.record_count, base))
+            return
+        entry = StreamEntry(
+            core.stream_id,
+            core.epoch,
+            base,
+            batch.record_count,
+            batch.base_timestamp_ms,
+            batch.parts,
+            batch.attributes,
+            crc32c_parts(batch.parts) if batch.payload_crc32c is None else batch.payload_crc32c,
+        )
+        core.next = end
+        core.tail.push(entry, size_bytes)
+        deadline = context.deadline
+        self._sink.add(Pending(core, entry, size_bytes, charge, future, deadline, context.trace_id))
+        if deadline is not None and deadline < self._timer_deadline:
+            self._arm(deadline)
+
+    def _refuse(
+        self,
+        core: StreamCore,
+        future: asyncio.Future[AppendResult],
+        context: AppendContext,
+        error: StreamlogError,
+    ) -> None:
+        """Answers with `error` once everything sequenced so far is confirmed."""
+        told = core.wait_for(core.next, error)
+        timer: asyncio.TimerHandle | None = None
+
+        def forget(_: asyncio.Future[AppendResult]) -> None:
+            if timer is not None:
+                timer.cancel()
+            core.forget(told)
+
+        def answer(done: asyncio.Future[None]) -> None:
+            reason = done.exception()
+            if reason is not None and not future.done():
+                future.set_exception(reason)
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(
+                    DeadlinePassed("the append was not stored; what came before it is under way")
+                )
+
+        told.add_done_callback(answer)
+        # Also when the caller has left: what it waited for may take as long as the store is away.
+        future.add_done_callback(forget)
+        delay_s = self._delay_s(context.deadline)
+        if delay_s is not None and not told.done():
+            timer = self._loop.call_later(max(0.0, delay_s), expire)
+
+    def _delay_s(self, deadline: float | None) -> float | None:
+        return None if deadline is None else deadline - self._clock.monotonic()
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_deadline = deadline
+        self._timer = self._loop.call_later(
+            max(0.0, deadline - self._clock.monotonic()), self._expire
+        )
+
+    def _expire(self) -> None:
+        """Answers every append whose deadline has passed; they stay sequenced."""
+        self._timer = None
+        self._timer_deadline = math.inf
+        now = self._clock.monotonic()
+        following = math.inf
+        for group in self._sink.unconfirmed():
+            for pending in group.items:
+                deadline, future = pending.deadline, pending.future
+                if deadline is None or future is None or future.done():
+                    continue
+                if deadline <= now:
+                    future.set_exception(
+                        OutcomeUnknown(
+                            "the append is not durable yet and may still become so; "
+                            "retry only if a duplicate does no harm"
+                        )
+                    )
+                else:
+                    following = min(following, deadline)
+        if following < math.inf:
+            self._arm(max(following, now + EXPIRY_INTERVAL_S))
+
+
+def _no_offsets_left(record_count: int, base: int) -> Invalid:
+    return Invalid(
+        f"{record_count} records from offset {base} on would end past {OFFSET_MAX}, the last "
+        "offset of a stream; append to a new stream"
+    )

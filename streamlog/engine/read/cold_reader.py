@@ -1,0 +1,479 @@
+"""Reads what is no longer in memory: out of objects, at the places that the fold names.
+
+1. Live ranges come from the fold, never from an object's own index: an object may hold ranges that
+   another tenure's commit has replaced.
+2. What is returned has no gap, or the read fails with Corrupt.
+3. A missing object: fold all that was committed up to now and look again. Another object or a trim
+   explains it; an object that is still live and gone is Corrupt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Protocol
+
+from streamlog.engine.config import ReadConfig
+from streamlog.engine.read.block_load import Block
+from streamlog.engine.read.block_reader import BlockReader, IndexRegion
+from streamlog.engine.read.object_scan import Part, Walks
+from streamlog.engine.read.read_ahead import Reader, Readers
+from streamlog.engine.read.read_checks import check_offsets, check_run, check_seam, gap
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import Corrupt, ObjectNotFound, StoreUnavailable, StreamlogError
+from streamlog.format.object.block import (
+    BATCH_BYTES,
+    BLOCK_HEADER_BYTES,
+    BlockRow,
+    Compression,
+)
+from streamlog.format.object.index import attributes_in
+from streamlog.metadata.interface import LiveRange, Metadata, ObjectRow
+from streamlog.model.batch import BatchAttributes, FetchContext, StoredBatch
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+
+_LOOKUPS_MAX = 8
+"""Objects that may vanish under one read, each replaced by another one."""
+_INDEXES_AHEAD = 8
+"""Index regions of later ranges that are read while the first ones are looked at."""
+_LOOK_BYTES = 64 * 1024
+"""Who asks for less at the stream's start may only look at it."""
+_RANGES_AHEAD = 32
+"""Ranges that one step of reading ahead passes at most: each may need two GETs."""
+_ASKED_BYTES_MIN = 64 * 1024
+"""What a GET ahead is charged at least: small ones are bounded by their number."""
+_YIELD_BATCHES = 1024
+"""Batches handed out between two moments for others on the loop."""
+_base_offset = attrgetter("base_offset")
+
+
+class ReaderMetadata(Metadata, Protocol):
+    """The metadata of a node whose readers may meet objects that others delete."""
+
+    async def catch_up(self) -> int:
+        """As CompactionMetadata.catch_up."""
+        ...
+
+
+class ColdReader:
+    def __init__(
+        self,
+        metadata: ReaderMetadata,
+        blocks: BlockReader,
+        config: ReadConfig,
+        background: Background,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._blocks = blocks
+        self._background = background
+        self._get_bytes_max = config.get_bytes_max
+        self._index_bytes_ahead = config.index_cache_bytes // 4
+        self._walks = Walks(config, clock)
+        self._readers = Readers(config, clock, self._walks)
+
+    async def read(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> tuple[list[StoredBatch], int]:
+        """At least one batch from `start` on; bytes of all payloads."""
+        reader, is_sequential = self._readers.at(core.stream_id, start)
+        begins = start == core.start and max_bytes >= _LOOK_BYTES
+        in_steps = reader if is_sequential or begins else None
+        missing: ObjectNotFound | None = None
+        kept = reader.ranges_from(start, end)
+        for _ in range(_LOOKUPS_MAX):
+            ranges = kept or await self._ranges(core, start, end, missing)
+            read = _Read(core, start, end, max_bytes, in_steps, context)
+            try:
+                batches, size = await self._read(read, ranges)
+            except ObjectNotFound as error:
+                self._forget(error, ranges)
+                # What was found for an earlier fetch may be known to be gone by now.
+                missing, kept = (missing, ()) if kept else (error, ())
+                continue
+            position = batches[-1].end_offset
+            reader.located(ranges, read.ranges, position)
+            reader.consumed(position)
+            is_at_end = position >= core.confirm
+            self._readers.moved(core.stream_id, reader, start, position, is_at_end=is_at_end)
+            if (
+                is_sequential
+                and not reader.is_busy
+                and reader.asked_until < core.settled
+                and self._readers.may_go_ahead(reader)
+            ):
+                reader.is_busy = True
+                self._background.spawn(self._go_ahead(core, reader, position), name="read_ahead")
+            return batches, size
+        raise _lost(core, missing)
+
+    async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
+        """At least one batch's from `start` on."""
+        missing: ObjectNotFound | None = None
+        for _ in range(_LOOKUPS_MAX):
+            ranges = await self._ranges(core, start, end, missing)
+            found: list[BatchAttributes] = []
+            yield_at = _YIELD_BATCHES
+            try:
+                for number, live in enumerate(ranges):
+                    ahead = ranges[number : number + _INDEXES_AHEAD]
+                    self._load_indexes(ahead, with_body=False)
+                    region = await self._blocks.index(live.object, with_body=False)
+                    found += attributes_in(
+                        region.index,
+                        region.data,
+                        core.stream_id,
+                        max(start, live.start),
+                        min(end, live.end),
+                        index_position=live.object.index_position,
+                    )
+                    if len(found) >= yield_at:
+                        yield_at = len(found) + _YIELD_BATCHES
+                        await asyncio.sleep(0)
+            except ObjectNotFound as error:
+                missing = error
+                self._forget(error, ranges)
+                continue
+            check_run(core, found, start, ranges[-1].object)
+            return found
+        raise _lost(core, missing)
+
+    async def _ranges(
+        self, core: StreamCore, start: int, end: int, missing: ObjectNotFound | None
+    ) -> list[LiveRange]:
+        """Live ranges that meet, from `start` on; not empty. `missing`: what was met last time."""
+        missing_key = None
+        if missing is not None:
+            missing_key = missing.object_key
+            await self._metadata.catch_up()
+        ranges = await self._metadata.locate(core.stream_id, start, end)
+        position = start
+        for live in ranges:
+            if live.start > position:
+                break
+            if missing_key is not None and data_key(live.object.object_id) == missing_key:
+                raise _lost(core, missing, live.object)
+            position = live.end
+        else:
+            if ranges:
+                return ranges
+        # Lost with what only memory held, or trimmed by a commit whose caller has no answer yet.
+        row = self._metadata.stream(core.stream_id)
+        if row is not None and row.epoch == core.epoch:
+            core.start = max(core.start, row.start)
+        check_offsets(core, start, end)
+        raise Corrupt(
+            f"stream {core.stream_id} has no data at offset {position}, between its start "
+            f"{core.start} and its end {core.confirm}: run fsck",
+            object_key="",
+            start=position,
+            end=position,
+        )
+
+    def _forget(self, error: ObjectNotFound, ranges: Sequence[LiveRange]) -> None:
+        for object_id in {live.object.object_id for live in ranges}:
+            if data_key(object_id) == error.object_key:
+                self._blocks.forget(object_id)
+
+    async def _read(
+        self, read: _Read, ranges: Sequence[LiveRange]
+    ) -> tuple[list[StoredBatch], int]:
+        position, size = read.start, 0
+        for number, live in enumerate(ranges):
+            if number:
+                # Ranges are small, then: the next ones' indexes will be needed too.
+                self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
+            try:
+                region = await self._blocks.index(live.object)
+                size += self._want(read, live, region, position, read.max_bytes - size)
+                read.ranges += 1
+            except StreamlogError:
+                if not read.wanted:
+                    raise
+                break
+            position = live.end
+            if size >= read.max_bytes:
+                break
+        return await self._hand_out(read, ranges[0].object)
+
+    def _want(
+        self, read: _Read, live: LiveRange, region: IndexRegion, position: int, max_bytes: int
+    ) -> int:
+        """Starts to read the range's blocks from `position` on until `max_bytes` is met.
+
+        A reader that reads ahead and meets a block that is not here reads a step from there on.
+        The bytes wanted.
+        """
+        row, reader = live.object, read.reader
+        stop = min(read.end, live.end)
+        blocks: list[BlockRow] = []
+        wanted = size = step = fresh = 0
+        is_end = True
+        until = position
+        near = -1 if reader is None else reader.near_block
+        first = region.index.number_at(read.core.stream_id, position, near)
+        for block in _blocks(region, read.core.stream_id, first, position, live.end):
+            if size < max_bytes and block.start < stop:
+                if reader is not None and not step and not self._blocks.has(row, block):
+                    step = self._readers.step(reader)
+                wanted += 1
+                size += _payload_bytes(block, position)
+                until = block.end
+            elif fresh >= step:
+                is_end = False
+                break
+            blocks.append(block)
+            fresh += block.length if step else 0
+        if until < stop and size < max_bytes:
+            raise _no_block(read.core, live, until)
+        started = self._blocks.load(
+            row, blocks, step or self._get_bytes_max, is_lagging=read.is_lagging
+        )
+        own = {block.position for block in started}
+        if reader is not None:
+            reader.near_block = first + wanted - 1
+            if step:
+                started_bytes = sum([block.length for block in started])
+                reader.asked(blocks[-1].end, min(started_bytes, max(step, size)))
+        held = self._blocks.held(row, blocks[:wanted])
+        read.wanted += [
+            (live, block, one, block.position in own)
+            for block, one in zip(blocks, held, strict=False)
+        ]
+        if is_end and blocks and region.body is None:
+            last = blocks[-1]
+            part = Part(blocks[0].position, last.position + last.length, first + len(blocks))
+            self._walk(read, row, region, part, is_here=not started)
+        return size
+
+    def _walk(
+        self, read: _Read, row: ObjectRow, region: IndexRegion, part: Part, *, is_here: bool
+    ) -> None:
+        """Reads ahead for those who go on with the next streams of the object."""
+        found = self._walks.asked(row.object_id, part, is_here=is_here)
+        if found is None:
+            return
+        walk, bytes_max = found
+        ahead: list[BlockRow] = []
+        until = walk.until
+        try:
+            for block in region.index.blocks_from(walk.next_number):
+                end = block.position + block.length
+                if block.position < until or end - walk.until > bytes_max:
+                    break
+                ahead.append(block)
+                until = end
+        except Corrupt:
+            # Who asks for that block will meet it.
+            pass
+        if ahead:
+            self._blocks.load(row, ahead, bytes_max, is_lagging=read.is_lagging)
+            next_number = walk.next_number + len(ahead)
+            self._walks.went_ahead(walk, ahead[0].position, until, next_number)
+
+    async def _hand_out(self, read: _Read, first: ObjectRow) -> tuple[list[StoredBatch], int]:
+        batches: list[StoredBatch] = []
+        position, size, yield_at = read.start, 0, _YIELD_BATCHES
+        for live, row, held, is_own in read.wanted:
+            try:
+                if isinstance(held, asyncio.Future):
+                    block = await self._loaded(read, live, row, held, is_own=is_own)
+                else:
+                    block = held
+            except StreamlogError:
+                if not batches:
+                    raise
+                break
+            stop = min(read.end, live.end)
+            room = read.max_bytes - size
+            if _fits(row, position, stop, room):
+                found, is_last = block, False
+            else:
+                found, is_last = _cut(block.batches, position, stop, room, is_empty=not batches)
+            if found.batches:
+                # Within a block batches meet, else it would not have been decoded.
+                check_seam(read.core, found.batches[0], position, live.object, begins=not batches)
+                batches += found.batches
+                size += found.size_bytes
+            if is_last:
+                break
+            position = row.end
+            if read.reader is not None:
+                self._blocks.retire(live.object, row)
+            if len(batches) >= yield_at:
+                yield_at = len(batches) + _YIELD_BATCHES
+                await asyncio.sleep(0)
+        if not batches:
+            raise gap(read.core, read.start, first)
+        return batches, size
+
+    async def _loaded(
+        self,
+        read: _Read,
+        live: LiveRange,
+        row: BlockRow,
+        load: asyncio.Future[Block],
+        *,
+        is_own: bool,
+    ) -> Block:
+        """A load that others began may fail by what they asked for beside the block: it is then
+        read alone."""
+        try:
+            return await asyncio.shield(load)
+        except (Corrupt, StoreUnavailable):
+            if is_own:
+                raise
+        self._blocks.load(live.object, [row], self._get_bytes_max, is_lagging=read.is_lagging)
+        (held,) = self._blocks.held(live.object, [row])
+        return await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
+
+    async def _go_ahead(self, core: StreamCore, reader: Reader, position: int) -> None:
+        """Starts the reader's next GET, or several where objects are small."""
+        try:
+            start = max(reader.asked_until, position)
+            if start >= core.settled:
+                return
+            step = self._readers.step(reader)
+            size = 0
+            ranges = await self._metadata.locate(
+                core.stream_id, start, core.settled, limit=_RANGES_AHEAD
+            )
+            for number, live in enumerate(ranges):
+                # A GET is cut at the object's end alone: a step's rest would make small ones.
+                if size >= step or (number and not self._readers.may_go_ahead(reader)):
+                    return
+                self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
+                region = await self._blocks.index(live.object)
+                blocks: list[BlockRow] = []
+                taken = 0
+                first = region.index.number_at(core.stream_id, start)
+                for block in _blocks(region, core.stream_id, first, start, live.end):
+                    if taken >= step:
+                        break
+                    blocks.append(block)
+                    taken += block.length
+                if not blocks:
+                    return
+                self._blocks.load(live.object, blocks, step, is_lagging=True)
+                start = blocks[-1].end
+                # Not what the last block is beyond a step: two GETs would fill the share of three.
+                reader.asked(start, max(_ASKED_BYTES_MIN, min(taken, step)))
+                size += taken
+        except StreamlogError:
+            # Nobody waits for it: the fetch that needs the block will meet the error itself.
+            return
+        finally:
+            reader.is_busy = False
+
+    def _load_indexes(self, ranges: Sequence[LiveRange], *, with_body: bool = True) -> None:
+        """The first one's, and the next ones' as far as they fit beside those of other readers."""
+        size = 0
+        for number, live in enumerate(ranges):
+            size += live.object.index_length
+            if number and size > self._index_bytes_ahead:
+                return
+            self._blocks.load_index(live.object, with_body=with_body)
+
+
+_Wanted = tuple[LiveRange, BlockRow, Block | asyncio.Future[Block], bool]
+"""The block, or its load, and whether that began for this fetch."""
+
+
+class _Read:
+    """One fetch's way through objects. `reader` None: what it asks for is all that it reads."""
+
+    __slots__ = ("core", "end", "is_lagging", "max_bytes", "ranges", "reader", "start", "wanted")
+
+    def __init__(
+        self,
+        core: StreamCore,
+        start: int,
+        end: int,
+        max_bytes: int,
+        reader: Reader | None,
+        context: FetchContext,
+    ) -> None:
+        self.core = core
+        self.start = start
+        self.end = end
+        self.max_bytes = max_bytes
+        self.reader = reader
+        self.is_lagging = context.lagging or (reader is not None and reader.window_bytes > 0)
+        self.ranges = 0
+        """Looked at."""
+        self.wanted: list[_Wanted] = []
+
+
+def _blocks(
+    region: IndexRegion, stream_id: int, number: int, start: int, stop: int
+) -> Iterator[BlockRow]:
+    """The stream's blocks from `number` on, which contains `start`, up to `stop` or a gap."""
+    index, position = region.index, start
+    while number < len(index):
+        block = index.block(number)
+        if block.stream_id != stream_id or block.start > position or block.start >= stop:
+            return
+        yield block
+        number, position = number + 1, block.end
+
+
+def _payload_bytes(block: BlockRow, position: int) -> int:
+    """What the block holds from `position` on, if its records are alike; less when compressed."""
+    size = block.length - BLOCK_HEADER_BYTES - BATCH_BYTES * block.batch_count
+    if position <= block.start:
+        return size
+    return size * (block.end - position) // (block.end - block.start)
+
+
+def _fits(block: BlockRow, position: int, stop: int, max_bytes: int) -> bool:
+    """All of its batches are wanted, for certain: a look at each would cost as much as the rest."""
+    return (
+        position <= block.start
+        and block.end <= stop
+        and block.compression == Compression.NONE
+        and _payload_bytes(block, position) <= max_bytes
+    )
+
+
+def _cut(
+    batches: Sequence[StoredBatch], start: int, stop: int, max_bytes: int, *, is_empty: bool
+) -> tuple[Block, bool]:
+    """Those from the offset `start` on, before `stop` and within `max_bytes`, the first one in any
+    case if there is none yet; and whether others were left out behind them."""
+    first = max(0, bisect_right(batches, start, key=_base_offset) - 1)
+    size = 0
+    for number in range(first, len(batches)):
+        batch_size = len(batches[number].parts[0])
+        is_wanted = is_empty and number == first
+        if batches[number].base_offset >= stop or (size + batch_size > max_bytes and not is_wanted):
+            return Block(batches[first:number], size), True
+        size += batch_size
+    return Block(batches[first:], size), False
+
+
+def _no_block(core: StreamCore, live: LiveRange, position: int) -> Corrupt:
+    row = live.object
+    return Corrupt(
+        f"the index of {data_key(row.object_id)} has no block of stream {core.stream_id} at "
+        f"offset {position}, which the metadata says is there: run fsck",
+        object_key=data_key(row.object_id),
+        start=row.index_position,
+        end=row.index_position + row.index_length,
+    )
+
+
+def _lost(
+    core: StreamCore, missing: ObjectNotFound | None, row: ObjectRow | None = None
+) -> Corrupt:
+    key = "" if missing is None else missing.object_key
+    return Corrupt(
+        f"object {key} holds live data of stream {core.stream_id} and is not in the store: "
+        "restore it from a copy, or run fsck to see what is affected",
+        object_key=key,
+        start=0,
+        end=0 if row is None else row.size_bytes,
+    )

@@ -1,0 +1,174 @@
+"""Reads a stream: its tail from memory, what lies before it from objects."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+from streamlog.engine.config import ReadConfig
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.read.block_reader import BlockReader
+from streamlog.engine.read.catch_up_throttle import LaggingTurns
+from streamlog.engine.read.cold_reader import ColdReader, ReaderMetadata
+from streamlog.engine.read.read_checks import check_offsets
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import Corrupt, StoreUnavailable, StreamlogError
+from streamlog.format.entry import StreamEntry
+from streamlog.model.batch import (
+    BatchAttributes,
+    FetchContext,
+    FetchResult,
+    StoredBatch,
+    Turn,
+)
+from streamlog.runtime.buffers import parts_size
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+
+_NO_DEADLINE = nullcontext()
+
+
+class Fetcher:
+    def __init__(
+        self,
+        metadata: ReaderMetadata,
+        blocks: BlockReader,
+        config: ReadConfig,
+        background: Background,
+        clock: Clock,
+        metrics: EngineMetrics,
+        turns: LaggingTurns,
+    ) -> None:
+        self._clock = clock
+        self._metadata = metadata
+        self._hits = metrics.cache_hits.labels("tail")
+        self._misses = metrics.cache_misses.labels("tail")
+        self._turns = turns
+        self._cold = ColdReader(metadata, blocks, config, background, clock)
+
+    async def fetch(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> FetchResult:
+        """As Stream.fetch."""
+        check_offsets(core, start, end)
+        tail = core.tail
+        if tail.first <= start < end:
+            self._hits.inc()
+            self._turns.others()
+            entries = tail.read(start, end, max_bytes)
+            return FetchResult(tuple([_stored(entry) for entry in entries]), True)
+        batches: list[StoredBatch] = []
+        max_bytes = max(max_bytes, 1)
+        size, position = 0, start
+        if start < end:
+            if context.turn is not Turn.AT_ONCE:
+                return await self._in_turn(core, start, end, max_bytes, context)
+            self._misses.inc()
+        last = 0
+        # One more as large as the last would be too much: it is not worth another look-up.
+        while position < end and (size + last <= max_bytes or not batches):
+            if tail.first <= position:
+                found = [_stored(entry) for entry in tail.read(position, end, max_bytes - size)]
+                found_bytes = sum([parts_size(batch.parts) for batch in found])
+            else:
+                try:
+                    async with self._until_deadline(core, context):
+                        found, found_bytes = await self._read_cold(
+                            core, position, end, max_bytes - size, context
+                        )
+                except StreamlogError:
+                    # What came before the failure is handed out; the next fetch meets it.
+                    if not batches:
+                        raise
+                    break
+                check_offsets(core, position, end)
+            batches += found
+            size += found_bytes
+            last = max(parts_size(batches[-1].parts), 1)
+            position = batches[-1].end_offset
+        return FetchResult(tuple(batches), False)
+
+    async def _read_cold(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> tuple[list[StoredBatch], int]:
+        try:
+            return await self._cold.read(core, start, end, max_bytes, context)
+        except Corrupt as error:
+            damage = error
+        raise await self._metadata.lineage.reason_for(damage)
+
+    async def _cold_attributes(
+        self, core: StreamCore, start: int, end: int
+    ) -> list[BatchAttributes]:
+        try:
+            return await self._cold.attributes(core, start, end)
+        except Corrupt as error:
+            damage = error
+        raise await self._metadata.lineage.reason_for(damage)
+
+    async def _in_turn(
+        self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
+    ) -> FetchResult:
+        """A read out of objects that gives way to others; what follows in the tail comes next."""
+        if context.turn is Turn.LEAVE and not self._turns.is_free:
+            return FetchResult((), is_paced=True)
+        async with (
+            self._until_deadline(core, context),
+            self._turns.turn(max_bytes) as turn,
+        ):
+            check_offsets(core, start, end)
+            plain = dataclasses.replace(context, turn=Turn.AT_ONCE)
+            found = await self.fetch(core, start, end, turn.bytes_max, plain)
+            turn.used_bytes = sum([parts_size(batch.parts) for batch in found.batches])
+        return dataclasses.replace(found, is_paced=turn.is_paced)
+
+    async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
+        """As Stream.attributes."""
+        check_offsets(core, start, end)
+        found: list[BatchAttributes] = []
+        position = start
+        while position < end:
+            if core.tail.first <= position:
+                found += [
+                    BatchAttributes(
+                        entry.base_offset,
+                        entry.record_count,
+                        entry.base_timestamp_ms,
+                        entry.attributes,
+                    )
+                    for entry in core.tail.read(position, end, 1 << 62)
+                ]
+                break
+            found += await self._cold_attributes(core, position, end)
+            check_offsets(core, position, end)
+            position = found[-1].base_offset + found[-1].record_count
+        return found
+
+    def _until_deadline(
+        self, core: StreamCore, context: FetchContext
+    ) -> AbstractAsyncContextManager[None]:
+        """Errors: StoreUnavailable when the context's deadline passes first."""
+        return _NO_DEADLINE if context.deadline is None else self._until(core, context.deadline)
+
+    @asynccontextmanager
+    async def _until(self, core: StreamCore, deadline: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(deadline - self._clock.monotonic()):
+                yield
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"stream {core.stream_id} could not be read before the deadline; retry",
+                operation="get",
+            ) from None
+
+
+def _stored(entry: StreamEntry) -> StoredBatch:
+    return StoredBatch(
+        entry.base_offset,
+        entry.record_count,
+        entry.base_timestamp_ms,
+        entry.parts,
+        entry.attributes,
+    )

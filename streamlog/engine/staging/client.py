@@ -1,0 +1,494 @@
+"""StagedStreams over an engine: objects known to the metadata before they are in any stream.
+
+1. Staging: build, PUT, a commit record that names the object. Offsets in it count from 0.
+2. Attaching: the streams' gates close, so that appends wait before they are sequenced. What was
+   sequenced is committed; then one record attaches everything at the streams' ends; the gates open.
+   With wal=disk an append behind the attached offsets would else be acknowledged out of a WAL that
+   is replayed without them. A checkpoint follows: with wal=object before the gates open, with
+   wal=disk soon (`save_interval_ms`).
+3. What expired is dropped, and so are writers that were silent for long, by any node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.engine import Engine, fenced
+from streamlog.engine.read.cold_reader import ReaderMetadata
+from streamlog.engine.staging.attached_attributes import attached_attributes
+from streamlog.engine.staging.metrics import StagingMetrics
+from streamlog.engine.staging_config import StagingConfig
+from streamlog.engine.stream_core import StreamCore
+from streamlog.engine.streams.client import EngineStreamClient
+from streamlog.errors import (
+    Closed,
+    Conflict,
+    Fenced,
+    Internal,
+    Invalid,
+    MessageTooLarge,
+    OutcomeUnknown,
+    Overloaded,
+    StagedNotFound,
+    StreamlogError,
+    StreamNotFound,
+)
+from streamlog.format.entry import StreamEntry
+from streamlog.format.rows import NO_LEADER_EPOCH
+from streamlog.metadata.fold.generation import SPAN_MAX
+from streamlog.metadata.fold.staging import Stage, Staging, WriterRow
+from streamlog.metadata.interface import AttachEntry, CommitEntry, StreamRow, UnstageEntry
+from streamlog.model.batch import BatchAttributes, RecordBatch, StreamState
+from streamlog.model.batch_limits import checked_int, refusal_of
+from streamlog.model.staging import (
+    Attached,
+    AttachedRow,
+    StagedObject,
+    StagedRow,
+    WriterState,
+    maybe_attached,
+)
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.buffers import parts_size
+from streamlog.runtime.concurrency.byte_semaphore import ByteGate
+from streamlog.runtime.concurrency.keyed_lock import KeyTurns
+
+log = logging.getLogger(__name__)
+
+NAME_BYTES_MAX = 200
+EPOCH_MAX = (1 << 63) - 1
+LEADER_EPOCH_MAX = (1 << 31) - 1
+_PUT_TRIES_MAX = 5
+_UNSTAGED_AT_ONCE = 1000
+_STREAMS_AT_ONCE = 128
+"""Streams whose turn is taken before others get a turn on the loop."""
+_ROWS_AT_ONCE = 20_000
+"""Rows that are gone through before others get a turn: about 1 ms."""
+
+
+class StagingMetadata(ReaderMetadata, Protocol):
+    @property
+    def staging(self) -> Staging: ...
+
+
+class EngineStaging:
+    """The StagedStreams protocol."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        streams: EngineStreamClient,
+        metadata: StagingMetadata,
+        config: StagingConfig,
+    ) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._metadata = metadata
+        self._config = config
+        self._clock = engine.parts.clock
+        self._gate = ByteGate(config.bytes_in_flight_max)
+        self._slots = asyncio.Semaphore(config.stages_in_flight_max)
+        self._under_way: KeyTurns[tuple[str, str]] = KeyTurns()
+        self._attaching: KeyTurns[str] = KeyTurns()
+        self._is_unsaved = True
+        """With wal=disk: something was attached here, and a checkpoint may not have it. At the
+        start, by the tenure before."""
+        self._metrics = StagingMetrics(engine.parts.registry)
+        self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
+
+    def start(self) -> None:
+        """Begins to look for what has expired, and with wal=disk for what no checkpoint has."""
+        self._engine.background.every(
+            lambda: self._config.sweep_interval_ms / 1000, self.sweep, name="staging"
+        )
+        if self._engine.group_commit is not None:
+            self._engine.background.every(
+                lambda: self._config.save_interval_ms / 1000, self._save_late, name="save_attaches"
+            )
+
+    # staging
+
+    async def stage(
+        self,
+        writer_id: str,
+        attempt: str,
+        batches: Mapping[int, Sequence[RecordBatch]],
+        *,
+        expires_ms: int = 0,
+    ) -> StagedObject:
+        self._engine.check_open()
+        _check_name(writer_id, "writer id")
+        _check_name(attempt, "attempt")
+        expires_ms = checked_int("expires_ms", expires_ms, 0, EPOCH_MAX - 1)
+        entries, size_bytes = await self._entries(batches)
+        async with AsyncExitStack() as held:
+            # Two copies of a request that was sent again must not store two objects.
+            await held.enter_async_context(self._under_way.alone((writer_id, attempt)))
+            known = self._metadata.staging.of_attempt(writer_id, attempt)
+            if known is not None:
+                return staged_object(known)
+            await held.enter_async_context(self._slots)
+            await held.enter_async_context(self._gate.passing(size_bytes))
+            self._check_count()
+            expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
+            # Whoever waits may leave; what has begun holds all this to its own end.
+            return await self._engine.background.unbroken_holding(
+                held,
+                lambda: self._store(writer_id, attempt, entries, expires_at),
+                name="stage",
+            )
+
+    def _check_count(self) -> None:
+        """What is under way is not counted: stages_in_flight_max may come on top."""
+        count, bound = len(self._metadata.staging.staged), self._config.staged_objects_max
+        if count >= bound:
+            raise Overloaded(
+                f"{count} objects are staged and not committed; the bound is {bound} "
+                "(staging.staged_objects_max). Nothing was stored: commit or abort some, wait for "
+                "others to expire, or raise the bound; then retry"
+            )
+
+    def staged(self, object_id: int) -> StagedObject | None:
+        stage = self._metadata.staging.staged.get(object_id)
+        return None if stage is None else staged_object(stage)
+
+    async def _entries(
+        self, batches: Mapping[int, Sequence[RecordBatch]]
+    ) -> tuple[list[StreamEntry], int]:
+        entries: list[StreamEntry] = []
+        size_bytes = 0
+        for number, stream_id in enumerate(sorted(batches)):
+            if number % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if self._metadata.stream(stream_id) is None:
+                raise StreamNotFound(f"no stream {stream_id}", stream_id=stream_id)
+            end = 0
+            for batch in batches[stream_id]:
+                entries.append(_entry(stream_id, end, batch))
+                size_bytes += parts_size(batch.parts)
+                end += batch.record_count
+            if not 0 < end <= SPAN_MAX:
+                raise Invalid(
+                    f"{end} records are staged at once for stream {stream_id}; it must be 1 to "
+                    f"{SPAN_MAX}: stage them in several calls"
+                )
+        if not entries:
+            raise Invalid("there is nothing to stage")
+        if size_bytes > self._config.object_bytes_max:
+            raise MessageTooLarge(
+                f"{size_bytes} bytes are staged at once; at most {self._config.object_bytes_max} "
+                "(staging.object_bytes_max): stage them in several calls",
+                size_bytes=size_bytes,
+                max_bytes=self._config.object_bytes_max,
+            )
+        return entries, size_bytes
+
+    async def _store(
+        self, writer_id: str, attempt: str, entries: list[StreamEntry], expires_at_ms: int
+    ) -> StagedObject:
+        engine = self._engine
+        async with engine.writer.writing(entries, is_staged=True) as written:
+            ranges = written.new_object.ranges
+            stage = Stage(
+                written.new_object.row,
+                writer_id,
+                attempt,
+                expires_at_ms,
+                array("Q", [one.stream_id for one in ranges]),
+                array("I", [one.end for one in ranges]),
+            )
+            entry = CommitEntry(stages=[stage])
+            self._metadata.check_fits(entry)
+            await engine.put.put(
+                data_key(written.object_id), written.parts, tries_max=_PUT_TRIES_MAX
+            )
+            await self._metadata.commit(entry)
+        self._metrics.stages.inc()
+        self._metrics.stage_bytes.inc(sum(parts_size(one.parts) for one in entries))
+        return staged_object(stage)
+
+    # attaching
+
+    async def attach(
+        self,
+        writer_id: str,
+        epoch: int,
+        object_ids: Sequence[int],
+        *,
+        leader_epochs: Mapping[int, int] | None = None,
+    ) -> Attached:
+        self._engine.check_open()
+        _check_name(writer_id, "writer id")
+        epoch = checked_int(f"the epoch of writer {writer_id}", epoch, 0, EPOCH_MAX)
+        leader_epochs = {
+            stream_id: checked_int(
+                "a leader epoch", leader_epoch, NO_LEADER_EPOCH, LEADER_EPOCH_MAX
+            )
+            for stream_id, leader_epoch in (leader_epochs or {}).items()
+        }
+        if self._metadata.staging.last_epoch(writer_id) >= epoch:
+            # The call that attached it may be waiting for its checkpoint yet.
+            await self._saved(writer_id, epoch)
+            async with self._attaching.alone(writer_id):
+                pass  # It has shown what came.
+            self._metrics.attaches.labels("known").inc()
+            return self._attached(writer_id, epoch, was_attached=True)
+        streams = await self._check_rows(writer_id, object_ids)
+        try:
+            attached = await self._engine.background.unbroken(
+                lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs),
+                name="attach",
+            )
+        except Closed as error:
+            # The work was cut off, or the metadata's commit was.
+            self._metrics.attaches.labels("refused").inc()
+            raise maybe_attached(writer_id, epoch) from error
+        except StreamlogError:
+            self._metrics.attaches.labels("refused").inc()
+            raise
+        self._metrics.attaches.labels("known" if attached.was_attached else "attached").inc()
+        return attached
+
+    async def streams_of(self, object_ids: Sequence[int]) -> set[int]:
+        streams: set[int] = set()
+        rows = 0
+        staged = self._metadata.staging.staged
+        for object_id in object_ids:
+            stage = staged.get(object_id)
+            if stage is not None:
+                streams.update(stage.streams)
+                rows += len(stage.streams)
+                if rows >= _ROWS_AT_ONCE:
+                    rows = 0
+                    await asyncio.sleep(0)
+                    staged = self._metadata.staging.staged
+        return streams
+
+    async def _check_rows(self, writer_id: str, object_ids: Sequence[int]) -> list[int]:
+        """The streams, in order."""
+        staged = self._metadata.staging.staged
+        for object_id in object_ids:
+            if object_id not in staged:
+                raise not_staged(writer_id, object_id)
+        rows = sum([len(staged[object_id].streams) for object_id in object_ids])
+        bound = self._config.commit_rows_max
+        if rows > bound:
+            raise Invalid(
+                f"{len(object_ids)} staged objects have {rows} rows, pairs of object and "
+                f"partition; a commit takes {bound} (engine.staging.commit_rows_max). Nothing was "
+                "committed. Gather more in a task before it stages (Spark: the option "
+                "bufferBytes), bring the rows of a partition into few tasks (Spark: "
+                "streamlog.spark.functions.partition_of), write in several commits, or raise the "
+                "bound",
+                rows=rows,
+            )
+        return sorted(await self.streams_of(object_ids))
+
+    async def _attach(
+        self,
+        writer_id: str,
+        epoch: int,
+        object_ids: Sequence[int],
+        streams: Sequence[int],
+        leader_epochs: Mapping[int, int],
+    ) -> Attached:
+        async with AsyncExitStack() as alone:
+            await alone.enter_async_context(self._attaching.alone(writer_id))
+            # In order of their ids: two of these never wait for each other.
+            for number, stream_id in enumerate(streams):
+                await alone.enter_async_context(self._streams.alone(stream_id))
+                if number % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                    alone.push_async_callback(asyncio.sleep, 0)
+            cores = [self._core(stream_id) for stream_id in streams]
+            sequencer = self._engine.sequencer
+            began = self._clock.monotonic()
+            for core in cores:
+                sequencer.close_gate(core)
+            try:
+                for core in cores:
+                    await core.settled_to(core.next, self._engine.press)
+                entry = AttachEntry(
+                    writer_id,
+                    epoch,
+                    self._clock.now_ms(),
+                    object_ids,
+                    {core.stream_id: core.epoch for core in cores},
+                    leader_epochs,
+                )
+                committed = await self._metadata.commit(CommitEntry(attaches=[entry]))
+                try:
+                    await self._saved(writer_id, epoch)
+                finally:
+                    # Readers see nothing that a recovery from the bucket would not find.
+                    for core in cores:
+                        self._moved(core)
+            finally:
+                for core in cores:
+                    sequencer.open_gate(core)
+                self._metrics.attach_seconds.observe(self._clock.monotonic() - began)
+            self._is_unsaved = True
+            return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
+
+    async def _save_late(self) -> None:
+        """What was attached here; another node saves its own."""
+        if self._is_unsaved:
+            self._is_unsaved = False
+            await self._engine.save_attaches_late()
+            self._is_unsaved = self._is_unsaved or self._metadata.has_unsaved_attach
+
+    async def _saved(self, writer_id: str, epoch: int) -> None:
+        """Errors: OutcomeUnknown."""
+        try:
+            await self._engine.save_attaches()
+        except (Fenced, Closed) as error:
+            raise OutcomeUnknown(
+                f"epoch {epoch} of writer {writer_id} was committed, and the node ended before "
+                "that was safe; commit the same epoch again"
+            ) from error
+
+    def _core(self, stream_id: int) -> StreamCore:
+        row = self._metadata.stream(stream_id)
+        if row is None or row.state is not StreamState.OPEN:
+            raise Conflict(
+                f"stream {stream_id}, for which data is staged, is gone or closed; nothing was "
+                "attached",
+                stream_id=stream_id,
+            )
+        if row.holder != self._metadata.tenure:
+            raise fenced(stream_id, row.epoch)()
+        core = self._engine.core(row)
+        if core.stop is not None:
+            raise core.stop()
+        return core
+
+    def _moved(self, core: StreamCore) -> None:
+        """The stream's end is where the fold has it; what was attached is not in memory."""
+        row: StreamRow | None = self._metadata.stream(core.stream_id)
+        if core.stop is not None or row is None or row.epoch != core.epoch or row.end == core.next:
+            return
+        if row.end < core.next:
+            raise Internal(f"stream {core.stream_id} ends at {row.end}, before {core.next}")
+        core.next = core.confirm = core.settled = row.end
+        core.tail = self._engine.tails.tail(row.end)
+        core.confirmed()
+
+    def attributes(
+        self, object_ids: Sequence[int]
+    ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
+        engine = self._engine
+        return attached_attributes(
+            self._metadata,
+            engine.blocks,
+            object_ids,
+            ahead_bytes_max=engine.config.read.index_cache_bytes // 4,
+        )
+
+    def _attached(self, writer_id: str, epoch: int, *, was_attached: bool) -> Attached:
+        row = self._metadata.staging.writers.get(writer_id)
+        rows = () if row is None or row.epoch != epoch else attached_rows(row)
+        return Attached(epoch, rows, was_attached)
+
+    # the end
+
+    async def unstage(self, writer_id: str, object_ids: Sequence[int]) -> int:
+        self._engine.check_open()
+        staged = self._metadata.staging.staged
+        own = [
+            i for i in dict.fromkeys(object_ids) if i in staged and staged[i].writer_id == writer_id
+        ]
+        for low in range(0, len(own), _UNSTAGED_AT_ONCE):
+            part = own[low : low + _UNSTAGED_AT_ONCE]
+            await self._metadata.commit(CommitEntry(unstages=[UnstageEntry(part)]))
+            self._metrics.dropped.labels("abort").inc(len(part))
+        return len(own)
+
+    def writer(self, writer_id: str) -> WriterState:
+        staging = self._metadata.staging
+        count = staging.count_of(writer_id)
+        row = staging.writers.get(writer_id)
+        if row is None:
+            return WriterState(staged_objects=count)
+        return WriterState(row.epoch, row.at_ms, attached_rows(row), count)
+
+    async def sweep(self) -> None:
+        """Drops what expired, and forgets writers of long ago."""
+        staging, now_ms = self._metadata.staging, self._clock.now_ms()
+        expired: list[int] = []
+        for number, (object_id, stage) in enumerate(list(staging.staged.items())):
+            if stage.expires_ms <= now_ms:
+                expired.append(object_id)
+            if number % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        before_ms = now_ms - self._config.writer_memory_ms
+        silent = [(w, row.epoch) for w, row in staging.writers.items() if row.at_ms <= before_ms]
+        try:
+            while expired or silent:
+                entry = UnstageEntry(expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE])
+                await self._metadata.commit(CommitEntry(unstages=[entry]))
+                self._metrics.dropped.labels("expiry").inc(len(entry.object_ids))
+                log.info(
+                    "dropped what was staged and not committed in time",
+                    extra={"objects": len(entry.object_ids), "writers": len(entry.forgotten)},
+                )
+                del expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE]
+        except (Fenced, Closed):
+            # Whoever is sealed hears of it elsewhere; another node's sweep goes on.
+            return
+
+
+def not_staged(writer_id: str, object_id: int) -> StagedNotFound:
+    return StagedNotFound(
+        f"writer {writer_id} has no staged object {object_id}: it expired, was dropped, or is "
+        "committed already; nothing of this commit was applied. Stage everything again under new "
+        "attempts, and commit that",
+        writer_id=writer_id,
+        object_id=object_id,
+    )
+
+
+def staged_object(stage: Stage) -> StagedObject:
+    return StagedObject(
+        stage.row.object_id,
+        stage.writer_id,
+        stage.attempt,
+        stage.expires_ms,
+        stage.row.size_bytes,
+        tuple(map(StagedRow, stage.streams, stage.counts)),
+    )
+
+
+def attached_rows(row: WriterRow) -> tuple[AttachedRow, ...]:
+    return tuple(map(AttachedRow, row.streams, row.starts, row.ends))
+
+
+def _entry(stream_id: int, base: int, batch: RecordBatch) -> StreamEntry:
+    refusal = refusal_of(batch)
+    if refusal is not None:
+        raise Invalid(f"a batch for stream {stream_id} cannot be staged: {refusal.message}")
+    crc = batch.payload_crc32c
+    return StreamEntry(
+        stream_id,
+        0,
+        base,
+        batch.record_count,
+        batch.base_timestamp_ms,
+        batch.parts,
+        batch.attributes,
+        crc32c_parts(batch.parts) if crc is None else crc,
+    )
+
+
+def _check_name(name: str, what: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"the {what} {name!r} cannot be written as UTF-8") from None
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise Invalid(f"a {what} has 1 to {NAME_BYTES_MAX} bytes, not {size}")

@@ -1,0 +1,118 @@
+"""A change of a stream's fencing token, in its place among the appends.
+
+1. The stream's gate closes: what is sequenced behind this point waits.
+2. What was sequenced before is confirmed. The conditions are tested then: a refusal reveals nothing
+   that may still vanish, and no append under the old token shows up after the change was answered.
+3. The token is committed. Only then the gate opens: with wal=disk an append that passed under the
+   new token would else be acknowledged out of the WAL while a crash brings the old token back.
+
+From the commit on the change goes on when its caller leaves, with the gate in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from streamlog.engine.engine import Engine
+from streamlog.engine.stream_core import StreamCore
+from streamlog.errors import (
+    Closed,
+    DeadlinePassed,
+    OffsetConflict,
+    OutcomeUnknown,
+    TokenMismatch,
+)
+from streamlog.metadata.interface import CommitEntry, TokenEntry
+from streamlog.model.batch import AppendContext
+from streamlog.model.batch_limits import check_deadline, check_token
+from streamlog.runtime.concurrency.keyed_lock import KeyTurns
+
+
+class TokenChange:
+    """One change. `check_kept(core, stripped)` raises when the stream was lost."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        turns: KeyTurns[int],
+        check_kept: Callable[[StreamCore, frozenset[int]], None],
+        core: StreamCore,
+        token: bytes,
+        context: AppendContext,
+    ) -> None:
+        check_token(token)
+        check_deadline(context.deadline)
+        self._engine = engine
+        self._turns = turns
+        self._check_kept = check_kept
+        self._core = core
+        self._token = token
+        self._context = context
+        self._is_sent = False
+
+    async def carry_out(self) -> None:
+        """Errors: as Stream.set_fencing_token."""
+        deadline = self._context.deadline
+        left_s = None if deadline is None else deadline - self._engine.parts.clock.monotonic()
+        try:
+            async with asyncio.timeout(left_s) as timeout:
+                await self._in_turn()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            if self._is_sent:
+                raise OutcomeUnknown(
+                    "the change of the fencing token is not durable yet and may still become so; "
+                    "describe the stream before a retry"
+                ) from None
+            raise DeadlinePassed(
+                "the fencing token was not changed; what was appended before is under way"
+            ) from None
+
+    async def _in_turn(self) -> None:
+        engine, core = self._engine, self._core
+        async with AsyncExitStack() as held:
+            # Not while the stream is opened, closed, or gets what was staged.
+            await held.enter_async_context(self._turns.alone(core.stream_id))
+            if core.stop is not None:
+                raise core.stop()
+            if core.is_closing:
+                raise Closed(f"stream {core.stream_id} is being closed; open it again")
+            engine.sequencer.close_gate(core)
+            held.callback(engine.sequencer.open_gate, core)
+            await self._all_confirmed()
+            self._check_conditions()
+            if self._token == core.token:
+                return
+            self._is_sent = True
+            await engine.background.unbroken_holding(held, self._commit, name="set_token")
+
+    async def _all_confirmed(self) -> None:
+        confirmed = self._core.wait_for(self._core.next)
+        if self._engine.group_commit is None:
+            self._engine.press()
+        try:
+            await confirmed
+        finally:
+            self._core.forget(confirmed)
+
+    def _check_conditions(self) -> None:
+        core, expected = self._core, self._context.expected_next_offset
+        if expected is not None and expected != core.next:
+            raise OffsetConflict(
+                f"the next offset is {core.next}, not {expected}",
+                expected=expected,
+                actual=core.next,
+            )
+        token = self._context.fencing_token
+        if token is not None and token != core.token:
+            raise TokenMismatch("the stream has another token; nothing was changed")
+
+    async def _commit(self) -> None:
+        core = self._core
+        entry = TokenEntry(core.stream_id, core.epoch, self._token)
+        committed = await self._engine.metadata.commit(CommitEntry(tokens=[entry]))
+        self._check_kept(core, committed.stripped)
+        core.token = self._token

@@ -1,0 +1,363 @@
+"""Turns batches of appends into committed objects: build, PUT, commit, in that order.
+
+1. The open batch closes as ClosePolicy says; closed batches wait while too many are in flight.
+2. Several are built and PUT at a time. Commits are in the order in which batches closed, and one
+   commit takes every finished batch at the head.
+3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again. A
+   batch that waits for an earlier one's PUT is told to `waits`.
+4. Where the store's disk has no room for a batch, it goes up in pieces (`upload_size.py`), one
+   after another and the oldest first: what the WAL holds of it is freed piece by piece, and a later
+   batch must not take the room that an earlier one needs.
+
+With wal=object the uploader is the sink of sequenced appends, which are answered when stored.
+With wal=disk it follows the acks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from streamlog.engine.append.flush_policy import ClosePolicy
+from streamlog.engine.append.group import Group, Pending, trace_ids
+from streamlog.engine.metrics import EngineMetrics
+from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
+from streamlog.engine.upload.object_writer import ObjectWriter
+from streamlog.engine.upload.upload_size import PIECE_BYTES_MIN, UploadSize
+from streamlog.errors import DiskFull, MessageTooLarge
+from streamlog.format.entry import StreamEntry
+from streamlog.metadata.interface import CommitEntry, Committed, Metadata, NewObject
+from streamlog.objectstore.keys import data_key
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.progress import Due
+
+log = logging.getLogger(__name__)
+
+
+class Upload:
+    """One closed batch on its way, or a piece of it. `new_object` None when no stream in it is ours
+    any more; `was_refused`: there was no room for it."""
+
+    __slots__ = ("ended", "group", "is_in_store", "new_object", "object_id", "was_refused")
+
+    def __init__(self, group: Group, ended: asyncio.Future[None]) -> None:
+        self.group = group
+        self.object_id: int | None = None
+        self.new_object: NewObject | None = None
+        self.is_in_store = False
+        self.was_refused = False
+        self.ended = ended
+        """Its commit, however that ended: until then the task that built it owns its id."""
+
+
+class Uploader:
+    """`stored(group, committed)` is called for each batch in order, after its commit; before that
+    `waits(group)` for one that is in the store while an earlier one is not. `give_room(is_wanted)`:
+    whether uploads find no room on the store's disk."""
+
+    def __init__(
+        self,
+        policy: ClosePolicy,
+        uploads_in_flight_max: int,
+        items_max: int,
+        metadata: Metadata,
+        writer: ObjectWriter,
+        put: ObjectPut,
+        stored: Callable[[Group, Committed | None], None],
+        waits: Callable[[Group], None],
+        give_room: Callable[[bool], None],
+        background: Background,
+        clock: Clock,
+        metrics: EngineMetrics,
+    ) -> None:
+        self._policy = policy
+        self._give_room = give_room
+        self._size = UploadSize(policy.bytes_target, self._scarce)
+        self.no_room = ""
+        """What the store said when it last had no room for an upload."""
+        overlap_bytes = policy.overlap_bytes
+        self._overlap_bytes = policy.bytes_target if overlap_bytes is None else overlap_bytes
+        self._in_flight_max = uploads_in_flight_max
+        self._items_max = items_max
+        self._metadata = metadata
+        self._writer = writer
+        self._put = put
+        self._stored = stored
+        self._waits = waits
+        self._background = background
+        self._clock = clock
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._open = Group()
+        self._closed: deque[Group] = deque()
+        self._uploads: deque[Upload] = deque()
+        self._bytes_in_flight = 0
+        """Of `_uploads`."""
+        self._last_closed_at = -1e9
+        self._steps = 0
+        """PUTs and commits that ended; they show that uploads move."""
+        self._is_pressed = False
+        self._is_pump_due = False
+        self._is_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_ready = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set when there is another head, or the disk has room again; then replaced."""
+
+    def add(self, pending: Pending) -> None:
+        """One sequenced append (wal=object)."""
+        group = self._open
+        if not group.items:
+            group.opened_at = self._clock.monotonic()
+        group.items.append(pending)
+        group.size_bytes += pending.size_bytes
+        if group.size_bytes >= self._policy.bytes_target or len(group.items) >= self._items_max:
+            self._close("size")
+        # With a timer set only a batch that has grown enough changes what is due.
+        elif self._timer is not None and group.size_bytes < max(
+            self._overlap_bytes, self._bytes_in_flight
+        ):
+            return
+        self._schedule()
+
+    def offer(self, group: Group) -> None:
+        """A confirmed group (wal=disk); groups come in WAL order."""
+        self._open.extend(group)
+        self._metrics.upload_backlog_bytes.inc(group.size_bytes)
+        bytes_target, items_max = self._policy.bytes_target, self._items_max
+        if self._open.size_bytes >= bytes_target or len(self._open.items) >= items_max:
+            self._close("size")
+        self._schedule()
+
+    def press(self) -> None:
+        """Everything here so far is wanted in the store soon."""
+        if self._open.items:
+            self._is_pressed = True
+            self._schedule()
+
+    def relieve(self) -> None:
+        """Appends wait for room. Uploads under way will make some: until then the open batch goes
+        up only if it is large, so that pressure does not make small objects."""
+        if not self._uploads or self._open.size_bytes * 2 >= self._policy.bytes_target:
+            self.press()
+
+    def progress(self) -> Due | None:
+        """The oldest batch that should be on its way into the store, or in it, and is not."""
+        if self._uploads:
+            upload = self._uploads[0]
+            behind = f"; {len(self._uploads) + len(self._closed) - 1} more wait behind it"
+            if upload.is_in_store:
+                step = "the commit of an uploaded batch"
+            elif upload.object_id is None:
+                step = "an object id, or the CPU, for the next object"
+            else:
+                step = f"the PUT of {data_key(upload.object_id)}"
+            return Due(self._steps, step + behind)
+        if self._open.items:
+            opened_at = self._open.opened_at
+            return Due((self._steps, opened_at), "the upload of a batch that should be closed")
+        return None
+
+    @property
+    def refusal(self) -> PutUnderWay | None:
+        """The oldest upload's PUT where its last try failed: all later commits wait for it."""
+        object_id = self._uploads[0].object_id if self._uploads else None
+        if object_id is None:
+            return None
+        put = self._put.under_way.get(data_key(object_id))
+        return put if put is not None and put.error is not None else None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Bound on one upload while the store's disk has no room for larger ones; or None."""
+        return self._size.limit_bytes
+
+    def unconfirmed(self) -> Iterable[Group]:
+        return [*(upload.group for upload in self._uploads), *self._closed, self._open]
+
+    def stop(self) -> None:
+        """Starts nothing more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def run(self) -> None:
+        """Commits finished uploads in order; runs until cancelled."""
+        while True:
+            await self._head_ready.wait()
+            self._head_ready.clear()
+            while self._uploads and self._uploads[0].is_in_store:
+                await self._commit_head()
+                self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_pump_due and not self._is_stopped:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        if self._is_stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while len(self._uploads) < self._in_flight_max:
+            if not self._closed:
+                if not self._open.items:
+                    return
+                closing = self._policy.decide(
+                    size_bytes=self._open.size_bytes,
+                    opened_at=self._open.opened_at,
+                    uploads_in_flight=len(self._uploads),
+                    bytes_in_flight=self._bytes_in_flight,
+                    last_closed_at=self._last_closed_at,
+                    is_pressed=self._is_pressed,
+                )
+                wait_s = closing.due_at - self._clock.monotonic()
+                if wait_s > 0:
+                    self._timer = self._loop.call_later(wait_s, self._timer_fired)
+                    return
+                self._close(closing.reason)
+            upload = Upload(self._closed.popleft(), self._loop.create_future())
+            self._uploads.append(upload)
+            self._bytes_in_flight += upload.group.size_bytes
+            self._background.spawn(self._upload(upload), name="upload")
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._schedule()
+
+    def _close(self, reason: str) -> None:
+        self._closed.append(self._open)
+        self._open = Group()
+        self._is_pressed = False
+        self._last_closed_at = self._clock.monotonic()
+        self._metrics.closed.labels(reason).inc()
+
+    async def _upload(self, upload: Upload) -> None:
+        while not upload.is_in_store:
+            while self._size.limit_bytes is not None and self._uploads[0] is not upload:
+                await self._moved.wait()
+            self._cut(upload)
+            entries = [item.entry for item in upload.group.items if item.core.stop is None]
+            if not entries:
+                self._arrived(upload)
+                return
+            await self._try(upload, entries)
+
+    async def _try(self, upload: Upload, entries: list[StreamEntry]) -> None:
+        """It is committed, or was refused for want of room, on return."""
+        # Where it cannot be made smaller, it is tried until there is room for it.
+        may_shrink = not upload.was_refused or (
+            upload.group.size_bytes > PIECE_BYTES_MIN and len(upload.group.items) > 1
+        )
+        async with self._writer.writing(entries, is_patient=True) as written:
+            upload.object_id = written.object_id
+            self._metrics.object_bytes.observe(written.size_bytes)
+            try:
+                await self._put.put(
+                    data_key(written.object_id), written.parts, full_is_final=may_shrink
+                )
+            except DiskFull as error:
+                self.no_room = error.message
+                upload.was_refused = True
+                upload.object_id = None
+            else:
+                self._metrics.put_bytes.inc(written.size_bytes)
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug(
+                        "appends are in the store, to be committed",
+                        extra={
+                            "object_id": written.object_id,
+                            "appends": len(entries),
+                            "size_bytes": written.size_bytes,
+                            "trace_ids": trace_ids(upload.group.items),
+                        },
+                    )
+                upload.new_object = written.new_object
+                # Committing needs ranges alone: the bytes may go.
+                written.parts = ()
+                entries.clear()
+                self._size.stored(upload.group.size_bytes)
+                self._arrived(upload)
+                await upload.ended
+        if not upload.is_in_store:
+            self._size.refuse(upload.group.size_bytes)
+
+    def _cut(self, upload: Upload) -> None:
+        """Leaves of the oldest batch what may go up now; the rest follows it."""
+        limit_bytes = self._size.limit_bytes
+        if limit_bytes is None or not self._size.is_cut(upload.group.size_bytes):
+            return
+        first, rest = upload.group.split(limit_bytes)
+        if rest.items:
+            upload.group = first
+            follower = Upload(rest, self._loop.create_future())
+            self._uploads.insert(1, follower)
+            self._background.spawn(self._upload(follower), name="upload")
+
+    def _scarce(self, is_scarce: bool) -> None:
+        if is_scarce:
+            log.warning(
+                "the store's disk has no room for an upload; smaller ones are tried",
+                extra={"limit_bytes": self._size.limit_bytes},
+            )
+        else:
+            log.info("the store's disk has room for uploads again")
+        self._give_room(is_scarce)
+        self._move()
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    def _arrived(self, upload: Upload) -> None:
+        upload.is_in_store = True
+        self._steps += 1
+        if self._uploads[0] is upload:
+            self._head_ready.set()
+        else:
+            self._waits(upload.group)
+
+    async def _commit_head(self) -> None:
+        """Commits every finished upload at the head that fits into one record."""
+        ready: list[Upload] = []
+        objects: list[NewObject] = []
+        for upload in self._uploads:
+            new = upload.new_object
+            if not upload.is_in_store:
+                break
+            if new is not None:
+                if objects and not self._fits([*objects, new]):
+                    break
+                objects.append(new)
+            ready.append(upload)
+        committed: Committed | None = None
+        try:
+            if objects:
+                started = self._clock.monotonic()
+                committed = await self._metadata.commit(CommitEntry(objects=objects))
+                self._metrics.commit_seconds.observe(self._clock.monotonic() - started)
+        finally:
+            for upload in ready:
+                if not upload.ended.done():
+                    upload.ended.set_result(None)
+        for upload in ready:
+            self._uploads.popleft()
+            self._steps += 1
+            self._bytes_in_flight -= upload.group.size_bytes
+            self._stored(upload.group, committed)
+        if not self._uploads and not self._closed and not self._open.items:
+            self._size.end()
+        self._move()
+
+    def _fits(self, objects: list[NewObject]) -> bool:
+        try:
+            self._metadata.check_fits(CommitEntry(objects=objects))
+        except MessageTooLarge:
+            return False
+        return True

@@ -1,0 +1,4 @@
+"""Bytes of checkpoint files: blocks, state and tail.
+
+Pure. Imports `format`'s columns. Used by `metadata.checkpoint` and repair.
+"""

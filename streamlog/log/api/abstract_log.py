@@ -1,0 +1,259 @@
+"""AbstractLog and AbstractLogSegment: all that managers, retention and servers know of a log.
+
+A log is one partition. log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.runtime.buffers import Buffer, Parts
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+
+class Isolation(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceContext:
+    """`deadline` is monotonic seconds on the injected clock."""
+
+    deadline: float | None = None
+    principal: str = "anonymous"
+    client_id: str = ""
+    trace_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogAppendInfo:
+    """`base_offset`: of the first batch; `log_append_time_ms` -1 with create-time timestamps."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFetch:
+    """Whole record batches from the one that contains the offset; `parts` joined are their bytes.
+
+    `batches` is how many, `next_offset` follows the last one (the offset asked for when empty).
+    `is_paced`: others go first; answer with what there is.
+    """
+
+    parts: Parts
+    size_bytes: int
+    batches: int
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    is_paced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampAndOffset:
+    """-1, -1: no such record."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndOffset:
+    """-1, -1: undefined."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIds:
+    """The four streams of a shared log."""
+
+    meta: int
+    data: int
+    time: int
+    txn: int
+
+
+class AbstractLogSegment(ABC):
+    """A section of a log: base_offset (inclusive) to end_offset (exclusive)."""
+
+    @property
+    @abstractmethod
+    def base_offset(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def end_offset(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def largest_timestamp_ms(self) -> int:
+        """-1 where no record has one."""
+
+    @property
+    @abstractmethod
+    def is_active(self) -> bool: ...
+
+    @property
+    def last_append_ms(self) -> int:
+        """The server's clock at the newest append: stands in where no record has a timestamp.
+
+        -1 where the log does not know it.
+        """
+        return -1
+
+
+class AbstractLog(ABC):
+    """One partition. Methods are called from one event loop; nothing here blocks it."""
+
+    @property
+    @abstractmethod
+    def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    @abstractmethod
+    def leader_epoch(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def log_start_offset(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def high_watermark(self) -> int:
+        """End (exclusive) of what is durable and visible."""
+
+    @property
+    @abstractmethod
+    def last_stable_offset(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def log_end_offset(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def segments(self) -> Sequence[AbstractLogSegment]:
+        """In order; the last is the active one."""
+
+    @abstractmethod
+    async def append(
+        self, batches: Buffer, context: ProduceContext = ProduceContext()
+    ) -> Awaitable[LogAppendInfo]:
+        """Validates and sequences Kafka v2 batches; what it returns ends when they are durable.
+
+        Sequenced when the first await returns, in the order of calls. Cancelling the second wait
+        leaves the append under way. Errors of the first: InvalidRecord, CorruptMessage,
+        MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequence, ProducerFenced,
+        QuotaExceeded (too many producers), Overloaded (nothing was stored). Of the second: Fenced,
+        OutcomeUnknown, Unavailable.
+        """
+
+    @abstractmethod
+    async def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        deadline: float | None = None,
+    ) -> LogFetch:
+        """What is there now; never waits for new records.
+
+        Errors: OffsetOutOfRange, OffsetNotAvailable (high watermark < offset ≤ log end),
+        StoreUnavailable, Corrupt.
+        """
+
+    @abstractmethod
+    async def wait_for(self, offset: int, isolation: Isolation) -> None:
+        """Returns when the visible end is past `offset`, or the log is closed."""
+
+    @abstractmethod
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, isolation: Isolation
+    ) -> TimestampAndOffset:
+        """The first record with timestamp ≥ timestamp_ms (or EARLIEST, LATEST, MAX_TIMESTAMP)."""
+
+    @abstractmethod
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset: ...
+
+    @abstractmethod
+    async def delete_records(self, before_offset: int) -> int:
+        """Raises log_start_offset to before_offset (-1: high watermark); the new one is returned.
+
+        Durable on return. Errors: OffsetOutOfRange, PolicyViolation.
+        """
+
+    @abstractmethod
+    async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
+        """Drops the segments that end at or before the offset, oldest first; returns how many."""
+
+    @abstractmethod
+    async def roll(self) -> None:
+        """Starts a new active segment; nothing where the active one is empty."""
+
+    async def configure(self, config: TopicConfig) -> None:
+        """Follows these settings from now on; a log that has none leaves it at that."""
+        return
+
+    @property
+    def stream_ids(self) -> StreamIds | None:
+        """None for a log that does not lie on streams."""
+        return None
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def stop(self) -> None:
+        """As `close`; the caller closes the engine next, which gives up all streams at once."""
+        await self.close()
+
+    async def kill(self) -> None:
+        """Stops at once, as a crash would; a log that cannot closes."""
+        await self.close()
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Removes all data of the partition."""

@@ -1,0 +1,119 @@
+"""Settings of the log layer; the comment behind a field is Kafka's name for it where it has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.codec import choice as codec
+from streamlog.log.api.topic_config import DAY_MS, DEFAULTS, INT32_MAX, TopicConfig
+from streamlog.runtime.config import setting
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    topics_max: int = setting(
+        10_000, "Topics in the cluster; each costs about 1 KiB of memory on every node.", minimum=1
+    )
+    partitions_max: int = setting(
+        100_000,
+        "Partitions in the cluster; an open one costs about 20 KiB of memory on its node.",
+        minimum=1,
+    )
+    partitions_per_topic_max: int = setting(10_000, "Partitions of one topic.", minimum=1)
+    num_partitions: int = setting(  # num.partitions
+        1, "Partitions of a topic that is created without a number.", minimum=1, dynamic=True
+    )
+    retention_check_interval_ms: int = setting(  # log.retention.check.interval.ms
+        300_000,
+        "How often segments are checked for retention. Shorter: data goes sooner, more CPU.",
+        minimum=1,
+        dynamic=True,
+    )
+    producer_id_expiration_ms: int = setting(  # producer.id.expiration.ms
+        DAY_MS,
+        "A producer silent for this long is forgotten: its retries are no longer recognised. "
+        "Longer: more memory, see producer_ids_max.",
+        minimum=1,
+    )
+    producer_ids_max: int = setting(
+        100_000,
+        "Idempotent producers that a partition remembers. At the bound those silent for longest "
+        "are forgotten, as after producer.id.expiration.ms. More: more memory, about 300 bytes for "
+        "one with one batch and 1 KiB with 32, twice that until the next checkpoint where it "
+        "appended meanwhile; and larger checkpoints, 44 to 788 bytes for each, which are read when "
+        "the partition is opened, and written when a segment rolls, at most one at a time: with "
+        "very many producers keep segment.bytes well above a checkpoint (4 to 79 MB at 100,000).",
+        minimum=1,
+    )
+    producer_idle_ms_min: int = setting(
+        600_000,
+        "A producer that appended within this time is not forgotten to make room for another: its "
+        "retries would be stored twice. While there is no other, new producers are refused "
+        "(QuotaExceeded). Longer than the delivery timeout of clients.",
+        minimum=0,
+    )
+    producer_batches_remembered: int = setting(
+        32,
+        "Batches per producer and partition whose retries are recognised; a producer keeps at most "
+        "this many unanswered.",
+        minimum=5,
+        maximum=1000,
+    )
+    producer_id_block: int = setting(
+        1000, "Producer ids taken from the metadata at a time.", minimum=1
+    )
+    record_check: str = setting(
+        "native",
+        "Whether the structure of uncompressed records is checked before they are stored, so that "
+        "no batch is acknowledged that nobody can read: with the compiled codec (0.4 µs a batch "
+        "and 7 ns a record: of the engine's CPU for 1 MiB in one batch 3 % with records of 1 KiB, "
+        "16 % with 100 B), with the plain one too (some µs a record, on the event loop), or never.",
+        choices=("native", "always", "never"),
+    )
+    decoded_bytes_max: int = setting(
+        32 << 20,
+        "Bytes of one record, decompressed, that the node decodes itself: for fetches of plain "
+        "records and look-ups by time. A batch is decompressed in pieces of 1 MiB, but what is one "
+        "LZ4 frame or one raw snappy block at once, and then has this bound, too. Memory: as much "
+        "for each such request under way.",
+        minimum=1 << 20,
+        maximum=128 << 20,
+    )
+    checkpoint_interval_batches: int = setting(
+        10_000,
+        "Batches between checkpoints of producer state in the meta stream. More: opening a "
+        "partition after a crash reads more attributes (45 bytes a batch).",
+        minimum=1,
+    )
+    meta_compaction_bytes: int = setting(
+        256 << 10,
+        "Bytes of meta records after which they are replaced by a snapshot. More: opening a "
+        "partition reads more.",
+        minimum=1,
+    )
+    opens_at_once_max: int = setting(
+        64, "Partitions opened, closed or deleted at the same time.", minimum=1
+    )
+    message_bytes_max: int = setting(
+        INT32_MAX,
+        "Largest record batch that can be carried, whatever a topic's max.message.bytes says.",
+        minimum=1024,
+    )
+    topic_defaults: TopicConfig = setting(  # noqa: RUF009
+        DEFAULTS, "What a topic's settings are where the topic does not say."
+    )
+
+    @property
+    def checks_records(self) -> bool:
+        """Whether `record_check` holds in this process."""
+        return self.record_check == "always" or (
+            self.record_check == "native" and codec.IN_USE == "native"
+        )
+
+
+KAFKA_NAMES = {
+    "num.partitions": "num_partitions",
+    "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "producer.id.expiration.ms": "producer_id_expiration_ms",
+}
+"""Kafka's broker settings → fields of LogConfig."""

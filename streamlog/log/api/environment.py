@@ -1,0 +1,22 @@
+"""What every log of a process shares: time, randomness, offloaded work, settings, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    """`offload` None decodes on the event loop."""
+
+    clock: Clock
+    random: Random
+    config: LogConfig
+    metrics: LogMetrics
+    offload: Offload | None = None

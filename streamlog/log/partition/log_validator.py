@@ -1,0 +1,167 @@
+"""What a client's bytes must satisfy before they are appended. Pure.
+
+1. The header of each batch: per batch, the records unread.
+2. The structure of uncompressed records (`log.record_check`): what is acknowledged can be read. A
+   batch that no consumer can decode would stop all of them at its offset.
+3. Of compressed records that they begin as the codec's do. To decompress them here would cost more
+   than all the rest of an append; consumers are told of what cannot be decoded, and pass over it.
+
+Source: Kafka's LogValidator.
+"""
+
+from __future__ import annotations
+
+from streamlog.codec.batch import DELETE_HORIZON, HEADER_BYTES, Compression, ScannedBatch, scan
+from streamlog.codec.compression import DECOMPRESSED_BYTES_MAX, begins_as
+from streamlog.codec.piecewise import iterate
+from streamlog.codec.records import RECORD_BYTES_MIN, RECORD_OVERHEAD_BYTES_MAX, check_records
+from streamlog.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTxnState,
+    MessageTooLarge,
+    RecordListTooLarge,
+)
+from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.runtime.buffers import Buffer
+
+NO_TIMESTAMP = -1
+SEARCHED_BYTES_MAX = 1 << 20
+
+
+def check_batches(
+    buffer: Buffer, config: TopicConfig, now_ms: int, *, with_records: bool = True
+) -> list[ScannedBatch]:
+    """The batches in `buffer`, all of them acceptable. Errors: those of AbstractLog.append."""
+    if not len(buffer):
+        raise InvalidRecord("there is no record batch to append")
+    batches = scan(buffer)
+    for batch in batches:
+        _check(batch, config, now_ms)
+        if with_records and batch.header.codec == Compression.NONE:
+            check_records(batch.view)
+    if len(batches) > 1 and any(batch.header.producer_id >= 0 for batch in batches):
+        raise InvalidRecord(
+            "an idempotent producer appends one record batch at a time to a partition; "
+            f"{len(batches)} were sent"
+        )
+    return batches
+
+
+def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+    header = batch.header
+    size = len(batch.view)
+    # A client that splits by this bound is refused for neither of the two reasons again.
+    most_bytes = min(config.max_message_bytes, config.segment_bytes)
+    if size > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"the record batch has {size} bytes; the topic takes {config.max_message_bytes} "
+            "(max.message.bytes)",
+            size_bytes=size,
+            max_bytes=most_bytes,
+        )
+    if size > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"the record batch has {size} bytes; a segment holds {config.segment_bytes} "
+            "(segment.bytes)",
+            size_bytes=size,
+            max_bytes=most_bytes,
+        )
+    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+        raise InvalidRecord(
+            f"the record batch says {header.record_count} records and last offset delta "
+            f"{header.last_offset_delta}; a client's batch has delta + 1 records, at least one"
+        )
+    # Offsets must not be used up by records that are not there; the rest is left to who decodes.
+    is_plain = header.codec == Compression.NONE
+    room = size - HEADER_BYTES if is_plain else DECOMPRESSED_BYTES_MAX
+    if header.record_count * RECORD_BYTES_MIN > room:
+        raise InvalidRecord(
+            f"the record batch says {header.record_count} records, which {room} bytes cannot hold"
+        )
+    if header.is_control:
+        raise InvalidRecord("control batches are written by the server only")
+    if header.attributes & DELETE_HORIZON:
+        raise InvalidRecord("the delete horizon is set by compaction only")
+    if header.codec > Compression.ZSTD:
+        raise InvalidRecord(
+            f"compression codec {header.codec} is not known; use none, gzip, snappy, lz4 or zstd"
+        )
+    if not begins_as(header.codec, batch.view[HEADER_BYTES:]):
+        raise InvalidRecord(
+            "the records of the batch do not begin as those of "
+            f"{Compression(header.codec).name.lower()} do: its attributes name another codec"
+        )
+    if header.is_transactional:
+        raise InvalidTxnState(
+            "transactions are not supported yet; unset transactional.id and send idempotent batches"
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
+            f"{header.base_sequence}; both are at least 0"
+        )
+    _check_timestamps(batch, config, now_ms)
+
+
+def _check_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+    header = batch.header
+    if header.is_log_append_time:
+        raise InvalidTimestamp(
+            "a producer's batch must not have log-append time; the server sets it"
+        )
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        return
+    if header.max_timestamp_ms < NO_TIMESTAMP or header.base_timestamp_ms < NO_TIMESTAMP:
+        raise InvalidTimestamp("a timestamp is negative; give milliseconds since 1970")
+    if header.base_timestamp_ms > header.max_timestamp_ms:
+        raise InvalidTimestamp(
+            f"the batch's base timestamp {header.base_timestamp_ms} is above its max timestamp "
+            f"{header.max_timestamp_ms}; base is the first record's, max the largest one's"
+        )
+    after, before = config.message_timestamp_after_max_ms, config.message_timestamp_before_max_ms
+    if header.max_timestamp_ms - now_ms > after:
+        raise _outside(batch, config, now_ms, header.max_timestamp_ms)
+    for stamp in (header.base_timestamp_ms, header.max_timestamp_ms):
+        if stamp != NO_TIMESTAMP and now_ms - stamp > before:
+            raise _outside(batch, config, now_ms, stamp)
+
+
+def _outside(
+    batch: ScannedBatch, config: TopicConfig, now_ms: int, timestamp_ms: int
+) -> InvalidTimestamp:
+    """Names the first record at fault where it is soon found."""
+    found = _record_outside(batch, config, now_ms)
+    index, stamp = found or (-1, timestamp_ms)
+    what = "the header of the batch" if found is None else f"record {index} of the batch"
+    return InvalidTimestamp(
+        f"{what} has timestamp {stamp}, the server's clock says "
+        f"{now_ms}; the topic allows {config.message_timestamp_before_max_ms} ms before and "
+        f"{config.message_timestamp_after_max_ms} ms after "
+        "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        record_index=index,
+    )
+
+
+def _record_outside(
+    batch: ScannedBatch, config: TopicConfig, now_ms: int
+) -> tuple[int, int] | None:
+    """Index and timestamp, from among the first SEARCHED_BYTES_MAX: this is on the event loop, and
+    compressed records may expand to any size."""
+    seen_bytes = 0
+    try:
+        for index, (_, stamp, key, value, _) in enumerate(iterate(batch.view, SEARCHED_BYTES_MAX)):
+            if stamp != NO_TIMESTAMP and (
+                stamp - now_ms > config.message_timestamp_after_max_ms
+                or now_ms - stamp > config.message_timestamp_before_max_ms
+            ):
+                return index, stamp
+            seen_bytes += RECORD_OVERHEAD_BYTES_MAX + len(key or b"") + len(value or b"")
+            if seen_bytes > SEARCHED_BYTES_MAX:
+                return None
+    except (InvalidRecord, CorruptMessage) as error:
+        if "max_bytes" in error.fields:
+            return None
+        raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error
+    return None

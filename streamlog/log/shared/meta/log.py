@@ -1,0 +1,108 @@
+"""A partition's meta stream: replayed at open, appended to, and kept short by snapshots.
+
+Invariant: `state` is the fold of what is durable in the stream. Entries are written one at a time;
+records that do not fit into one take effect together all the same (`meta_pieces`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from streamlog.errors import Corrupt
+from streamlog.log.shared.meta.codec import Description, MetaRecord, decode_entry
+from streamlog.log.shared.meta.pieces import PIECE_BYTES_MAX, encoded_entries
+from streamlog.log.shared.meta.state import MetaState
+from streamlog.model.batch import RecordBatch
+from streamlog.model.stream import Stream
+from streamlog.runtime.buffers import join
+from streamlog.runtime.clock import Clock
+
+REPLAY_CHUNK_BYTES = 1 << 20
+
+
+class MetaLog:
+    def __init__(
+        self,
+        stream: Stream,
+        state: MetaState,
+        clock: Clock,
+        compaction_bytes: int,
+        size_bytes: int,
+        entry_bytes_max: int,
+    ) -> None:
+        self.stream = stream
+        self.state = state
+        self._clock = clock
+        self._compaction_bytes = compaction_bytes
+        self._size_bytes = size_bytes
+        self.entry_bytes_max = entry_bytes_max
+        """Bound on the bytes of one append; only a record that cannot be divided is larger."""
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    async def replay(
+        cls,
+        stream: Stream,
+        clock: Clock,
+        compaction_bytes: int,
+        entry_bytes_max: int = PIECE_BYTES_MAX,
+    ) -> MetaLog:
+        """`entry_bytes_max`: of what is written from now on, at most PIECE_BYTES_MAX.
+
+        Errors: Corrupt, UnsupportedVersion, and those of Stream.fetch.
+        """
+        state, size_bytes = MetaState(), 0
+        position, end = stream.start_offset, stream.confirm_offset
+        while position < end:
+            for batch in (await stream.fetch(position, end, REPLAY_CHUNK_BYTES)).batches:
+                data = join(batch.parts)
+                state.apply_entry(decode_entry(data))
+                size_bytes += len(data)
+                position = batch.end_offset
+        bytes_max = min(entry_bytes_max, PIECE_BYTES_MAX)
+        return cls(stream, state, clock, compaction_bytes, size_bytes, bytes_max)
+
+    @property
+    def description(self) -> Description:
+        """Errors: Corrupt where the stream has none."""
+        if self.state.description is None:
+            raise Corrupt(
+                f"meta stream {self.stream.stream_id} does not say whose it is: it has no "
+                "description record"
+            )
+        return self.state.description
+
+    async def write(self, records: Sequence[MetaRecord]) -> None:
+        """All of them take effect together; durable on return."""
+        async with self._writing:
+            await self._append(records)
+            for record in records:
+                self.state.apply(record)
+            if self._size_bytes > self._compaction_bytes:
+                await self._compact()
+
+    async def compact(self) -> None:
+        """Writes the state as one snapshot and trims everything before it."""
+        async with self._writing:
+            await self._compact()
+
+    async def _compact(self) -> None:
+        offset, size_bytes = await self._append(self.state.records(), is_snapshot=True)
+        await self.stream.trim(offset)
+        # A snapshot that is itself large must not be written again at every record.
+        self._size_bytes = -size_bytes
+
+    async def _append(
+        self, records: Sequence[MetaRecord], *, is_snapshot: bool = False
+    ) -> tuple[int, int]:
+        """Offset of the first entry, bytes of all. Cut short, they have no effect."""
+        offsets: list[int] = []
+        size_bytes = 0
+        entries = encoded_entries(records, is_snapshot=is_snapshot, bytes_max=self.entry_bytes_max)
+        for data in entries:
+            batch = RecordBatch(1, self._clock.now_ms(), (data,))
+            offsets.append((await self.stream.append(batch)).base_offset)
+            size_bytes += len(data)
+        self._size_bytes += size_bytes
+        return offsets[0], size_bytes

@@ -1,0 +1,190 @@
+"""The fold of a meta stream: what all its records together say of one partition. Pure.
+
+`records()` gives the fewest records that fold to the same state: they are the snapshot that lets
+everything before be trimmed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+
+from streamlog.errors import Corrupt
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochs
+from streamlog.log.shared.meta.codec import (
+    OPEN_END,
+    Checkpoint,
+    Description,
+    LeaderEpoch,
+    LogStart,
+    MetaEntry,
+    MetaRecord,
+    ProducerRecord,
+    Producers,
+    SegmentOpened,
+    SegmentRemoved,
+    SegmentSealed,
+)
+from streamlog.model.batch import StreamSlice
+
+
+class MetaState:
+    """Segments in order: sealed ones that meet, then the open one."""
+
+    def __init__(self) -> None:
+        self.description: Description | None = None
+        self.sealed: list[SegmentSealed] = []
+        self.active: SegmentOpened | None = None
+        self.epochs = LeaderEpochs()
+        self.checkpoint: Checkpoint | None = None
+        self.log_start_offset = 0
+        self._group: list[MetaEntry] | None = None
+        """Entries whose last one has not come."""
+
+    def apply_entry(self, entry: MetaEntry) -> None:
+        """The next entry of the stream. Errors: as for `apply`."""
+        if not entry.is_continuing:
+            self._group = []  # A group that a crash cut short ends here, without effect.
+        elif self._group is None:
+            raise Corrupt("an entry of the meta stream continues one that is not there")
+        self._group.append(entry)
+        if entry.is_continued:
+            return
+        group, self._group = self._group, None
+        if entry.is_snapshot:
+            self.__init__()  # type: ignore[misc]
+        producers: list[ProducerRecord] = []
+        for record in (record for one in group for record in one.records):
+            if isinstance(record, Producers):
+                producers += record.producers
+            else:
+                self.apply(record)
+        if producers:
+            if self.checkpoint is None:
+                raise Corrupt("the meta stream has producers without a checkpoint")
+            known = (*self.checkpoint.producers, *producers)
+            self.checkpoint = replace(self.checkpoint, producers=known)
+
+    def apply(self, record: MetaRecord) -> None:
+        """Producers belong to a checkpoint, and so come by `apply_entry` only.
+
+        Errors: Corrupt for a record that cannot follow what came before.
+        """
+        match record:
+            case Description():
+                self.description = record
+            case SegmentOpened():
+                self._open(record)
+            case SegmentSealed():
+                self._seal(record)
+            case SegmentRemoved():
+                self._remove(record)
+            case LeaderEpoch():
+                self.epochs.assign(record.epoch, record.start_offset)
+            case Checkpoint():
+                self.checkpoint = record
+            case LogStart():
+                self.log_start_offset = max(self.log_start_offset, record.offset)
+                self.epochs.raise_start(self.log_start_offset)
+
+    def _open(self, record: SegmentOpened) -> None:
+        if self.active is not None or (
+            self.sealed and self.sealed[-1].end_offset != record.base_offset
+        ):
+            raise Corrupt(
+                f"the meta stream opens a segment at {record.base_offset}, where none can begin"
+            )
+        self.active = record
+
+    def _seal(self, record: SegmentSealed) -> None:
+        follows = not self.sealed or self.sealed[-1].end_offset == record.base_offset
+        if self.active is not None and self.active.base_offset == record.base_offset:
+            self.active = None
+        elif self.active is not None or not follows:
+            raise Corrupt(
+                f"the meta stream seals a segment at {record.base_offset}, which is not open"
+            )
+        self.sealed.append(record)
+
+    def _remove(self, record: SegmentRemoved) -> None:
+        if not self.sealed or self.sealed[0].base_offset != record.base_offset:
+            raise Corrupt(
+                f"the meta stream removes the segment at {record.base_offset}, not the oldest one"
+            )
+        del self.sealed[0]
+
+    def records(self) -> list[MetaRecord]:
+        found: list[MetaRecord] = []
+        if self.description is not None:
+            found.append(self.description)
+        found += [LeaderEpoch(epoch, start) for epoch, start in self.epochs.entries]
+        found += self.sealed
+        if self.active is not None:
+            found.append(self.active)
+        if self.checkpoint is not None:
+            found.append(self.checkpoint)
+        found.append(LogStart(self.log_start_offset))
+        return found
+
+    def truncate(self, end_offset: int, time_next_offset: int) -> bool:
+        """Forgets what lies past `end_offset`, the true end of the data; True if anything did.
+
+        Only where acknowledged data was given up for lost: meta records follow the data they tell
+        of, so they are not ahead of it otherwise. The segment that is open afterwards starts a new
+        time slice at `time_next_offset`, because entries of lost records may lie before.
+        """
+        is_behind = self.active is not None and self.active.base_offset > end_offset
+        has_lost_state = self.checkpoint is not None and self.checkpoint.offset > end_offset
+        is_ahead = self.epochs.truncate_end(end_offset)
+        if self.log_start_offset > end_offset:
+            self.log_start_offset = end_offset
+            is_ahead = True
+        if is_behind or has_lost_state:
+            reopened = self._reopen(end_offset) if is_behind else None
+            self._cut_checkpoint(reopened, end_offset, time_next_offset)
+            is_ahead = True
+        return is_ahead
+
+    def _reopen(self, end_offset: int) -> SegmentSealed | None:
+        """Makes the segment that holds `end_offset` the active one."""
+        assert self.active is not None
+        keep = bisect_right([one.base_offset for one in self.sealed], end_offset)
+        segment = self.sealed[keep - 1] if keep else None
+        del self.sealed[max(keep - 1, 0) :]
+        if segment is None:
+            start = self.active.data.start_offset - (self.active.base_offset - end_offset)
+            data = replace(self.active.data, start_offset=start)
+            self.active = replace(self.active, base_offset=end_offset, data=data)
+        else:
+            data = replace(segment.data, end_offset=OPEN_END)
+            self.active = replace(self.active, base_offset=segment.base_offset, data=data)
+        return segment
+
+    def _cut_checkpoint(
+        self, reopened: SegmentSealed | None, end_offset: int, time_next_offset: int
+    ) -> None:
+        """Size and timestamps of the open segment are kept as upper bounds."""
+        assert self.active is not None
+        time = StreamSlice(self.active.time.stream_id, time_next_offset, OPEN_END)
+        self.active = replace(self.active, time=time)
+        if self.checkpoint is None:
+            return
+        producers = []
+        for producer in self.checkpoint.producers:
+            kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
+            if kept:
+                producers.append(ProducerRecord.of(*producer[:3], kept))
+        known = reopened or self.checkpoint
+        self.checkpoint = Checkpoint(
+            offset=end_offset,
+            active_base_offset=self.active.base_offset,
+            size_bytes=known.size_bytes,
+            first_timestamp_ms=known.first_timestamp_ms,
+            largest_timestamp_ms=known.largest_timestamp_ms,
+            last_append_ms=known.last_append_ms,
+            time_stream_end=time_next_offset,
+            indexed_timestamp_ms=-1,
+            indexed_offset=self.active.base_offset - 1,
+            bytes_since_indexed=0,
+            producers=tuple(producers),
+        )

@@ -1,0 +1,138 @@
+"""Meta records that must not get ahead of the data they tell of: each waits for its offset.
+
+A job runs when everything below its offset is durable: first its time index entries, then its meta
+records. Jobs run in order; all whose time has come are written together, so that segments which
+roll faster than the streams below take appends do not queue up, and of several checkpoints only the
+newest is written. A crash can lose the newest jobs and nothing else, and what they said follows
+again from the attributes of the data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from streamlog.errors import Internal, StreamlogError
+from streamlog.log.shared.meta.codec import Checkpoint, MetaRecord
+from streamlog.log.shared.meta.log import MetaLog
+from streamlog.log.shared.state.time_index import (
+    ENTRY_BYTES,
+    SegmentTimeIndex,
+    TimeEntry,
+    encode_entries,
+)
+from streamlog.model.batch import RecordBatch
+from streamlog.model.stream import Stream
+from streamlog.runtime.concurrency.background import Background
+
+
+@dataclass(slots=True)
+class MetaJob:
+    at_offset: int
+    records: Sequence[MetaRecord]
+    time_index: SegmentTimeIndex | None = None
+    entries: Sequence[TimeEntry] = ()
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MetaJobs:
+    def __init__(
+        self,
+        meta: MetaLog,
+        time: Stream,
+        background: Background,
+        on_failure: Callable[[StreamlogError], None],
+    ) -> None:
+        self._meta = meta
+        self._time = time
+        self._background = background
+        self._on_failure = on_failure
+        self._jobs: deque[MetaJob] = deque()
+        self._durable_offset = 0
+        self._is_running = False
+        self._failure: StreamlogError | None = None
+
+    def add(self, job: MetaJob) -> None:
+        self._jobs.append(job)
+        self._start()
+
+    def advance(self, durable_offset: int) -> None:
+        """Data is durable up to the offset (exclusive)."""
+        self._durable_offset = durable_offset
+        if self._jobs:
+            self._start()
+
+    async def settle(self, offset: int) -> None:
+        """Returns when every job now queued at or below the offset is done.
+
+        The caller has made sure that data is, or becomes, durable up to there. Errors: what failed.
+        """
+        waiting = [job for job in self._jobs if job.at_offset <= offset]
+        if waiting:
+            await waiting[-1].done.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: StreamlogError) -> None:
+        """Nothing is written any more."""
+        self._failure = self._failure or error
+        while self._jobs:
+            self._jobs.popleft().done.set()
+
+    def _start(self) -> None:
+        if self._is_running or self._failure or self._jobs[0].at_offset > self._durable_offset:
+            return
+        self._is_running = True
+        self._background.spawn(self._run(), name="meta")
+
+    async def _run(self) -> None:
+        try:
+            while ready := self._ready():
+                await self._carry_out(ready)
+                if self._failure is not None:
+                    return
+                for job in ready:
+                    self._jobs.popleft()
+                    job.done.set()
+        except StreamlogError as error:
+            self.fail(error)
+            self._on_failure(error)
+        finally:
+            self._is_running = False
+
+    def _ready(self) -> list[MetaJob]:
+        return [*takewhile(lambda job: job.at_offset <= self._durable_offset, self._jobs)]
+
+    async def _carry_out(self, jobs: Sequence[MetaJob]) -> None:
+        await self._store_entries([job for job in jobs if job.entries])
+        records = _without_old_checkpoints([record for job in jobs for record in job.records])
+        if records:
+            await self._meta.write(records)
+
+    async def _store_entries(self, jobs: Sequence[MetaJob]) -> None:
+        """Entries of segments that follow one another do so in the time stream, too."""
+        entries = [entry for job in jobs for entry in job.entries]
+        room = max(1, self._meta.entry_bytes_max // ENTRY_BYTES)
+        expected = jobs[0].time_index.stored_end if jobs and jobs[0].time_index else 0
+        for start in range(0, len(entries), room):
+            some = entries[start : start + room]
+            batch = RecordBatch(len(some), some[0].timestamp_ms, (encode_entries(some),))
+            found = (await self._time.append(batch)).base_offset
+            if found != expected + start:
+                raise Internal(f"time index entries went to {found} instead of {expected + start}")
+        for job in jobs:
+            assert job.time_index is not None
+            job.time_index.stored(len(job.entries))
+
+
+def _without_old_checkpoints(records: Sequence[MetaRecord]) -> list[MetaRecord]:
+    """A checkpoint takes the place of those before; with many producers each is large."""
+    newest = max((i for i, one in enumerate(records) if isinstance(one, Checkpoint)), default=-1)
+    return [
+        record
+        for index, record in enumerate(records)
+        if index == newest or not isinstance(record, Checkpoint)
+    ]

@@ -1,0 +1,287 @@
+"""SharedLogFactory: makes, opens, deletes and reaps partitions on streams.
+
+A partition's four streams are created by one commit, which also holds the first meta record. Tags
+on each stream say whose it is, so that streams which no record names can be found and removed:
+
+    topic, topic_id, partition, role (meta, data, time, txn), attempt (one try to create)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from streamlog.errors import (
+    Conflict,
+    MessageTooLarge,
+    NotLeader,
+    StreamFenced,
+    StreamlogError,
+    StreamNotFound,
+)
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.log_factory import LogFailed, TopicIdentity
+from streamlog.log.api.topic_config import TopicConfig, overrides
+from streamlog.log.shared.meta.codec import OPEN_END, Description, SegmentOpened, encode_entry
+from streamlog.log.shared.meta.log import MetaLog
+from streamlog.log.shared.shared_log import SharedLog
+from streamlog.model.batch import (
+    CreateStreamOptions,
+    OpenStreamOptions,
+    RecordBatch,
+    StreamDescription,
+    StreamSlice,
+)
+from streamlog.model.stream import Stream, StreamClient
+from streamlog.runtime.concurrency.gather import all_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROLES = ("meta", "data", "time", "txn")
+PARTITIONS_PER_COMMIT = 256
+"""Partitions created by one commit; fewer where a commit record cannot hold so many names."""
+REMOVED_AT_ONCE = 64
+PAGE = 1000
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Streams of one partition that one try created."""
+
+    meta_stream_id: int = 0
+    stream_ids: list[int] = field(default_factory=list)
+
+
+class SharedLogFactory:
+    """Handles are ids of meta streams."""
+
+    def __init__(self, streams: StreamClient, environment: LogEnvironment) -> None:
+        self._streams = streams
+        self._environment = environment
+        self._fresh: dict[int, dict[int, int]] = {}
+        """Meta stream id → epochs of a partition's streams that this process created and holds."""
+
+    async def create(
+        self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
+    ) -> list[int]:
+        handles: list[int] = []
+        at_once = PARTITIONS_PER_COMMIT
+        try:
+            while len(handles) < len(partitions):
+                some = partitions[len(handles) : len(handles) + at_once]
+                try:
+                    handles += await self._create_some(topic, some, config)
+                except MessageTooLarge:
+                    # Refused before anything was stored: by long names, or a lower bound.
+                    if len(some) == 1:
+                        raise
+                    at_once = len(some) // 2
+        except StreamlogError:
+            await self._remove_some(topic, handles)
+            raise
+        return handles
+
+    async def _remove_some(self, topic: TopicIdentity, handles: Sequence[int]) -> None:
+        """The first partitions of a topic whose others could not be created."""
+        try:
+            for start in range(0, len(handles), REMOVED_AT_ONCE):
+                await all_of(self.remove(one) for one in handles[start : start + REMOVED_AT_ONCE])
+        except StreamlogError as error:
+            log.warning(
+                "partitions of a topic that was not created stay until the next start: %s",
+                error,
+                extra={"topic": topic.name},
+            )
+
+    async def _create_some(
+        self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
+    ) -> list[int]:
+        options = [
+            CreateStreamOptions(tags=_tags(topic, partition, role))
+            for partition in partitions
+            for role in ROLES
+        ]
+        now_ms = self._environment.clock.now_ms()
+
+        def first_batches(ids: Sequence[int]) -> list[tuple[int, RecordBatch]]:
+            return [
+                (meta, _first_batch(topic, partition, config, now_ms, data, time, txn))
+                for partition, (meta, data, time, txn) in zip(partitions, _fours(ids), strict=True)
+            ]
+
+        created = await self._streams.create_and_open_streams(options, first_batches)
+        handles = []
+        for four in _fours(created):
+            handles.append(four[0].stream_id)
+            self._fresh[four[0].stream_id] = {one.stream_id: one.stream_epoch for one in four}
+        return handles
+
+    async def open(
+        self, partition: TopicPartition, handle: int, config: TopicConfig, on_failure: LogFailed
+    ) -> AbstractLog:
+        epochs = self._fresh.pop(handle, {})
+        try:
+            return await SharedLog.open(
+                self._streams,
+                partition,
+                handle,
+                config,
+                self._environment,
+                on_failure=on_failure,
+                epochs=epochs,
+            )
+        except Conflict as error:
+            raise NotLeader(f"{partition} is led by another node: {error}") from error
+
+    async def is_there(self, handle: int) -> bool:
+        try:
+            await self._streams.describe_stream(handle)
+        except StreamNotFound:
+            # Perhaps another node created it a moment ago. Only an open is sure to know; one at an
+            # epoch that every stream has behind it moves nothing.
+            try:
+                await self._streams.open_stream(handle, OpenStreamOptions(epoch=0))
+            except StreamNotFound:
+                return False
+            except (Conflict, StreamFenced):
+                return True
+        return True
+
+    async def remove(self, handle: int) -> None:
+        """The meta stream goes last, so that a crash in between can be made good."""
+        epochs = self._fresh.pop(handle, {})
+        try:
+            meta = await self._open(handle, epochs)
+        except StreamNotFound:
+            return
+        except Conflict as error:
+            raise NotLeader(f"a partition to be deleted is led elsewhere: {error}") from error
+        replayed = await MetaLog.replay(meta, self._environment.clock, 0)
+        described = replayed.description
+        ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
+        for segment in replayed.state.sealed:
+            ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
+        await all_of(self._delete_stream(stream_id) for stream_id in sorted(ids))
+        await meta.destroy()
+
+    async def _open(self, stream_id: int, epochs: dict[int, int]) -> Stream:
+        options = OpenStreamOptions(epoch=epochs.get(stream_id))
+        return await self._streams.open_stream(stream_id, options)
+
+    async def _delete_stream(self, stream_id: int) -> None:
+        try:
+            await self._streams.delete_stream(stream_id)
+        except StreamNotFound:
+            log.debug("stream is gone already", extra={"stream_id": stream_id})
+
+    async def reap(
+        self,
+        attempts_under_way: Callable[[], Set[str]],
+        registered: Callable[[], Awaitable[Set[int]]],
+    ) -> int:
+        """Streams are listed first: whatever is registered after that has been seen to be so."""
+        attempts = await self._list_attempts()
+        under_way = set(attempts_under_way())
+        handles = await registered()
+        reaped = 0
+        for (partition, attempt), found in attempts.items():
+            if attempt not in under_way and found.meta_stream_id not in handles:
+                reaped += await self._reap_one(partition, found, registered)
+        return reaped
+
+    async def _list_attempts(self) -> dict[tuple[str, str], _Attempt]:
+        attempts: dict[tuple[str, str], _Attempt] = {}
+        after = 0
+        while True:
+            page = await self._streams.list_streams(after=after, limit=PAGE)
+            for stream in page:
+                _note(attempts, stream)
+            if len(page) < PAGE:
+                return attempts
+            after = page[-1].stream_id
+
+    async def _reap_one(
+        self,
+        partition: str,
+        found: _Attempt,
+        registered: Callable[[], Awaitable[Set[int]]],
+    ) -> int:
+        """Opens the meta stream first: that fails while a living node, its creator, holds it.
+
+        It also goes first, so that a record that comes late finds none of the partition.
+        """
+        if found.meta_stream_id:
+            try:
+                await self._streams.open_stream(found.meta_stream_id, OpenStreamOptions())
+            except (Conflict, StreamNotFound):
+                return 0
+            if found.meta_stream_id in await registered():
+                return 0
+            await self._delete_stream(found.meta_stream_id)
+        others = [one for one in found.stream_ids if one != found.meta_stream_id]
+        await all_of(self._delete_stream(stream_id) for stream_id in others)
+        log.info(
+            "removed streams that no topic names",
+            extra={"partition": partition, "stream_ids": found.stream_ids},
+        )
+        return 1
+
+
+def partition_of(tags: Mapping[str, str]) -> TopicPartition | None:
+    """Whose data stream has these tags; None: it is none."""
+    topic, number = tags.get("topic", ""), tags.get("partition", "")
+    if tags.get("role") != "data" or not number.isdigit():
+        return None
+    return TopicPartition(topic, int(number))
+
+
+def _tags(topic: TopicIdentity, partition: int, role: str) -> dict[str, str]:
+    return {
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partition": str(partition),
+        "role": role,
+        "attempt": topic.attempt,
+    }
+
+
+def _note(attempts: dict[tuple[str, str], _Attempt], stream: StreamDescription) -> None:
+    tags = stream.tags
+    if tags.get("role") not in ROLES or "attempt" not in tags:
+        return
+    key = (f"{tags.get('topic')}-{tags.get('partition')}", tags["attempt"])
+    attempt = attempts.setdefault(key, _Attempt())
+    attempt.stream_ids.append(stream.stream_id)
+    if tags["role"] == "meta":
+        attempt.meta_stream_id = stream.stream_id
+
+
+def _first_batch(
+    topic: TopicIdentity,
+    partition: int,
+    config: TopicConfig,
+    now_ms: int,
+    data: int,
+    time: int,
+    txn: int,
+) -> RecordBatch:
+    described = Description(
+        topic.name, topic.topic_id, partition, data, time, txn, overrides(config)
+    )
+    opened = SegmentOpened(
+        0,
+        now_ms,
+        StreamSlice(data, 0, OPEN_END),
+        StreamSlice(time, 0, OPEN_END),
+        StreamSlice(txn, 0, OPEN_END),
+    )
+    return RecordBatch(1, now_ms, (encode_entry((described, opened)),))
+
+
+def _fours(items: Sequence[T]) -> list[tuple[T, T, T, T]]:
+    return [(items[i], items[i + 1], items[i + 2], items[i + 3]) for i in range(0, len(items), 4)]

@@ -1,0 +1,317 @@
+"""Staged writes to partitions: record batches stored unseen, then committed to many logs at once.
+
+1. `stage` checks batches as an append does, but gives them neither offsets nor producer state.
+2. `commit` takes the turn of every log in order of their names, so that nothing is appended to them
+   meanwhile, attaches everything by one step of the medium, notes what came, and shows all of it.
+3. A log that cannot be told what came gives itself up and is opened again: the commit stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast, runtime_checkable
+
+from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.model.batch import BatchAttributes, RecordBatch
+from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, maybe_attached
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.gather import all_of
+
+_LOGS_AT_ONCE = 128
+"""Logs that are gone through before others get a turn."""
+_READY_AT_ONCE = 256
+"""Logs that make themselves ready together: some share a sync, or an upload."""
+_PARTS_AT_ONCE = 64
+"""Partitions of a staged object that are checked before others get a turn: 1 to 2 ms."""
+_BATCHES_AT_ONCE = 128
+"""Batches that are noted before others get a turn: about 1.5 ms."""
+
+
+class Attaching(Protocol):
+    """A log whose turn is held. Calls come in this order; an error of any ends in `give_up`."""
+
+    async def ready(self) -> None:
+        """Everything before the log's end is durable on return. Errors: as of an append."""
+        ...
+
+    def account(self, batches: Sequence[BatchAttributes]) -> None:
+        """Notes some of what was attached; in order. What follows a gap is left to `finish`."""
+        ...
+
+    async def finish(self) -> None:
+        """All that came is noted; what was not yet is read from the stream. Errors: of that,
+        Internal."""
+        ...
+
+    def show(self) -> None:
+        """Readers see what was attached; never waits."""
+        ...
+
+    def give_up(self, error: StreamlogError) -> None:
+        """The log fails, if anything came to it; nothing of the sort is called any more."""
+        ...
+
+
+@runtime_checkable
+class TakesStaged(Protocol):
+    """A log on a stream that staged batches can come into."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def data_stream_id(self) -> int: ...
+
+    def offset_of(self, stream_offset: int) -> int:
+        """The log's offset, near its end."""
+        ...
+
+    async def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+        """Errors: those of an append to the log; InvalidRecord for an idempotent producer's."""
+        ...
+
+    def attaching(self) -> AbstractAsyncContextManager[Attaching]:
+        """Nothing is appended while it is held."""
+        ...
+
+
+class StagedPart(NamedTuple):
+    partition: TopicPartition
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatches:
+    staged: StagedObject
+    parts: tuple[StagedPart, ...]
+
+
+class ManifestEntry(NamedTuple):
+    """A staged object, and the partitions that it has batches of; those that another entry names
+    may be left out."""
+
+    object_id: int
+    partitions: Sequence[TopicPartition]
+
+
+class CommittedPart(NamedTuple):
+    """Offsets start (inclusive) to end (exclusive) of a partition."""
+
+    partition: TopicPartition
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """`parts`: of partitions that are there still; empty where the epoch is not the last one.
+
+    `was_committed`: this epoch, or a later one, was in before; nothing was changed.
+    """
+
+    epoch: int
+    parts: tuple[CommittedPart, ...]
+    was_committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatus:
+    """`last_epoch` -1: nothing is remembered. `parts`, `committed_ms`: of that epoch."""
+
+    last_epoch: int
+    committed_ms: int
+    parts: tuple[CommittedPart, ...]
+    staged_objects: int
+
+
+class StagedLogs:
+    def __init__(
+        self,
+        streams: StagedStreams,
+        partition_of: Callable[[int], Awaitable[TopicPartition | None]],
+        log: Callable[[TopicPartition], Awaitable[AbstractLog]],
+        background: Background,
+    ) -> None:
+        """`partition_of`: whose data stream it is; None: nobody's that there is."""
+        self._streams = streams
+        self._partition_of = partition_of
+        self._log = log
+        self._background = background
+        self._takes: dict[type[AbstractLog], bool] = {}
+
+    async def stage(
+        self,
+        writer_id: str,
+        attempt: str,
+        batches: Mapping[TopicPartition, Buffer],
+        *,
+        expires_ms: int = 0,
+    ) -> StagedBatches:
+        """As StagedStreams.stage. Errors: those, and those of an append."""
+        if not batches:
+            raise Invalid("there is nothing to stage")
+        by_stream: dict[int, list[RecordBatch]] = {}
+        parts: list[StagedPart] = []
+        for number, partition in enumerate(_in_order(batches)):
+            if number % _PARTS_AT_ONCE == _PARTS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            data = batches[partition]
+            log = await self._taking(partition)
+            found = await log.to_stage(data)
+            by_stream[log.data_stream_id] = found
+            records = sum(batch.record_count for batch in found)
+            parts.append(StagedPart(partition, records, len(data)))
+        staged = await self._streams.stage(writer_id, attempt, by_stream, expires_ms=expires_ms)
+        return StagedBatches(staged, tuple(parts))
+
+    async def commit(
+        self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
+    ) -> StagedCommit:
+        """Everything in the manifest, in this order, or nothing; durable and visible on return.
+
+        It goes on when the caller is cancelled. Errors: StagedNotFound, Conflict (a partition is
+        not what it was at staging), NotLeader, StreamFenced, Unavailable, Invalid; OutcomeUnknown
+        (the node ended meanwhile: the same epoch again is safe).
+        """
+        try:
+            return await self._background.unbroken(
+                lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
+            )
+        except Closed as error:
+            raise maybe_attached(writer_id, epoch) from error
+
+    async def status(self, writer_id: str) -> WriterStatus:
+        """Errors: those of opening the partitions that the last commit came to."""
+        known = self._streams.writer(writer_id)
+        parts = await self._placed(known.rows)
+        return WriterStatus(known.last_epoch, known.attached_ms, parts, known.staged_objects)
+
+    async def abort(self, writer_id: str, object_ids: Sequence[int]) -> int:
+        """Drops what is not committed; how many objects."""
+        return await self._streams.unstage(writer_id, object_ids)
+
+    async def _commit(
+        self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
+    ) -> StagedCommit:
+        if self._streams.writer(writer_id).last_epoch >= epoch:
+            known = await self._streams.attach(writer_id, epoch, ())
+            return StagedCommit(epoch, await self._placed(known.rows), True)
+        partitions = _in_order({one for entry in manifest for one in entry.partitions})
+        logs: dict[TopicPartition, TakesStaged] = {}
+        for number, partition in enumerate(partitions):
+            logs[partition] = await self._taking(partition)
+            if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        by_stream = {log.data_stream_id: partition for partition, log in logs.items()}
+        object_ids = [entry.object_id for entry in manifest]
+        await self._check(object_ids, by_stream)
+        async with AsyncExitStack() as turns:
+            held: dict[int, Attaching] = {}
+            for number, partition in enumerate(partitions):
+                log = logs[partition]
+                held[log.data_stream_id] = await turns.enter_async_context(log.attaching())
+                if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                    turns.push_async_callback(asyncio.sleep, 0)
+            attaching = list(held.values())
+            for low in range(0, len(attaching), _READY_AT_ONCE):
+                await all_of(one.ready() for one in attaching[low : low + _READY_AT_ONCE])
+            attached = await self._streams.attach(
+                writer_id,
+                epoch,
+                object_ids,
+                leader_epochs={log.data_stream_id: log.leader_epoch for log in logs.values()},
+            )
+            await self._account(() if attached.was_attached else object_ids, held)
+            for one in attaching:
+                one.show()
+        # Without a look at logs that may have given themselves up: the commit stands.
+        parts = [
+            _part(row, by_stream[row.stream_id], logs)
+            for row in attached.rows
+            if row.stream_id in by_stream
+        ]
+        return StagedCommit(epoch, _sorted(parts), attached.was_attached)
+
+    async def _account(self, object_ids: Sequence[int], held: Mapping[int, Attaching]) -> None:
+        """Every log notes what came to it, or gives itself up."""
+        batches = 0
+        try:
+            async for stream_id, run in self._streams.attributes(object_ids):
+                for low in range(0, len(run), _BATCHES_AT_ONCE):
+                    part = run[low : low + _BATCHES_AT_ONCE]
+                    try:
+                        held[stream_id].account(part)
+                    except StreamlogError as error:
+                        held[stream_id].give_up(error)
+                    batches += len(part)
+                    if batches >= _BATCHES_AT_ONCE:
+                        batches = 0
+                        await asyncio.sleep(0)
+        except StreamlogError as error:
+            for one in held.values():
+                one.give_up(error)
+        for number, one in enumerate(held.values()):
+            try:
+                await one.finish()
+            except StreamlogError as error:
+                one.give_up(error)
+            if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    async def _check(
+        self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]
+    ) -> None:
+        """What is not staged any more the medium tells."""
+        for stream_id in sorted(await self._streams.streams_of(object_ids) - by_stream.keys()):
+            raise Conflict(
+                f"the staged objects have data for stream {stream_id}, which is no partition of "
+                "the manifest: its topic was deleted or made anew. Nothing was committed; stage "
+                "everything again",
+                stream_id=stream_id,
+            )
+
+    async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedPart, ...]:
+        """Where rows lie in partitions; those that are deleted are left out."""
+        found: list[CommittedPart] = []
+        for number, row in enumerate(rows):
+            if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            partition = await self._partition_of(row.stream_id)
+            if partition is None:
+                continue
+            log = await self._taking(partition)
+            if log.data_stream_id == row.stream_id:
+                found.append(_part(row, partition, {partition: log}))
+        return _sorted(found)
+
+    async def _taking(self, partition: TopicPartition) -> TakesStaged:
+        log = await self._log(partition)
+        # Whether a class does so takes a while to find out.
+        takes = self._takes.get(type(log))
+        if takes is None:
+            takes = self._takes[type(log)] = isinstance(log, TakesStaged)
+        if not takes:
+            raise PolicyViolation(f"{partition} lies on a medium without staged writes")
+        return cast(TakesStaged, log)
+
+
+def _part(
+    row: AttachedRow, partition: TopicPartition, logs: Mapping[TopicPartition, TakesStaged]
+) -> CommittedPart:
+    log = logs[partition]
+    return CommittedPart(partition, log.offset_of(row.start), log.offset_of(row.end))
+
+
+def _sorted(parts: Sequence[CommittedPart]) -> tuple[CommittedPart, ...]:
+    return tuple(sorted(parts, key=lambda one: (one.partition.topic, one.partition.partition)))
+
+
+def _in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return sorted(partitions, key=lambda one: (one.topic, one.partition))

@@ -1,0 +1,123 @@
+"""Segments of a shared log: sections that a record of the meta stream maps onto stream slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from streamlog.log.api.abstract_log import AbstractLogSegment
+from streamlog.log.partition.batch_metadata import BatchFacts
+from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed
+from streamlog.log.shared.state.time_index import SegmentTimeIndex
+from streamlog.model.batch import StreamSlice
+
+NO_TIMESTAMP = -1
+
+
+class SharedLogSegment(AbstractLogSegment):
+    """Offset o of the log is offset o + data_shift of stream data_stream_id."""
+
+    __slots__ = (
+        "_base_offset",
+        "_end_offset",
+        "_log_end",
+        "created_ms",
+        "data",
+        "first_timestamp",
+        "largest",
+        "largest_visible",
+        "last_append",
+        "size",
+        "time",
+        "time_index",
+        "txn",
+    )
+
+    def __init__(self, opened: SegmentOpened, log_end: Callable[[], int]) -> None:
+        self._base_offset = opened.base_offset
+        self._end_offset: int | None = None
+        self._log_end = log_end
+        self.created_ms = opened.created_ms
+        self.data = opened.data
+        self.time = opened.time
+        self.txn = opened.txn
+        self.time_index = SegmentTimeIndex(opened.time.start_offset, opened.time.start_offset)
+        self.size = 0
+        self.first_timestamp = NO_TIMESTAMP
+        """Largest timestamp of the first batch that has one; the time span counts from it."""
+        self.largest = NO_TIMESTAMP
+        self.largest_visible = NO_TIMESTAMP
+        """Of what is durable."""
+        self.last_append = NO_TIMESTAMP
+
+    @classmethod
+    def of_sealed(cls, sealed: SegmentSealed, log_end: Callable[[], int]) -> SharedLogSegment:
+        opened = SegmentOpened(sealed.base_offset, 0, sealed.data, sealed.time, sealed.txn)
+        segment = cls(opened, log_end)
+        segment._end_offset = sealed.end_offset
+        segment.time_index.stored_end = sealed.time.end_offset
+        segment.size = sealed.size_bytes
+        segment.first_timestamp = sealed.first_timestamp_ms
+        segment.largest = segment.largest_visible = sealed.largest_timestamp_ms
+        segment.last_append = sealed.last_append_ms
+        return segment
+
+    @property
+    def base_offset(self) -> int:
+        return self._base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log_end() if self._end_offset is None else self._end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        return self.largest
+
+    @property
+    def last_append_ms(self) -> int:
+        return self.last_append
+
+    @property
+    def is_active(self) -> bool:
+        return self._end_offset is None
+
+    @property
+    def data_shift(self) -> int:
+        return self.data.start_offset - self._base_offset
+
+    def account(self, base_offset: int, span: int, facts: BatchFacts, interval_bytes: int) -> None:
+        """Notes a batch that has been sequenced."""
+        self.size += facts.size_bytes
+        self.last_append = facts.append_time_ms
+        if self.first_timestamp == NO_TIMESTAMP:
+            self.first_timestamp = facts.max_timestamp_ms
+        self.largest = max(self.largest, facts.max_timestamp_ms)
+        self.time_index.account(
+            base_offset + span - 1 - self._base_offset,
+            facts.max_timestamp_ms,
+            facts.size_bytes,
+            interval_bytes,
+        )
+
+    def seal(self, end_offset: int, txn_end: int) -> SegmentSealed:
+        """Ends the segment; the record that says so."""
+        self._end_offset = end_offset
+        shift = self.data_shift
+        self.data = StreamSlice(self.data.stream_id, self.data.start_offset, end_offset + shift)
+        self.time = StreamSlice(self.time.stream_id, self.time.start_offset, self.time_index.end)
+        self.txn = StreamSlice(self.txn.stream_id, self.txn.start_offset, txn_end)
+        return SegmentSealed(
+            self._base_offset,
+            end_offset,
+            self.size,
+            self.first_timestamp,
+            self.largest,
+            self.last_append,
+            self.data,
+            self.time,
+            self.txn,
+        )

@@ -1,0 +1,135 @@
+"""Segments, producers and leader epochs of a log up to its end: what an added batch changes.
+
+1. `account` is the only way in; appending calls it, and so does recovery with what attributes say.
+2. `checkpoint` captures the state at the log's end; `restore` and later attributes give it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
+from streamlog.log.partition.batch_metadata import BatchFacts
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochs
+from streamlog.log.shared.meta.codec import OPEN_END, Checkpoint, SegmentOpened, SegmentSealed
+from streamlog.log.shared.meta.state import MetaState
+from streamlog.log.shared.state.producer_state import ProducerStates
+from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.log.shared.state.time_index import TimeEntry
+from streamlog.model.batch import StreamSlice
+
+
+class LogTail:
+    """`segments` in order; the last is the active one."""
+
+    def __init__(
+        self, producers: ProducerStates, epochs: LeaderEpochs, log_end: Callable[[], int]
+    ) -> None:
+        self.producers = producers
+        self.epochs = epochs
+        self.segments: list[SharedLogSegment] = []
+        self.batches_since_checkpoint = 0
+        self.accounted_end = 0
+        """End of what is accounted for: the log's end, but for batches that were just attached."""
+        self._log_end = log_end
+
+    @property
+    def active(self) -> SharedLogSegment:
+        return self.segments[-1]
+
+    @property
+    def end_offset(self) -> int:
+        """Of the log, provisional batches included."""
+        return self._log_end()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def restore(self, state: MetaState, opened: SegmentOpened, time_stored_end: int) -> None:
+        """Takes what the meta stream says; batches from the checkpoint on are to follow."""
+        self.segments = [SharedLogSegment.of_sealed(one, self._log_end) for one in state.sealed]
+        active = SharedLogSegment(opened, self._log_end)
+        active.time_index.stored_end = time_stored_end
+        self.segments.append(active)
+        for epoch, start in state.epochs.entries:
+            self.epochs.assign(epoch, start)
+        checkpoint = state.checkpoint
+        self.accounted_end = active.base_offset
+        if checkpoint is None:
+            return
+        self.accounted_end = max(checkpoint.offset, active.base_offset)
+        self.producers.restore(checkpoint.producers)
+        if checkpoint.active_base_offset != active.base_offset:
+            return
+        active.size = checkpoint.size_bytes
+        active.first_timestamp = checkpoint.first_timestamp_ms
+        active.largest = active.largest_visible = checkpoint.largest_timestamp_ms
+        active.last_append = checkpoint.last_append_ms
+        index = active.time_index
+        index.max_timestamp_ms = checkpoint.largest_timestamp_ms
+        index.bytes_since = checkpoint.bytes_since_indexed
+        index.last = TimeEntry(
+            checkpoint.indexed_timestamp_ms, checkpoint.indexed_offset - active.base_offset
+        )
+
+    def account(self, base_offset: int, span: int, facts: BatchFacts, config: TopicConfig) -> bool:
+        """Notes a batch at the end of the log; True when it begins a leader epoch."""
+        self.producers.account(base_offset, span, facts)
+        self.active.account(base_offset, span, facts, config.index_interval_bytes)
+        self.batches_since_checkpoint += 1
+        self.accounted_end = base_offset + span
+        return facts.leader_epoch > self.epochs.latest and self.epochs.assign(
+            facts.leader_epoch, base_offset
+        )
+
+    def should_roll(
+        self, span: int, size_bytes: int, max_timestamp_ms: int, config: TopicConfig, jitter: float
+    ) -> bool:
+        """Before a batch is added: by size, by event time, by what 31 bits of offset can hold."""
+        active = self.active
+        if active.size == 0:
+            return False
+        if active.size + size_bytes > config.segment_bytes:
+            return True
+        if self.accounted_end + span - 1 - active.base_offset > INT32_MAX:
+            return True
+        limit_ms = config.segment_ms - int(
+            jitter * min(config.segment_jitter_ms, config.segment_ms - 1)
+        )
+        first = active.first_timestamp
+        return first >= 0 and max_timestamp_ms >= 0 and max_timestamp_ms - first > limit_ms
+
+    def roll(self, now_ms: int, txn_next: int) -> tuple[SegmentSealed, SegmentOpened]:
+        """Ends the active segment at the log's end and begins the next one there."""
+        end = self.accounted_end
+        sealed = self.active.seal(end, txn_next)
+        opened = SegmentOpened(
+            end,
+            now_ms,
+            StreamSlice(sealed.data.stream_id, sealed.data.end_offset, OPEN_END),
+            StreamSlice(sealed.time.stream_id, sealed.time.end_offset, OPEN_END),
+            StreamSlice(sealed.txn.stream_id, sealed.txn.end_offset, OPEN_END),
+        )
+        self.segments.append(SharedLogSegment(opened, self._log_end))
+        return sealed, opened
+
+    def checkpoint(self, now_ms: int) -> Checkpoint:
+        """The state at the log's end; silent producers are forgotten first."""
+        self.producers.expire(now_ms)
+        self.batches_since_checkpoint = 0
+        active = self.active
+        index = active.time_index
+        return Checkpoint(
+            offset=self.accounted_end,
+            active_base_offset=active.base_offset,
+            size_bytes=active.size,
+            first_timestamp_ms=active.first_timestamp,
+            largest_timestamp_ms=active.largest,
+            last_append_ms=active.last_append,
+            time_stream_end=index.end,
+            indexed_timestamp_ms=index.last.timestamp_ms,
+            indexed_offset=active.base_offset + index.last.relative_offset,
+            bytes_since_indexed=index.bytes_since,
+            producers=self.producers.snapshot(),
+        )

@@ -1,0 +1,319 @@
+"""The way in: batches are checked, sequenced and handed to the data stream, one call after another.
+
+From the moment room is reserved until the batch is sequenced nothing is awaited, so that producer
+state, offset and stream agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from streamlog.codec.batch import (
+    BatchHeader,
+    ScannedBatch,
+    placed,
+    placed_at_append_time,
+    placed_crc32c,
+)
+from streamlog.errors import (
+    Fenced,
+    Internal,
+    InvalidRecord,
+    OutcomeUnknown,
+    Overloaded,
+    QuotaExceeded,
+    StreamlogError,
+)
+from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext, TopicPartition
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.log.partition.batch_metadata import (
+    NO_LEADER_EPOCH,
+    BatchFacts,
+    decode_facts,
+    encode_facts,
+)
+from streamlog.log.partition.log_validator import check_batches
+from streamlog.log.shared.ack_queue import AckQueue, PendingAppend
+from streamlog.log.shared.meta.codec import LeaderEpoch, ProducerBatch
+from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.state.recovery import OpenStreams
+from streamlog.log.shared.state.tail import LogTail
+from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
+from streamlog.runtime.buffers import Buffer
+
+ATTACHED_RUNS_MAX = 32
+"""Runs of attached batches from which on the state is written down: whoever opens the log next
+would else read the index of as many objects, and so for each partition that they came to."""
+
+
+class LogWriter:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        streams: OpenStreams,
+        tail: LogTail,
+        acks: AckQueue,
+        jobs: MetaJobs,
+        environment: LogEnvironment,
+        config: TopicConfig,
+        *,
+        check_open: Callable[[], None],
+        fail: Callable[[StreamlogError], None],
+        log_start: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self._partition = partition
+        self._data = streams.data
+        self._txn = streams.txn
+        self._leader_epoch = streams.meta.stream.stream_epoch
+        self._tail = tail
+        self._acks = acks
+        self._jobs = jobs
+        self._environment = environment
+        self._clock = environment.clock
+        self._metrics = environment.metrics.of_topic(partition.topic)
+        self._check_open = check_open
+        self._fail = fail
+        self._log_start = log_start
+        self.turn = asyncio.Lock()
+        """Held by whoever appends."""
+        self._jitter = environment.random.random()
+        self._checks_records = environment.config.checks_records
+
+    async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
+        """As AbstractLog.append."""
+        checked = self._checked(batches, self._clock.now_ms())
+        await self._take_turn(context)
+        try:
+            if len(checked) == 1:
+                return await self._append_one(checked[0], context)
+            return await self._append_all(checked, context)
+        finally:
+            self.turn.release()
+
+    def roll(self) -> None:
+        """Seals the active segment at the log's end."""
+        now_ms = self._clock.now_ms()
+        index = self._tail.active.time_index
+        entries = index.take()
+        sealed, opened = self._tail.roll(now_ms, self._txn.next_offset)
+        records = (sealed, opened, self._tail.checkpoint(now_ms))
+        self._jobs.add(MetaJob(opened.base_offset, records, index, entries))
+        self._jitter = self._environment.random.random()
+        self._metrics.rolls.inc()
+
+    def checkpoint(self) -> None:
+        """Has the state at the log's end written down, as soon as data is durable up to there."""
+        index = self._tail.active.time_index
+        entries = index.take()
+        state = self._tail.checkpoint(self._clock.now_ms())
+        self._jobs.add(MetaJob(state.offset, (state,), index, entries))
+
+    @property
+    def data_shift(self) -> int:
+        """Offset o of the log is offset o + data_shift of the data stream."""
+        return self._tail.active.data_shift
+
+    def to_stage(self, batches: Buffer) -> list[RecordBatch]:
+        """Without offsets and leader epoch; with log-append time it is now. Burns CPU.
+
+        Errors: those of an append; InvalidRecord for a batch with a producer id.
+        """
+        now_ms, config = self._clock.now_ms(), self.config
+        return [_staged(one, config, now_ms) for one in self._checked(batches, now_ms)]
+
+    def _checked(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
+        return check_batches(batches, self.config, now_ms, with_records=self._checks_records)
+
+    def begin_epoch(self) -> None:
+        """The leader epoch begins at the log's end, if it has not begun: of attached batches the
+        attributes do not tell it."""
+        tail, epoch = self._tail, self._leader_epoch
+        end = tail.accounted_end
+        if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
+            self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
+
+    @property
+    def accounted_end(self) -> int:
+        """The log's end, but for batches that were attached and are not noted yet."""
+        return self._tail.accounted_end
+
+    def account_attached(self, batches: Sequence[BatchAttributes]) -> None:
+        """Notes batches behind what is noted, as if they had been appended. The turn is held.
+
+        Errors: Corrupt, UnsupportedVersion; Internal: they do not meet what is noted.
+        """
+        tail, config, shift = self._tail, self.config, self.data_shift
+        records = size_bytes = 0
+        for batch in batches:
+            facts = decode_facts(batch.attributes)
+            span, size, base = batch.record_count, facts.size_bytes, batch.base_offset - shift
+            if base != tail.accounted_end:
+                raise Internal(f"a staged batch came to {base}, where {tail.accounted_end} follows")
+            if tail.should_roll(span, size, facts.max_timestamp_ms, config, self._jitter):
+                self.roll()
+            tail.account(base, span, facts, config)
+            records += span
+            size_bytes += size
+        self._metrics.attached(len(batches), records, size_bytes)
+
+    def finish_attached(self, runs: int) -> None:
+        """`runs`: calls of `account_attached` for one commit."""
+        if self._is_checkpoint_due or runs >= ATTACHED_RUNS_MAX:
+            self.checkpoint()
+
+    @property
+    def _is_checkpoint_due(self) -> bool:
+        """A checkpoint holds all producers, so that it is due after as many batches at least: what
+        it costs per batch does not grow with their number."""
+        tail = self._tail
+        interval = self._environment.config.checkpoint_interval_batches
+        return tail.batches_since_checkpoint >= max(interval, len(tail.producers))
+
+    async def _take_turn(self, context: ProduceContext) -> None:
+        """One call at a time may wait for room, or a later one could be sequenced before it."""
+        if context.deadline is None or not self.turn.locked():
+            await self.turn.acquire()
+            return
+        try:
+            async with asyncio.timeout(context.deadline - self._clock.monotonic()):
+                await self.turn.acquire()
+        except TimeoutError:
+            raise Overloaded(
+                f"appends to {self._partition} waited for room until the deadline; nothing was "
+                "stored: retry with back-off"
+            ) from None
+
+    async def _append_one(
+        self, batch: ScannedBatch, context: ProduceContext, first_base: int | None = None
+    ) -> asyncio.Future[LogAppendInfo]:
+        self._check_open()
+        reservation = await self._data.reserve(
+            len(batch.view), AppendContext(deadline=context.deadline, trace_id=context.trace_id)
+        )
+        try:
+            self._check_open()
+            return await self._sequence(batch, reservation, context, first_base)
+        finally:
+            reservation.release()
+
+    async def _append_all(
+        self, batches: Sequence[ScannedBatch], context: ProduceContext
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Each has room of its own: to hold some while waiting for more could block all appends."""
+        last = await self._append_one(batches[0], context)
+        base = self._tail.end_offset - batches[0].header.record_count
+        for position, batch in enumerate(batches[1:], 1):
+            try:
+                last = await self._append_one(batch, context, base)
+            except StreamlogError as error:
+                raise OutcomeUnknown(
+                    f"{position} of {len(batches)} batches were sequenced, then: {error}"
+                ) from error
+        return last
+
+    async def _sequence(
+        self,
+        batch: ScannedBatch,
+        reservation: Reservation,
+        context: ProduceContext,
+        first_base: int | None,
+    ) -> asyncio.Future[LogAppendInfo]:
+        """Awaits nothing unless the stream refuses the batch, and then its reason."""
+        now_ms = self._clock.now_ms()
+        header, config, tail = batch.header, self.config, self._tail
+        if header.producer_id >= 0:
+            original = self._original(header, now_ms)
+            if original is not None:
+                return self._duplicate(original.base_offset, original.last_offset)
+        is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
+        stamp = now_ms if is_stamped else header.max_timestamp_ms
+        span, size = header.last_offset_delta + 1, len(batch.view)
+        if tail.should_roll(span, size, stamp, config, self._jitter):
+            self.roll()
+        base, epoch = tail.end_offset, self._leader_epoch
+        if is_stamped:
+            parts = placed_at_append_time(batch.view, base, epoch, now_ms)
+        else:
+            parts = placed(batch.view, base, epoch)
+        facts = BatchFacts.of(
+            header, leader_epoch=epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
+        )
+        durable = self._data.append(
+            RecordBatch(
+                span, header.base_timestamp_ms, parts, encode_facts(facts), placed_crc32c(parts)
+            ),
+            AppendContext(trace_id=context.trace_id, reservation=reservation),
+        )
+        if tail.end_offset != base + span:
+            await self._refused(durable)
+        begins_epoch = tail.account(base, span, facts, config)
+        pending = PendingAppend(base, base + span, durable, tail.active, stamp)
+        future = pending.wait(
+            LogAppendInfo(
+                base if first_base is None else first_base,
+                base + span - 1,
+                now_ms if is_stamped else -1,
+                self._log_start(),
+            )
+        )
+        self._acks.push(pending)
+        if begins_epoch:
+            self._jobs.add(MetaJob(base + span, (LeaderEpoch(epoch, base),)))
+        if self._is_checkpoint_due:
+            self.checkpoint()
+        self._metrics.appended(span, size)
+        return future
+
+    def _original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
+        """As ProducerStates.check."""
+        try:
+            return self._tail.producers.check(header, now_ms)
+        except QuotaExceeded:
+            self._environment.metrics.producers_refused.inc()
+            raise
+
+    async def _refused(self, durable: Awaitable[object]) -> None:
+        """Raises why the stream did not sequence an append."""
+        try:
+            await durable
+        except Fenced as error:
+            self._fail(error)
+            raise
+        raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
+
+    def _duplicate(self, base: int, last: int) -> asyncio.Future[LogAppendInfo]:
+        """The original's offsets, when the original is durable."""
+        self._metrics.duplicates.inc()
+        info = LogAppendInfo(base, last, -1, self._log_start(), is_duplicate=True)
+        pending = self._acks.find(base)
+        if pending is not None:
+            return pending.wait(info)
+        future: asyncio.Future[LogAppendInfo] = asyncio.get_running_loop().create_future()
+        future.set_result(info)
+        return future
+
+
+def _staged(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> RecordBatch:
+    header = batch.header
+    if header.producer_id >= 0:
+        raise InvalidRecord(
+            "a staged batch has no producer id: the commit is what happens once; encode it without"
+        )
+    is_stamped = config.message_timestamp_type == LOG_APPEND_TIME
+    if is_stamped:
+        parts = placed_at_append_time(batch.view, 0, NO_LEADER_EPOCH, now_ms)
+    else:
+        parts = placed(batch.view, 0, NO_LEADER_EPOCH)
+    facts = BatchFacts.of(
+        header,
+        leader_epoch=NO_LEADER_EPOCH,
+        append_time_ms=now_ms,
+        max_timestamp_ms=now_ms if is_stamped else header.max_timestamp_ms,
+    )
+    span = header.last_offset_delta + 1
+    return RecordBatch(
+        span, header.base_timestamp_ms, parts, encode_facts(facts), placed_crc32c(parts)
+    )

@@ -1,0 +1,252 @@
+"""The partitions that are open on this node: opened when first used, dropped when they fail.
+
+One open per partition at a time, shared by all who ask; a caller that gives up leaves it running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from streamlog.errors import Closed, StreamlogError, UnknownTopicOrPartition
+from streamlog.log.api import topic_config
+from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.log_factory import LogFactory
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.api.names import check_topic_name
+from streamlog.log.api.topic_config import TopicConfig
+from streamlog.log.topics.topic_record import (
+    TopicRecord,
+    TopicState,
+    decode_partition,
+    partition_key,
+)
+from streamlog.log.topics.topics import CachedTopic, Topics
+from streamlog.model.kv import KVClient
+from streamlog.runtime.concurrency.background import Background
+from streamlog.runtime.concurrency.gather import in_turn
+from streamlog.runtime.progress import Due
+
+log = logging.getLogger(__name__)
+
+STOPS_AT_ONCE_MAX = 4096
+"""Logs that end at the same time when the node stops; each holds a task and two small appends."""
+
+
+class OpenLogs:
+    def __init__(
+        self,
+        factory: LogFactory,
+        kv: KVClient,
+        topics: Topics,
+        background: Background,
+        metrics: LogMetrics,
+        config: LogConfig,
+    ) -> None:
+        self._factory = factory
+        self._kv = kv
+        self._topics = topics
+        self._background = background
+        self._metrics = metrics
+        self._config = config
+        self._logs: dict[TopicPartition, AbstractLog] = {}
+        self._opening: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(config.opens_at_once_max)
+        self._altered: dict[TopicPartition, None] = {}
+        """Partitions whose open logs are to be told that their topic's settings changed."""
+        self._is_closed = False
+        metrics.open_logs.set_function(lambda: len(self._logs))
+
+    def get(self, partition: TopicPartition) -> AbstractLog | None:
+        return self._logs.get(partition)
+
+    async def log(self, partition: TopicPartition) -> AbstractLog:
+        """As LogManager.log."""
+        while True:
+            if self._is_closed:
+                raise Closed("the log manager was closed")
+            found = self._logs.get(partition)
+            if found is not None:
+                return found
+            opening = self._opening.get(partition)
+            if opening is not None:
+                await asyncio.wait({opening})
+                continue
+            outcome: list[StreamlogError] = []
+            await asyncio.shield(self._spawn_open(partition, outcome))
+            if outcome:
+                raise outcome[0]
+
+    def _spawn_open(
+        self, partition: TopicPartition, outcome: list[StreamlogError]
+    ) -> asyncio.Task[None]:
+        async def work() -> None:
+            try:
+                async with self._slots:
+                    self._logs[partition] = await self._open(partition)
+            except StreamlogError as error:
+                outcome.append(error)
+
+        task = self._background.spawn(work(), name=f"open {partition}")
+        self._opening[partition] = task
+        task.add_done_callback(lambda _: self._opening.pop(partition, None))
+        return task
+
+    def progress(self) -> Due | None:
+        """The partition that has been opening for longest."""
+        for partition, task in self._opening.items():
+            # Not its id(): the next task may lie where this one lay.
+            return Due(task, f"partition {partition} to open; {len(self._opening)} are opening")
+        return None
+
+    async def _open(self, partition: TopicPartition) -> AbstractLog:
+        topic = await self._topic_of(partition)
+        key = partition_key(partition)
+        value = await self._kv.get_kv(key)
+        if value is None:
+            raise unknown_topic(partition.topic)
+        handle = decode_partition(key.name, value.data)
+        settings = self.settings(topic.record)
+        opened = await self._factory.open(partition, handle, settings, self._failed)
+        current = self._topics.get(partition.topic)
+        if current is None or current.record.topic_id != topic.record.topic_id:
+            await self._put_back(opened, partition.topic)
+            raise unknown_topic(partition.topic)
+        if current.record.configs != topic.record.configs:
+            await opened.configure(self.settings(current.record))
+        return opened
+
+    async def _put_back(self, opened: AbstractLog, topic: str) -> None:
+        """The topic was deleted while its partition was opened. `follow` told only the logs that
+        were open, so this one would stay, and be taken for the next topic's of the same name."""
+        await self._close_one(opened)
+        if self._topics.get(topic) is None:
+            self._metrics.forget(topic)
+
+    async def _topic_of(self, partition: TopicPartition) -> CachedTopic:
+        """Asks the KV store where the cache does not know the partition."""
+        topic = await usable_topic(self._topics, partition.topic)
+        if not 0 <= partition.partition < topic.record.partitions:
+            topic = await self._topics.fresh(partition.topic) or topic
+        if not 0 <= partition.partition < topic.record.partitions:
+            raise UnknownTopicOrPartition(
+                f"{partition.topic} has partitions 0 to {topic.record.partitions - 1}, not "
+                f"{partition.partition}",
+                topic=partition.topic,
+                partition=partition.partition,
+            )
+        return topic
+
+    def settings(self, record: TopicRecord) -> TopicConfig:
+        """What is in force for the topic here."""
+        config = self._config
+        found = topic_config.parse(record.configs, config.topic_defaults, is_stored=True)
+        return topic_config.capped(found, config.message_bytes_max)
+
+    def follow(self, name: str, record: TopicRecord | None) -> None:
+        """The topic's settings changed, or it is gone: with None its logs are given up."""
+        for partition in [one for one in self._logs if one.topic == name]:
+            if record is None:
+                work = self._close_one(self._logs.pop(partition))
+            elif record.state is TopicState.LIVE:
+                self._altered[partition] = None
+                work = self._configure(self._logs[partition])
+            else:
+                continue
+            self._background.spawn(work, name=f"follow {partition}")
+
+    async def take_out(self, partition: TopicPartition) -> AbstractLog | None:
+        """The log, no longer among the open ones; waits for an open under way."""
+        opening = self._opening.get(partition)
+        if opening is not None:
+            await asyncio.wait({opening})
+        return self._logs.pop(partition, None)
+
+    def _failed(self, failed: AbstractLog, error: StreamlogError) -> None:
+        partition = failed.topic_partition
+        if self._logs.get(partition) is failed:
+            del self._logs[partition]
+        self._metrics.failed_logs.inc()
+        log.warning("%s was given up: %s", partition, error, extra={"partition": str(partition)})
+        if not self._is_closed:
+            self._background.spawn(self._close_one(failed), name=f"close {partition}")
+
+    async def _close_one(self, opened: AbstractLog) -> None:
+        await self._end_one(opened, opened.close())
+
+    async def _end_one(self, opened: AbstractLog, end: Awaitable[None]) -> None:
+        try:
+            await end
+        except StreamlogError as error:
+            log.warning("%s did not close cleanly: %s", opened.topic_partition, error)
+
+    async def _end_configured(
+        self, opened: AbstractLog, end: Callable[[], Awaitable[None]]
+    ) -> None:
+        """A recovery from the store alone knows the settings that the log has written: those that
+        it was to be told when the background work ended are told it now."""
+
+        async def configure_and_end() -> None:
+            try:
+                if opened.topic_partition in self._altered:
+                    await self._configure(opened)
+            finally:
+                await end()
+
+        await self._end_one(opened, configure_and_end())
+
+    async def _configure(self, opened: AbstractLog) -> None:
+        """By the newest settings of its topic."""
+        topic = self._topics.get(opened.topic_partition.topic)
+        if topic is not None and topic.record.state is TopicState.LIVE:
+            await opened.configure(self.settings(topic.record))
+        self._altered.pop(opened.topic_partition, None)
+
+    async def stop_opening(self) -> None:
+        """Nothing is opened any more; returns when no open is under way."""
+        self._is_closed = True
+        if self._opening:
+            await asyncio.wait(self._opening.values())
+
+    async def close(self) -> None:
+        """Call it when the background is closed."""
+        await self._all(
+            self._config.opens_at_once_max,
+            lambda opened: self._end_configured(opened, opened.close),
+        )
+
+    async def stop(self) -> None:
+        """As `close`; the engine below gives up all streams at once. What the logs still write is
+        little and shares objects and syncs, so nearly all of them go at a time."""
+        await self._all(STOPS_AT_ONCE_MAX, lambda opened: self._end_configured(opened, opened.stop))
+
+    async def kill(self) -> None:
+        """Call it when the background is closed."""
+        self._is_closed = True
+        await self._all(
+            self._config.opens_at_once_max, lambda opened: self._end_one(opened, opened.kill())
+        )
+
+    async def _all(self, at_once_max: int, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
+        logs, self._logs = list(self._logs.values()), {}
+        await in_turn(min(at_once_max, len(logs)), (end(one) for one in logs))
+
+
+async def usable_topic(topics: Topics, name: str) -> CachedTopic:
+    """As the KV store has it where the cache does not know it.
+
+    Errors: UnknownTopicOrPartition, InvalidName.
+    """
+    topic = topics.get(name)
+    if topic is None or not topic.record.is_usable:
+        check_topic_name(name)
+        topic = await topics.fresh(name)
+    if topic is None or not topic.record.is_usable:
+        raise unknown_topic(name)
+    return topic
+
+
+def unknown_topic(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"there is no topic {name}; create it first", topic=name)

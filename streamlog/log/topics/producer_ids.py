@@ -1,0 +1,76 @@
+"""Producer ids: unique in the cluster, taken from the KV store in blocks.
+
+Namespace `_producer`, key `next`: version u8 (1), u64 first id that nobody has taken. A block is
+taken by compare-and-set; ids of a block that a crash cut short are never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.errors import Invalid, ValueConflict
+from streamlog.log.api.wire import Reader, Writer
+from streamlog.model.kv import Key, KVClient
+
+KEY = Key(b"next", "_producer")
+VERSION = 1
+EPOCH_MAX = (1 << 15) - 2
+"""The last epoch of a producer id; the next one comes with a new id."""
+
+
+class ProducerIds:
+    def __init__(self, kv: KVClient, block_size: int) -> None:
+        self._kv = kv
+        self._block_size = block_size
+        self._next = 0
+        self._end = 0
+        self._taking = asyncio.Lock()
+
+    async def init(
+        self, producer_id: int | None = None, producer_epoch: int | None = None
+    ) -> tuple[int, int]:
+        """A new id with epoch 0; or the given id with the epoch after the given one.
+
+        Errors: Invalid for an id that was never given out.
+        """
+        if producer_id is None or producer_id < 0:
+            return await self._new(), 0
+        if producer_epoch is None or producer_epoch < 0:
+            raise Invalid("a producer that names its id names its epoch, too")
+        if producer_id >= self._end and producer_id >= (await self._read())[0]:
+            raise Invalid(f"producer id {producer_id} was never given out; ask for a new one")
+        if producer_epoch >= EPOCH_MAX:
+            return await self._new(), 0
+        return producer_id, producer_epoch + 1
+
+    async def _new(self) -> int:
+        async with self._taking:
+            while self._next == self._end:
+                await self._take_block()
+            self._next += 1
+            return self._next - 1
+
+    async def _take_block(self) -> None:
+        """Takes nothing where another node was faster."""
+        first, revision = await self._read()
+        w = Writer()
+        w.u8(VERSION)
+        w.u64(first + self._block_size)
+        try:
+            await self._kv.compare_and_set_kv(KEY, bytes(w.data), revision)
+        except ValueConflict:
+            return
+        self._next, self._end = first, first + self._block_size
+
+    async def _read(self) -> tuple[int, int]:
+        """(first free id, revision)."""
+        value = await self._kv.get_kv(KEY)
+        if value is None:
+            return 0, 0
+        r = Reader(value.data, "the producer id counter")
+        version = r.u8()
+        if version != VERSION:
+            raise r.corrupt(f"has version {version}")
+        first = r.u64()
+        r.end()
+        return first, value.revision

@@ -1,0 +1,361 @@
+"""Creating, changing and deleting topics, and finishing what a crash cut short.
+
+1. A topic exists from the put-if-absent of its record on; partitions get their keys right after,
+   and whoever finds a record with pending partitions finishes the work.
+2. A deletion is a state of the record first; it is resumed by whoever finds it.
+3. Whoever loses a race removes what it made; what a crash leaves behind is reaped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from streamlog.errors import (
+    Conflict,
+    InvalidPartitions,
+    OutcomeUnknown,
+    PolicyViolation,
+    StreamlogError,
+    TopicAlreadyExists,
+    ValueConflict,
+)
+from streamlog.log.api import topic_config
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.log_factory import LogFactory, TopicIdentity
+from streamlog.log.api.names import check_topic_name
+from streamlog.log.topics.log_cache import OpenLogs, unknown_topic, usable_topic
+from streamlog.log.topics.topic_record import (
+    PARTITION_NAMESPACE,
+    TopicRecord,
+    TopicState,
+    decode_partition,
+    encode_partition,
+    partition_key,
+)
+from streamlog.log.topics.topics import CachedTopic, TopicInfo, Topics
+from streamlog.model.kv import KVClient
+from streamlog.runtime.concurrency.gather import each
+from streamlog.runtime.rand import Random
+
+log = logging.getLogger(__name__)
+
+PUT_ATTEMPTS = 5
+PAGE = 1000
+
+
+class TopicAdmin:
+    def __init__(
+        self,
+        factory: LogFactory,
+        kv: KVClient,
+        topics: Topics,
+        logs: OpenLogs,
+        random: Random,
+        config: LogConfig,
+    ) -> None:
+        self._factory = factory
+        self._kv = kv
+        self._topics = topics
+        self._logs = logs
+        self._random = random
+        self._config = config
+        self._attempts: set[str] = set()
+        """Tries to create partitions that are under way here."""
+        self._slots = asyncio.Semaphore(config.opens_at_once_max)
+        self.busy: set[str] = set()
+        """Topics that a call here is finishing or deleting."""
+
+    async def create(
+        self,
+        name: str,
+        partitions: int | None,
+        configs: Mapping[str, str] | None,
+        validate_only: bool,
+    ) -> TopicInfo:
+        """As LogManager.create_topic."""
+        check_topic_name(name)
+        count = self._config.num_partitions if partitions is None else partitions
+        given = dict(configs or {})
+        settings = topic_config.parse(given, self._config.topic_defaults)
+        topic_config.check_message_bytes(given, self._config.message_bytes_max)
+        known = self._topics.get(name)
+        if known is not None and not known.record.is_usable and not validate_only:
+            await self._try_to_finish(name)
+        if self._topics.get(name) is not None:
+            raise _exists(name)
+        self._check_limits(count, count, new_topics=1)
+        if validate_only:
+            return TopicInfo(name, "", count, given)
+        identity = TopicIdentity(name, self._random.uuid(), self._random.uuid().hex)
+        self._attempts.add(identity.attempt)
+        try:
+            handles = await self._factory.create(identity, range(count), settings)
+            record = TopicRecord(identity.topic_id, 0, given, tuple(handles))
+            if not await self._put(name, record):
+                await self._remove_all(handles)
+                raise _exists(name)
+            await self._exclusively(name, self._finish)
+        finally:
+            self._attempts.discard(identity.attempt)
+        found = self._topics.usable(name)
+        if found is None:
+            raise unknown_topic(name)
+        return found
+
+    async def _put(self, name: str, record: TopicRecord) -> bool:
+        """An unknown outcome is settled by putting the same bytes again."""
+        for _ in range(PUT_ATTEMPTS - 1):
+            try:
+                return await self._topics.create(name, record)
+            except OutcomeUnknown as error:
+                log.info("creating topic %s: %s; asking again", name, error)
+        return await self._topics.create(name, record)
+
+    async def create_partitions(self, name: str, count: int) -> TopicInfo:
+        """As LogManager.create_partitions."""
+        topic = await usable_topic(self._topics, name)
+        record = topic.record
+        if count <= record.partitions:
+            raise InvalidPartitions(
+                f"{name} has {record.partitions} partitions; their number can only grow"
+            )
+        if record.pending:
+            raise Conflict(f"partitions are being added to {name} already; try again")
+        self._check_limits(count, count - record.partitions, new_topics=0)
+        identity = TopicIdentity(name, record.topic_id, self._random.uuid().hex)
+        self._attempts.add(identity.attempt)
+        try:
+            new = range(record.partitions, count)
+            handles = await self._factory.create(identity, new, self._logs.settings(record))
+            if not await self._topics.replace(name, topic, replace(record, pending=tuple(handles))):
+                await self._remove_all(handles)
+                raise Conflict(f"{name} was changed at the same time; look at it and try again")
+            await self._exclusively(name, self._finish)
+        finally:
+            self._attempts.discard(identity.attempt)
+        return (await usable_topic(self._topics, name)).info
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        set: Mapping[str, str],
+        delete: Sequence[str],
+        append: Mapping[str, str],
+        subtract: Mapping[str, str],
+        validate_only: bool,
+    ) -> TopicInfo:
+        """As LogManager.alter_topic_configs."""
+        while True:
+            topic = await usable_topic(self._topics, name)
+            changed = topic_config.alter(
+                topic.record.configs,
+                set=set,
+                delete=delete,
+                append=append,
+                subtract=subtract,
+                defaults=self._config.topic_defaults,
+            )
+            topic_config.check_message_bytes(set, self._config.message_bytes_max)
+            if validate_only:
+                return replace(topic.info, configs=changed)
+            if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):
+                return (await usable_topic(self._topics, name)).info
+
+    async def delete(self, name: str) -> None:
+        """As LogManager.delete_topic."""
+        while True:
+            topic = await usable_topic(self._topics, name)
+            deleting = replace(topic.record, state=TopicState.DELETING)
+            if await self._topics.replace(name, topic, deleting):
+                break
+        await self._exclusively(name, self._finish_deletion)
+
+    def _check_limits(self, count: int, new_partitions: int, *, new_topics: int) -> None:
+        config = self._config
+        if not 1 <= count <= config.partitions_per_topic_max:
+            raise InvalidPartitions(
+                f"a topic has 1 to {config.partitions_per_topic_max} partitions, not {count}"
+            )
+        if len(self._topics) + new_topics > config.topics_max:
+            raise PolicyViolation(
+                f"the cluster holds {config.topics_max} topics at most (topics_max); delete some"
+            )
+        if self._topics.partitions + new_partitions > config.partitions_max:
+            raise InvalidPartitions(
+                f"the cluster holds {config.partitions_max} partitions at most (partitions_max) "
+                f"and has {self._topics.partitions}; ask for fewer or delete some topics"
+            )
+
+    async def _exclusively(self, name: str, work: Callable[[str], Awaitable[None]]) -> None:
+        self.busy.add(name)
+        try:
+            await work(name)
+        finally:
+            self.busy.discard(name)
+
+    async def _finish(self, name: str) -> None:
+        await self._finish_pending(name)
+        await self._finish_deletion(name)
+
+    async def _finish_pending(self, name: str) -> None:
+        """Writes the keys of pending partitions, then counts them in.
+
+        Where one of them is gone, the record is a request's that came late, when its streams had
+        been removed: the pending ones are given up, and the topic where it has no others.
+        """
+        while True:
+            topic = self._topics.get(name)
+            if topic is None or topic.record.state is not TopicState.LIVE:
+                return
+            record = topic.record
+            if not record.pending:
+                return
+            if not await self._are_there(record.pending):
+                await self._give_up_pending(name, topic)
+                continue
+            first = record.partitions
+            await each(
+                self._slots,
+                (
+                    self._write_key(TopicPartition(name, first + index), handle, topic)
+                    for index, handle in enumerate(record.pending)
+                ),
+            )
+            done = replace(record, partitions=first + len(record.pending), pending=())
+            if await self._topics.replace(name, topic, done):
+                return
+
+    async def _are_there(self, handles: Iterable[int]) -> bool:
+        for handle in handles:
+            if not await self._factory.is_there(handle):
+                return False
+        return True
+
+    async def _give_up_pending(self, name: str, topic: CachedTopic) -> None:
+        record = topic.record
+        log.warning("partitions of topic %s came when their data had gone", name)
+        if record.partitions == 0:
+            await self._topics.replace(name, topic, replace(record, state=TopicState.DELETING))
+        elif await self._topics.replace(name, topic, replace(record, pending=())):
+            await self._remove_all(record.pending)
+
+    async def _write_key(self, partition: TopicPartition, handle: int, topic: CachedTopic) -> None:
+        """By compare-and-set, so that a request that comes late overwrites no other topic's key."""
+        key, data, revision = partition_key(partition), encode_partition(handle), 0
+        while True:
+            try:
+                await self._kv.compare_and_set_kv(key, data, revision)
+            except ValueConflict:
+                found = await self._kv.get_kv(key)
+                if not await self._topics.is_newest(partition.topic, topic):
+                    return
+                if found is not None and found.data == data:
+                    return
+                revision = 0 if found is None else found.revision
+            else:
+                return
+
+    async def _finish_deletion(self, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is None or topic.record.state is not TopicState.DELETING:
+            return
+        record = topic.record
+        total = record.partitions + len(record.pending)
+        partitions = (TopicPartition(name, index) for index in range(total))
+        await each(self._slots, (self._delete_partition(one, topic) for one in partitions))
+        await self._remove_all(record.pending)
+        await self._topics.remove(name, topic)
+        log.info("topic deleted", extra={"topic": name, "partitions": total})
+
+    async def _delete_partition(self, partition: TopicPartition, topic: CachedTopic) -> None:
+        """Nothing where another node has finished the deletion: the name may be another topic's."""
+        key = partition_key(partition)
+        while True:
+            value = await self._kv.get_kv(key)
+            if not await self._topics.is_newest(partition.topic, topic):
+                return
+            opened = await self._logs.take_out(partition)
+            if opened is not None:
+                await opened.delete()
+            if value is None:
+                return
+            if opened is None:
+                await self._factory.remove(decode_partition(key.name, value.data))
+            try:
+                await self._kv.del_kv(key, value.revision)
+            except ValueConflict:
+                continue
+            return
+
+    async def _remove_all(self, handles: Iterable[int]) -> None:
+        await each(self._slots, (self._factory.remove(handle) for handle in handles))
+
+    async def repair(self) -> None:
+        """Finishes creations and deletions that a crash cut short; what fails is tried again."""
+        for name in self._topics.names():
+            topic = self._topics.get(name)
+            if topic is None or name in self.busy:
+                continue
+            if topic.record.state is TopicState.DELETING or topic.record.pending:
+                await self._try_to_finish(name)
+
+    async def _try_to_finish(self, name: str) -> None:
+        try:
+            await self._exclusively(name, self._finish)
+        except StreamlogError as error:
+            log.warning("topic %s is not finished yet: %s", name, error)
+
+    async def remove_if_gone(self, name: str) -> bool:
+        """Removes a topic of which no partition is there any more, or that is gone already.
+
+        Its record came back by a late request, while its streams were being removed.
+        """
+        topic = await self._topics.fresh(name)
+        if topic is None or topic.record.state is not TopicState.LIVE:
+            return True
+        for index in range(topic.record.partitions):
+            key = partition_key(TopicPartition(name, index))
+            value = await self._kv.get_kv(key)
+            if value is None:
+                continue
+            if await self._factory.is_there(decode_partition(key.name, value.data)):
+                return False
+        for handle in topic.record.pending:
+            if await self._factory.is_there(handle):
+                return False
+        deleting = replace(topic.record, state=TopicState.DELETING)
+        if name in self.busy or not await self._topics.replace(name, topic, deleting):
+            return False
+        log.warning("topic %s is removed: none of its partitions is there", name)
+        await self._exclusively(name, self._finish_deletion)
+        return True
+
+    async def reap(self) -> int:
+        """Removes partitions that no topic names; how many."""
+        return await self._factory.reap(lambda: self._attempts, self._registered)
+
+    async def _registered(self) -> set[int]:
+        """Handles that a partition's key, or a topic's record, names."""
+        await self._topics.load()
+        found = {
+            handle
+            for name in self._topics.names()
+            if (topic := self._topics.get(name)) is not None
+            for handle in topic.record.pending
+        }
+        after: bytes | None = None
+        while True:
+            page = await self._kv.list_kv(PARTITION_NAMESPACE, after=after, limit=PAGE)
+            found |= {decode_partition(one.key.name, one.value.data) for one in page}
+            if len(page) < PAGE:
+                return found
+            after = page[-1].key.name
+
+
+def _exists(name: str) -> TopicAlreadyExists:
+    return TopicAlreadyExists(f"topic {name} exists already", topic=name)

@@ -1,0 +1,112 @@
+"""What the KV store holds of topics: bytes ↔ dataclasses, big-endian.
+
+Namespace `_topic`, key: the topic's name. The put-if-absent of this key decides who created the
+topic.
+
+    at  field       type   meaning
+    0   version     u8     1; others are refused
+    1   state       u8     1 live, 2 deleting: its partitions and then this key go
+    2   topic id    16 B   UUID
+    18  partitions  i32    partitions 0 to this (exclusive) have their own key
+    22  configs     texts  settings that were given for the topic
+        pending     u32    count, then as many u64: meta streams of the partitions that follow and
+                           have no key yet; whoever finds them writes the keys and counts them in
+
+Namespace `_partition`, key `<topic>/<partition>`: version u8 (1), meta stream id u64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from uuid import UUID
+
+from streamlog.errors import UnsupportedVersion
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.api.wire import Reader, Writer
+from streamlog.model.kv import Key
+
+VERSION = 1
+TOPIC_NAMESPACE = "_topic"
+PARTITION_NAMESPACE = "_partition"
+
+
+class TopicState(IntEnum):
+    LIVE = 1
+    DELETING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    topic_id: UUID
+    partitions: int
+    configs: Mapping[str, str]
+    pending: tuple[int, ...] = ()
+    state: TopicState = field(default=TopicState.LIVE)
+
+    @property
+    def is_usable(self) -> bool:
+        return self.state is TopicState.LIVE and self.partitions > 0
+
+
+def topic_key(name: str) -> Key:
+    return Key(name.encode(), TOPIC_NAMESPACE)
+
+
+def partition_key(partition: TopicPartition) -> Key:
+    return Key(f"{partition.topic}/{partition.partition}".encode(), PARTITION_NAMESPACE)
+
+
+def encode_topic(record: TopicRecord) -> bytes:
+    w = Writer()
+    w.u8(VERSION)
+    w.u8(record.state)
+    w.raw(record.topic_id.bytes)
+    w.i32(record.partitions)
+    w.texts(dict(record.configs))
+    w.u32(len(record.pending))
+    for stream_id in record.pending:
+        w.u64(stream_id)
+    return bytes(w.data)
+
+
+def decode_topic(name: str, data: bytes) -> TopicRecord:
+    """Errors: Corrupt, UnsupportedVersion."""
+    r = Reader(data, f"the record of topic {name}")
+    _check_version(r, f"the record of topic {name}")
+    state = r.u8()
+    if state not in list(TopicState):
+        raise r.corrupt(f"has state {state}")
+    topic_id, partitions, configs = UUID(bytes=r.raw(16)), r.i32(), r.texts()
+    pending = tuple(r.u64() for _ in range(r.u32()))
+    r.end()
+    return TopicRecord(topic_id, partitions, configs, pending, TopicState(state))
+
+
+def encode_partition(meta_stream_id: int) -> bytes:
+    w = Writer()
+    w.u8(VERSION)
+    w.u64(meta_stream_id)
+    return bytes(w.data)
+
+
+def decode_partition(key: bytes, data: bytes) -> int:
+    """The meta stream's id. Errors: Corrupt, UnsupportedVersion."""
+    what = f"the record of partition {key.decode(errors='replace')}"
+    r = Reader(data, what)
+    _check_version(r, what)
+    stream_id = r.u64()
+    r.end()
+    return stream_id
+
+
+def _check_version(r: Reader, what: str) -> None:
+    version = r.u8()
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"{what} has version {version}, this program knows {VERSION}; "
+            "use the program that wrote it, or a newer one",
+            found=version,
+            supported=VERSION,
+        )

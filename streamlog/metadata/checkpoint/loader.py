@@ -1,0 +1,217 @@
+"""Opening: the checkpoint's files, then every later record, all read at one revision.
+
+1. Read `k`; read the tails of the files that it names.
+2. At one revision, read `k`, fences, records and moves. Another `k`: again from 1.
+3. Fold what `k` does not cover, in the order of revisions. The caller watches from the next one on.
+
+A compacted revision or a vanished file starts over too: somebody checkpointed meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from streamlog.errors import Corrupt, MetadataUnavailable, ObjectNotFound, RevisionCompacted
+from streamlog.format.checkpoint.state import CheckpointState, decode_state
+from streamlog.format.records import record as record_format
+from streamlog.format.records.record import Record
+from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
+from streamlog.metadata.checkpoint.files import LevelFile, Levels, read_level
+from streamlog.metadata.fold.compaction_history import CompactionHistory
+from streamlog.metadata.fold.fold import Fold, Info
+from streamlog.metadata.fold.staging import Staging
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.keys import checkpoint, fence, move
+from streamlog.metadata.keys.checkpoint import Checkpoint
+from streamlog.metadata.keys.fence import Fence
+from streamlog.metadata.keys.space import number_in, tenure_in
+from streamlog.metadata.steps import run_breathing
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.offload import Lane, Offload
+
+PAGE_KEYS = 128
+DECODE_INLINE_BYTES = 8 << 10
+"""Records up to this size are decoded on the loop: about 0.2 ms."""
+START_OVER_MAX = 100
+
+
+@dataclass(slots=True)
+class State:
+    """All that a node knows of the shared metadata."""
+
+    fold: Fold
+    levels: Levels = field(default_factory=Levels)
+    dead: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Object id → when its death was found, ms, and a revision at or after it."""
+    cut_streams: set[int] = field(default_factory=set)
+    base_dead_ranges: int = 0
+    live_objects: int = 0
+    """As of the checkpoint."""
+    checkpoint: Checkpoint | None = None
+    checkpoint_revision: int = 0
+    """Revision at which `k` was put; 0: absent."""
+    fences: dict[Tenure, Fence] = field(default_factory=dict)
+    leftover: set[Tenure] = field(default_factory=set)
+    """Tenures with covered records or moves in the KV store: a deletion was cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What `k` led to; `revision` is when `k` was put."""
+
+    checkpoint: Checkpoint | None
+    revision: int
+    levels: Levels
+    state: CheckpointState | None
+
+
+class Loader:
+    def __init__(self, kv: KVStore, store: ObjectStore, prefix: bytes, offload: Offload) -> None:
+        self._kv = kv
+        self._store = store
+        self._prefix = prefix
+        self._offload = offload
+
+    async def load(self) -> State:
+        """Errors: MetadataUnavailable, StoreUnavailable, Corrupt, UnsupportedVersion."""
+        for _ in range(START_OVER_MAX):
+            state = await self.finish(await self.read_files())
+            if state is not None:
+                return state
+        raise MetadataUnavailable(
+            f"the checkpoint changed {START_OVER_MAX} times while it was read; is some node "
+            "writing checkpoints without a pause?"
+        )
+
+    async def read_files(self) -> Files:
+        """The files that `k` names now."""
+        missing = None
+        while True:
+            kv = await self._kv.get(checkpoint.key(self._prefix))
+            if kv is None:
+                return Files(None, 0, Levels(), None)
+            if missing is not None and missing[0] == kv.mod_revision:
+                name = missing[1]
+                raise Corrupt(
+                    f"the metadata names the checkpoint file {name}, which the store does not have",
+                    object_key=name,
+                )
+            found = checkpoint.decode(kv.value)
+            try:
+                return await self._read_files(found, kv.mod_revision)
+            except ObjectNotFound as error:
+                missing = kv.mod_revision, str(error.fields.get("object_key", "?"))
+
+    async def finish(self, files: Files) -> State | None:
+        """Everything up to one revision; None: `k` is another by now."""
+        try:
+            return await self._finish(files)
+        except RevisionCompacted:
+            return None
+
+    async def _read_files(self, found: Checkpoint, revision: int) -> Files:
+        levels: list[LevelFile | None] = []
+        for ref in (found.delta, found.base):
+            levels.append(
+                None if ref is None else await read_level(self._store, ref, self._offload)
+            )
+        delta, state = levels[0], None
+        if delta is not None:
+            try:
+                state = await self._offload.run(Lane.CPU, decode_state, delta.tail.state)
+            except (ValueError, struct.error) as error:
+                raise Corrupt(
+                    f"the state in the checkpoint file {delta.ref.name} makes no sense: {error}",
+                    object_key=delta.ref.name,
+                ) from error
+            delta.tail.state = b""
+        return Files(found, revision, Levels(found.revision, *levels), state)
+
+    async def _finish(self, files: Files) -> State | None:
+        revision = await self._kv.revision()
+        kv = await self._kv.get(checkpoint.key(self._prefix), revision=revision)
+        if (kv.mod_revision if kv else 0) != files.revision:
+            return None
+        state = await self._offload.run(Lane.CPU, _state_of, files)
+        fences = self._prefix + b"f/"
+        async for one in self._range(fences, revision):
+            state.fences[tenure_in(one.key, self._prefix)] = fence.decode(one.value)
+        # A settled tenure never comes back; what is known of it can go.
+        for tenure in [t for t in state.fold.marks if t not in state.fences]:
+            if tenure not in state.fold.held:
+                del state.fold.marks[tenure]
+        found = [one async for one in self._range(self._prefix + b"c/", revision)]
+        found += [one async for one in self._range(self._prefix + b"m/", revision)]
+        found.sort(key=lambda one: one.mod_revision)
+        for one in found:
+            await self._fold(state, one)
+        state.fold.revision = revision
+        return state
+
+    async def _fold(self, state: State, kv: KeyValue) -> None:
+        tenure, number = tenure_in(kv.key, self._prefix), number_in(kv.key)
+        mark = state.fold.mark(tenure)
+        if kv.key.startswith(self._prefix + b"c/"):
+            if number <= mark.seq:
+                state.leftover.add(tenure)
+                return
+            record = await decode_record(kv.value, self._offload)
+            await run_breathing(
+                state.fold.apply_record(tenure, number, record, kv.mod_revision, len(kv.value))
+            )
+        else:
+            if number <= mark.gen:
+                state.leftover.add(tenure)
+                return
+            await run_breathing(state.fold.apply_move(tenure, number, move.decode(kv.value)))
+
+    async def _range(self, start: bytes, revision: int) -> AsyncIterator[KeyValue]:
+        at, end = start, prefix_end(start)
+        while True:
+            page = await self._kv.range(at, end, limit=PAGE_KEYS, revision=revision)
+            for kv in page.kvs:
+                yield kv
+            if not page.more:
+                return
+            at = page.kvs[-1].key + b"\0"
+
+
+async def decode_record(value: bytes, offload: Offload) -> Record:
+    """Errors: Corrupt, UnsupportedVersion."""
+    if len(value) <= DECODE_INLINE_BYTES:
+        return record_format.decode(value)
+    return await offload.run(Lane.CPU, record_format.decode, value)
+
+
+def _state_of(files: Files) -> State:
+    if files.checkpoint is None:
+        return State(Fold())
+    fold = Fold(files.checkpoint.revision)
+    fold.marks = dict(files.checkpoint.tenures)
+    state = State(
+        fold,
+        files.levels,
+        checkpoint=files.checkpoint,
+        checkpoint_revision=files.revision,
+    )
+    if files.state is None:
+        return state
+    streams, dead = files.state.streams, files.state.dead
+    names = [Tenure(*name) for name in streams.holder_names]
+    fold.ids = list(streams.ids)
+    fold.starts = dict(zip(streams.ids, streams.starts, strict=True))
+    fold.ends = dict(zip(streams.ids, streams.ends, strict=True))
+    rows = zip(streams.ids, streams.epochs, streams.holders, streams.states, strict=True)
+    for row, (stream_id, epoch, holder, is_open) in enumerate(rows):
+        token, tags = streams.texts.get(row, (b"", ()))
+        fold.info[stream_id] = Info(epoch, names[holder], is_open == 1, token, tags)
+        fold.held.setdefault(names[holder], set()).add(stream_id)
+    fold.compactions = CompactionHistory(files.state.compactions, files.state.compaction_inputs)
+    fold.staging = Staging(files.state.staging)
+    state.dead = dict(zip(dead.ids, zip(dead.died_ms, dead.revisions, strict=True), strict=True))
+    state.cut_streams = set(files.state.cut_streams)
+    state.base_dead_ranges = files.state.base_dead_ranges
+    state.live_objects = files.state.live_objects
+    return state

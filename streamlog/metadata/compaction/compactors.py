@@ -1,0 +1,171 @@
+"""The compaction tenures that this node has open; one, but for moments of change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streamlog.errors import Closed, Invalid, StreamlogError, TenureFenced
+from streamlog.kvstore.interface import Compare, KVStore, ValueIs
+from streamlog.metadata.backoff import Retry
+from streamlog.metadata.compaction.tenure import OwnCompactionTenure
+from streamlog.metadata.compaction_interface import CompactionPoint
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.interface import Orphans, Tenure
+from streamlog.metadata.journal.follower import Follower
+from streamlog.metadata.journal.record_sender import RecordSender
+from streamlog.metadata.keys import counter, fence
+from streamlog.metadata.lookup.lookup import Lookup
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.ownership.registration import compactor_of, register
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+
+log = logging.getLogger(__name__)
+
+WINDOW_MAX = 100_000
+
+
+class Compactors:
+    def __init__(
+        self,
+        kv: KVStore,
+        prefix: bytes,
+        own_fence: fence.Fence,
+        *,
+        follower: Follower,
+        lookup: Lookup,
+        config: MetadataConfig,
+        clock: Clock,
+        retry: Retry,
+        offload: Offload,
+        metrics: MetadataMetrics,
+    ) -> None:
+        self._kv = kv
+        self._prefix = prefix
+        self._own_fence = own_fence
+        self._follower = follower
+        self._lookup = lookup
+        self._config = config
+        self._clock = clock
+        self._retry = retry
+        self._offload = offload
+        self._metrics = metrics
+        self._open: dict[Tenure, OwnCompactionTenure] = {}
+        self._is_closed = False
+
+    async def point(self) -> CompactionPoint:
+        """As CompactionMetadata.compaction_point, but waits as long as the following does."""
+        backoff = self._retry.bounded()
+        while True:
+            try:
+                kv = await self._kv.get(counter.key(self._prefix))
+                break
+            except StreamlogError as error:
+                await backoff.after(error)
+        if kv is not None:
+            # The record that raised it was put at the same revision.
+            await self._follower.reach(kv.mod_revision)
+        return CompactionPoint(
+            self._follower.state.fold.compactions.counter, self._follower.revision
+        )
+
+    async def open(self, ids_max: int) -> OwnCompactionTenure:
+        """As CompactionMetadata.open_compaction_tenure."""
+        if not 0 < ids_max <= WINDOW_MAX:
+            raise Invalid(f"a compactor may hold 1 to {WINDOW_MAX} object ids, not {ids_max}")
+        registered = await register(
+            self._kv,
+            self._prefix,
+            compactor_of(self._follower.tenure.node_id),
+            has_disk_wal=False,
+            address="",
+            window=ids_max,
+            config=self._config,
+            clock=self._clock,
+            retry=self._retry,
+            guard=self._guard,
+        )
+        await self._follower.reach(registered.revision)
+        if self._is_closed:
+            raise Closed("the metadata was closed; its compactor's tenure is sealed by the next")
+        sender = RecordSender(
+            self._kv,
+            self._prefix,
+            self._follower,
+            registered.tenure,
+            registered.fence,
+            clock=self._clock,
+            retry=self._retry,
+            metrics=self._metrics,
+        )
+        opened = OwnCompactionTenure(
+            self._kv,
+            self._prefix,
+            registered,
+            follower=self._follower,
+            lookup=self._lookup,
+            sender=sender,
+            config=self._config,
+            clock=self._clock,
+            retry=self._retry,
+            offload=self._offload,
+            on_end=self._forget,
+        )
+        self._open[registered.tenure] = opened
+        opened.start()
+        return opened
+
+    def orphans(self) -> list[Orphans]:
+        """Released ids of those that live."""
+        found = []
+        for tenure, one in self._open.items():
+            if one.orphans and not self._follower.has_sealed(tenure):
+                found.append(Orphans(tenure, tuple(one.orphans), is_living=True))
+        return found
+
+    @property
+    def open_ids(self) -> frozenset[int]:
+        """As OwnCompactionTenure.open_ids, of all."""
+        return frozenset[int]().union(*(one.open_ids for one in self._open.values()))
+
+    @property
+    def waits_for_sweep(self) -> bool:
+        """As OwnCompactionTenure.waits_for_sweep, of any."""
+        return any(one.waits_for_sweep for one in self._open.values())
+
+    def holds(self, object_id: int) -> bool:
+        """Whether one of them may have stored it and neither committed nor swept it."""
+        return any(one.holds(object_id) for one in self._open.values())
+
+    def swept(self, tenure: Tenure, object_ids: Sequence[int]) -> None:
+        one = self._open.get(tenure)
+        if one is not None:
+            one.swept(object_ids)
+
+    async def close(self) -> None:
+        """Seals all."""
+        self._is_closed = True
+        for one in list(self._open.values()):
+            await one.close()
+
+    async def kill(self) -> None:
+        self._is_closed = True
+        for one in list(self._open.values()):
+            await one.kill()
+
+    def fail(self, error: StreamlogError) -> None:
+        for one in self._open.values():
+            one.fail(error)
+
+    def _guard(self) -> Sequence[Compare]:
+        """A node that was itself sealed does not seal its successor's compactor."""
+        tenure = self._follower.tenure
+        if self._follower.is_sealed:
+            raise TenureFenced(f"tenure {tenure} was sealed: it opens no compactor")
+        own = replace(self._own_fence, gen=self._follower.gen)
+        return (ValueIs(fence.key(self._prefix, tenure), fence.encode(own)),)
+
+    def _forget(self, one: OwnCompactionTenure) -> None:
+        self._open.pop(one.tenure, None)

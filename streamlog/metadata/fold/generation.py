@@ -1,0 +1,162 @@
+"""Ranges, objects and cuts folded since a point in time, compact, in memory.
+
+1. `ranges[s]` is one array: start, then end and object id of each range; ranges meet. 16 B a
+   range.
+2. A generation grows only; a checkpoint freezes it and a new one is begun, so that the merge reads
+   it from another thread without a copy.
+3. `cuts[s]` is the stream's start before the first trim or the destruction in this generation.
+4. `patches[s]` is one array of start, end and object id: what compactions laid over ranges of any
+   age. Patches are sorted and disjoint; they hide what lies under them. 24 B a patch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from streamlog.metadata.fold.overlay import FoundRange, filled, uncovered
+from streamlog.metadata.interface import ObjectRow
+
+SPAN_MAX = (1 << 32) - 1
+"""Offsets in one range: a checkpoint keeps them as u32."""
+NOTHING = array("Q")
+
+
+class NewObjectEntry(NamedTuple):
+    """An object committed in this generation; `ranges` it brought, dead ones among them.
+
+    Only those that a later compaction of the same generation replaced are counted off already.
+    """
+
+    row: ObjectRow
+    ranges: int
+    revision: int
+
+
+class Generation:
+    __slots__ = ("bytes", "cuts", "objects", "patch_count", "patches", "ranges", "records", "rows")
+
+    def __init__(self) -> None:
+        self.ranges: dict[int, array[int]] = {}
+        self.objects: dict[int, NewObjectEntry] = {}
+        self.cuts: dict[int, int] = {}
+        self.patches: dict[int, array[int]] = {}
+        self.patch_count = 0
+        self.records = 0
+        self.rows = 0
+        self.bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.records == 0
+
+    def absorb(self, newer: Generation) -> None:
+        """Takes in the generation that follows this one."""
+        for stream_id, ranges in newer.ranges.items():
+            known = self.ranges.get(stream_id)
+            if known is None:
+                self.ranges[stream_id] = ranges
+            else:
+                known.extend(ranges[1:])
+        self.objects.update(newer.objects)
+        for stream_id, patches in newer.patches.items():
+            self.lay(stream_id, pieces_of(patches))
+        for stream_id, start in newer.cuts.items():
+            self.cuts.setdefault(stream_id, start)
+        self.records += newer.records
+        self.rows += newer.rows
+        self.bytes += newer.bytes
+
+    def lay(self, stream_id: int, pieces: Sequence[FoundRange]) -> None:
+        """Patches of newer objects, in order and disjoint; earlier ones under them are gone."""
+        known = self.patches.get(stream_id, NOTHING)
+        low = bisect_right(memoryview(known)[1::3], pieces[0].start)
+        high = bisect_left(memoryview(known)[0::3], pieces[-1].end)
+        kept, hidden = uncovered(pieces_of(known[3 * low : 3 * high]), pieces)
+        for one in hidden:
+            entry = self.objects[one.object_id]
+            self.objects[one.object_id] = entry._replace(ranges=entry.ranges - 1)
+        made = array("Q", chain.from_iterable(sorted([*kept, *pieces])))
+        self.patches[stream_id] = known[: 3 * low] + made + known[3 * high :]
+        self.patch_count += (len(self.patches[stream_id]) - len(known)) // 3
+
+
+def find(ranges: array[int], start: int, end: int, limit: int) -> list[FoundRange]:
+    """Those that overlap [start, end), in order, the first up to `limit`."""
+    ends = memoryview(ranges)[1::2]
+    first = bisect_right(ends, start)
+    # Each range begins where the one before it ends.
+    last = min(1 + bisect_left(ends, end, first), len(ends), first + limit)
+    if first >= last or (ranges[2 * first - 1] if first else ranges[0]) >= end:
+        return []
+    lows = (
+        ranges[2 * first - 1 : 2 * last - 1 : 2]
+        if first
+        else ranges[0:1] + ranges[1 : 2 * last - 1 : 2]
+    )
+    found = map(
+        FoundRange,
+        lows,
+        ranges[2 * first + 1 : 2 * last : 2],
+        ranges[2 * first + 2 : 2 * last + 1 : 2],
+    )
+    return list(found)
+
+
+def covers(generations: Sequence[Generation], stream_id: int, start: int) -> bool:
+    """Nothing from `start` on is in older ranges than these generations have."""
+    for generation in generations:
+        ranges = generation.ranges.get(stream_id)
+        if ranges is not None:
+            return ranges[0] <= start
+    return False
+
+
+def pieces_of(patches: array[int]) -> list[FoundRange]:
+    """A stream's patches."""
+    flat = iter(patches)
+    return [FoundRange(*one) for one in zip(flat, flat, flat, strict=True)]
+
+
+def find_patches(patches: array[int], start: int, end: int, limit: int) -> list[FoundRange]:
+    """As `find`."""
+    index = bisect_right(memoryview(patches)[1::3], start)
+    last = bisect_left(memoryview(patches)[0::3], end, index)
+    return pieces_of(patches[3 * index : 3 * min(last, index + limit)])
+
+
+def find_in_all(
+    generations: Sequence[Generation], stream_id: int, start: int, end: int, limit: int
+) -> list[FoundRange]:
+    """What these generations, the newest last, have of [start, end), the first up to `limit`.
+
+    Gaps are left where only older ranges are.
+    """
+    if not generations or limit < 1:
+        return []
+    *older, newest = generations
+    patches, ranges = newest.patches.get(stream_id), newest.ranges.get(stream_id)
+
+    def under(low: int, high: int, room: int) -> list[FoundRange]:
+        """Ranges lie above all that older generations have."""
+        if ranges is None:
+            return find_in_all(older, stream_id, low, high, room)
+        found: list[FoundRange] = []
+        if low < ranges[0]:
+            found = find_in_all(older, stream_id, low, min(high, ranges[0]), room)
+        return found + find(ranges, low, high, room - len(found))
+
+    if patches is None:
+        return under(start, end, limit)
+    return filled(find_patches(patches, start, end, limit), start, end, limit, under)
+
+
+def make_one(generations: list[Generation]) -> None:
+    """All that none of them is read by a checkpoint any more."""
+    first, *others = generations
+    for newer in others:
+        first.absorb(newer)
+    del generations[1:]

@@ -1,0 +1,422 @@
+"""Checkpoints: the files are stored, then `k` is replaced and the covered records go, in one go.
+
+1. Freeze a generation; build delta (and base) from the files that `k` names; PUT them under new
+   names.
+2. Compare `k` as read and the own fence LIVE, at any gen: moves take nothing away from what was
+   folded. Put `k`, delete `c/T/…seq` and `m/T/…gen` per
+   tenure. Every attempt uses new names, so `k` never returns to an old value and a refusal is
+   definite.
+3. Applied: the frozen generations and the old files are given up; the KV history is compacted at
+   the revision of the checkpoint before, so that whoever follows has a whole interval to do so.
+4. After a definite answer: own files that `k`, read then, does not name are deleted.
+5. Files of sealed tenures: LIST, then fences, then `k`; what a sealed (or absent) tenure wrote and
+   `k` does not name is deleted. The order matters: PROTOCOL 7.
+6. Before files are deleted, and after they were listed, the store's lineage is compared: the files
+   of a recovery made for the same bucket are stored after it raised the lineage, so that a sweep
+   which saw the older lineage has none of them in its list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamlog.errors import (
+    MetadataUnavailable,
+    ObjectNotFound,
+    StreamlogError,
+    TenureFenced,
+)
+from streamlog.kvstore.interface import (
+    OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    KVStore,
+    Operation,
+    Put,
+    RevisionIs,
+    prefix_end,
+)
+from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.checkpoint.build import Built, BuiltFile, Snapshot, build, take_snapshot
+from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
+from streamlog.metadata.checkpoint.loader import State
+from streamlog.metadata.checkpoint.trailer import encode_appendix
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.fold.fold import NEW_MARK
+from streamlog.metadata.fold.generation import make_one
+from streamlog.metadata.journal.follower import Follower
+from streamlog.metadata.keys import checkpoint, fence, move, record
+from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
+from streamlog.metadata.keys.space import cluster_of, tenure_in
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.objectstore.cluster.lineage import LineageCheck
+from streamlog.objectstore.errors import refusals_as_unavailable
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import Due
+from streamlog.runtime.rand import Random
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    state: State
+    snapshot: Snapshot
+    built: Built
+    checkpoint: Checkpoint
+    deletes: list[Operation]
+    """Of every tenure that has something to delete: its covered records, its covered moves."""
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        kv: KVStore,
+        store: ObjectStore,
+        prefix: bytes,
+        follower: Follower,
+        reader: BlockReader,
+        *,
+        config: MetadataConfig,
+        clock: Clock,
+        random: Random,
+        offload: Offload,
+        retry: Retry,
+        metrics: MetadataMetrics,
+        lineage: LineageCheck,
+    ) -> None:
+        self._kv = kv
+        self._store = store
+        self._prefix = prefix
+        self._follower = follower
+        self._reader = reader
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._offload = offload
+        self._retry = retry
+        self._metrics = metrics
+        self._lineage = lineage
+        self._lock = asyncio.Lock()
+        self._number = 0
+        self._own_files: set[str] = set()
+        self._last = clock.monotonic()
+        self._failure = ""
+        self._next_sweep = self._last
+
+    # the loop
+
+    async def run(self) -> None:
+        """Until cancelled or sealed. Errors: Corrupt, Internal."""
+        news, backoff = self._follower.news, self._retry.endless()
+        while not self._follower.is_sealed:
+            while not self._has_news:
+                news.clear()
+                await news.wait()
+                if self._follower.is_sealed:
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._left_s()):
+                    while not self._is_full:
+                        news.clear()
+                        await news.wait()
+            try:
+                await self.checkpoint()
+                await self._sweep_when_due()
+                backoff, self._failure = self._retry.endless(), ""
+            except TenureFenced:
+                return
+            except StreamlogError as error:
+                if not is_transient(error):
+                    raise
+                self._failure = f": {error}"
+                log.warning("no checkpoint was written: %s", error, extra={"error": str(error)})
+                await backoff.wait()
+
+    def progress(self, stalled_after_s: float) -> Due | None:
+        """A checkpoint: it is due an interval after the last one, if there is news."""
+        if not self._has_news or self._follower.is_sealed:
+            return None
+        after_s = stalled_after_s + self._config.checkpoint_interval_ms / 1000
+        moved = (self._last, self._follower.state.checkpoint_revision)
+        return Due(moved, "a checkpoint of the metadata" + self._failure, after_s)
+
+    def _left_s(self) -> float:
+        """Jitter keeps nodes from writing the same checkpoint at the same moment."""
+        interval_s = (
+            self._config.checkpoint_interval_ms / 1000 * (0.8 + 0.2 * self._random.random())
+        )
+        return max(self._last + interval_s - self._clock.monotonic(), 0.001)
+
+    @property
+    def _has_news(self) -> bool:
+        return any(not g.is_empty for g in self._follower.state.fold.generations)
+
+    @property
+    def _is_full(self) -> bool:
+        generations, config = self._follower.state.fold.generations, self._config
+        return (
+            sum(g.records for g in generations) >= config.checkpoint_records
+            or sum(g.bytes for g in generations) >= config.checkpoint_record_bytes
+            or sum(g.rows for g in generations) >= config.checkpoint_rows
+        )
+
+    # one checkpoint
+
+    async def checkpoint(self) -> None:
+        """Everything folded at the call is in a checkpoint on return, this one or another node's.
+
+        Errors: StoreUnavailable, MetadataUnavailable, TenureFenced: the old one stays.
+        """
+        async with self._lock:
+            began, revision = self._clock.monotonic(), self._follower.revision
+            for _ in range(ATTEMPTS_MAX):
+                covered = self._follower.state.levels.revision
+                if covered >= revision or not self._has_news:
+                    return
+                if await self._attempt():
+                    self._last = self._clock.monotonic()
+                    self._metrics.checkpoint_seconds.observe(self._last - began)
+                    return
+            raise MetadataUnavailable(
+                f"a checkpoint was overtaken {ATTEMPTS_MAX} times; the newest one stays"
+            )
+
+    async def _attempt(self) -> bool:
+        """False: refused, for good."""
+        async with self._follower.lock:
+            state = self._follower.state
+            snapshot = take_snapshot(state.fold)
+        try:
+            attempt = await self._write(state, snapshot)
+            put_at = await self._name(attempt)
+        except ObjectNotFound as error:
+            await self._unfreeze(state)
+            await self._follower.replaced(state.checkpoint_revision, error)
+            return False
+        except BaseException:
+            self._metrics.checkpoints.labels("failed").inc()
+            await self._unfreeze(state)
+            raise
+        if put_at is None:
+            self._metrics.checkpoints.labels("refused").inc()
+            await self._unfreeze(state)
+        else:
+            self._metrics.checkpoints.labels("installed").inc()
+            self._metrics.checkpoint_time.set(self._clock.now_ms() / 1000)
+            await self._install(attempt, put_at)
+            await self._delete_covered(attempt)
+        await self._delete_own_files()
+        return put_at is not None
+
+    async def _write(self, state: State, snapshot: Snapshot) -> _Attempt:
+        built = await build(
+            snapshot,
+            state.levels,
+            dict(state.dead),
+            set(state.cut_streams),
+            state.base_dead_ranges,
+            state.live_objects,
+            now_ms=self._clock.now_ms(),
+            reader=self._reader,
+            offload=self._offload,
+            config=self._config,
+        )
+        base = state.levels.base.ref if state.levels.base is not None else None
+        if built.base is not None:
+            base = await self._put(built.base)
+        named = Checkpoint(snapshot.revision, snapshot.marks, self._name_of(built.delta), base)
+        await self._put_delta(built.delta, named)
+        return _Attempt(state, snapshot, built, named, self._deletes(state, named))
+
+    async def _put(self, file: BuiltFile) -> FileRef:
+        ref = self._name_of(file)
+        await self._ask(self._store.put(ref.name, file.parts))
+        self._metrics.checkpoint_bytes.inc(file.size_bytes)
+        return ref
+
+    async def _put_delta(self, file: BuiltFile, named: Checkpoint) -> None:
+        """With what names it, for a recovery without the metadata store."""
+        assert named.delta is not None
+        appendix = encode_appendix(named, cluster_of(self._prefix))
+        await self._ask(self._store.put(named.delta.name, [*file.parts, appendix]))
+        self._metrics.checkpoint_bytes.inc(file.size_bytes + len(appendix))
+
+    async def _ask(self, work: Awaitable[T]) -> T:
+        """What the object store answers. Errors: StoreUnavailable for every refusal, also one that
+        is on no list: `run` tries again for ever, and says why; a bug's.
+        """
+        # An absent object (of an upload, by a proxy) says nothing of the files that `k` names.
+        with refusals_as_unavailable("a request for checkpoint files"):
+            return await work
+
+    def _name_of(self, file: BuiltFile) -> FileRef:
+        """A new name for a new file."""
+        self._number += 1
+        ref = FileRef(
+            self._follower.tenure,
+            self._number,
+            file.size_bytes,
+            file.tail_position,
+            file.tail_crc32c,
+        )
+        self._own_files.add(ref.name)
+        return ref
+
+    async def _name(self, attempt: _Attempt) -> int | None:
+        """The revision at which `k` became this checkpoint; None: refused, for good."""
+        tenure = self._follower.tenure
+        key, own_key = checkpoint.key(self._prefix), fence.key(self._prefix, tenure)
+        then: list[Operation] = [Put(key, checkpoint.encode(attempt.checkpoint))]
+        then += attempt.deletes[: OPERATIONS_MAX - 1]
+        compares: list[Compare] = [
+            RevisionIs(key, attempt.state.checkpoint_revision),
+            fence.is_live(own_key),
+        ]
+        backoff = self._retry.endless()
+        while True:
+            try:
+                result = await self._kv.txn(compares, then, [Get(key), Get(own_key)])
+            except StreamlogError as error:
+                if not is_transient(error):
+                    raise
+                log.warning("naming the checkpoint is tried again: %s", error)
+                await backoff.wait()
+                continue
+            break
+        if result.succeeded:
+            return result.revision
+        keys, owns = result.responses
+        if keys and checkpoint.decode(keys[0].value) == attempt.checkpoint:
+            return keys[0].mod_revision
+        seen = fence.decode(owns[0].value) if owns else None
+        if seen is None or not seen.is_live:
+            self._follower.note_sealed(tenure, seen)
+            raise TenureFenced(f"tenure {tenure} was sealed: it writes no checkpoints")
+        await self._follower.reach(owns[0].mod_revision)
+        if keys and keys[0].mod_revision != attempt.state.checkpoint_revision:
+            await self._follower.adopted(attempt.state.checkpoint_revision)
+        return None
+
+    async def _unfreeze(self, state: State) -> None:
+        """Makes one generation of all again, so that failed attempts do not pile them up.
+
+        Under the lock: a record that is being folded holds on to the newest one.
+        """
+        async with self._follower.lock:
+            make_one(state.fold.generations)
+
+    def _deletes(self, state: State, named: Checkpoint) -> list[Operation]:
+        before = state.checkpoint.tenures if state.checkpoint else {}
+        deletes: list[Operation] = []
+        for tenure, mark in sorted(named.tenures.items()):
+            old = before.get(tenure, NEW_MARK)
+            is_left = tenure in state.leftover
+            if mark.seq > old.seq or is_left:
+                first, end = (record.key(self._prefix, tenure, n) for n in (0, mark.seq + 1))
+                deletes.append(Delete(first, end))
+            if mark.gen > old.gen or is_left:
+                first, end = (move.key(self._prefix, tenure, n) for n in (0, mark.gen + 1))
+                deletes.append(Delete(first, end))
+        return deletes
+
+    async def _install(self, attempt: _Attempt, put_at: int) -> None:
+        state, named, built = attempt.state, attempt.checkpoint, attempt.built
+        async with self._follower.lock:
+            if self._follower.state is not state:
+                self._follower.ask_for_reload(put_at)
+                return
+            assert named.delta is not None
+            delta, base = LevelFile(named.delta, built.delta.tail), state.levels.base
+            if built.base is not None and named.base is not None:
+                base = LevelFile(named.base, built.base.tail)
+            previous = state.checkpoint
+            state.levels = Levels(named.revision, delta, base)
+            state.cut_streams, state.base_dead_ranges = built.cut_streams, built.base_dead_ranges
+            state.live_objects = built.live_objects
+            for object_id in built.deaths:
+                state.dead[object_id] = (built.now_ms, named.revision)
+            state.fold.staging.forget_dead(built.deaths)
+            state.checkpoint, state.checkpoint_revision = named, put_at
+            del state.fold.generations[0]
+            self._metrics.dead_objects.set(len(state.dead))
+        await self._follower.installed()
+        if previous is not None:
+            await self._compact(previous.revision)
+
+    async def _compact(self, revision: int) -> None:
+        try:
+            await self._kv.compact(revision)
+        except StreamlogError as error:
+            if not is_transient(error):
+                raise
+            log.warning("old revisions were not compacted, the next checkpoint will: %s", error)
+
+    async def _delete_covered(self, attempt: _Attempt) -> None:
+        """What did not fit into the transaction. Cut short, the next opening finds it."""
+        deletes = attempt.deletes[OPERATIONS_MAX - 1 :]
+        for low in range(0, len(deletes), OPERATIONS_MAX):
+            await self._kv.txn([], deletes[low : low + OPERATIONS_MAX])
+        attempt.state.leftover.clear()
+
+    # files that nothing names
+
+    async def _delete_own_files(self) -> None:
+        kv = await self._kv.get(checkpoint.key(self._prefix))
+        named = _names(kv)
+        gone = sorted(self._own_files - named)
+        if gone and await self._lineage.check():
+            await self._ask(self._store.delete(gone))
+            self._own_files.difference_update(gone)
+
+    async def _sweep_when_due(self) -> None:
+        now = self._clock.monotonic()
+        if self._next_sweep <= now:
+            await self.sweep_files()
+            self._next_sweep = now + self._config.file_sweep_interval_ms / 1000
+
+    async def sweep_files(self) -> list[str]:
+        """Deletes the files of sealed tenures that `k` does not name; their keys.
+
+        Errors: StoreUnavailable, MetadataUnavailable, LineageFenced.
+        """
+        listed: list[str] = []
+        token: str | None = None
+        while True:
+            page = await self._ask(self._store.list(checkpoint.FOLDER, token=token))
+            listed += [info.key for info in page.objects]
+            token = page.next_token
+            if token is None:
+                break
+        start = self._prefix + b"f/"
+        fences = await self._kv.range(start, prefix_end(start))
+        live = {
+            tenure_in(kv.key, self._prefix) for kv in fences.kvs if fence.decode(kv.value).is_live
+        }
+        named = _names(await self._kv.get(checkpoint.key(self._prefix)))
+        gone = []
+        for name in listed:
+            tenure = checkpoint.tenure_of_name(name)
+            if tenure is not None and tenure not in live and name not in named:
+                gone.append(name)
+        if not gone or not await self._lineage.check():
+            return []
+        await self._ask(self._store.delete(gone))
+        return gone
+
+
+def _names(kv: KeyValue | None) -> set[str]:
+    return {file.name for file in checkpoint.decode(kv.value).files} if kv is not None else set()

@@ -1,0 +1,408 @@
+"""Following: every record, move and fence since the opening, folded in the order of revisions.
+
+1. One watch over `c/` to `m/` brings all that matters, in order; `revision` says how far it is
+   folded.
+2. A tenure's own record is folded from the answer when nothing can lie before it (its revision is
+   the next one); else when the watch gets there. So no order but that of revisions ever happens.
+3. `reach(R)` ends when everything up to R is folded; R must be of a change in the watched keys.
+4. Another node's checkpoint is adopted: its files are read first, then the state is loaded anew
+   under the lock, so memory is freed and files that go are no longer needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from streamlog.errors import (
+    Closed,
+    Corrupt,
+    MetadataUnavailable,
+    ObjectNotFound,
+    RevisionCompacted,
+    StreamlogError,
+)
+from streamlog.format.records.commit import CommitRecord
+from streamlog.format.records.compaction import CompactionRecord
+from streamlog.kvstore.interface import Change, KeyValue, KVStore, WatchBatch
+from streamlog.metadata.backoff import Backoff, Retry
+from streamlog.metadata.checkpoint.loader import Loader, State, decode_record
+from streamlog.metadata.fold.fold import Moved
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.keys import checkpoint, fence, move
+from streamlog.metadata.keys.move import Move
+from streamlog.metadata.keys.space import number_in, tenure_in
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.steps import run_breathing
+from streamlog.objectstore.cluster.lineage import LineageCheck
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import Due
+
+log = logging.getLogger(__name__)
+
+OWN_MOVES_MAX = 1024
+
+
+class Follower:
+    def __init__(
+        self,
+        kv: KVStore,
+        prefix: bytes,
+        loader: Loader,
+        state: State,
+        tenure: Tenure,
+        lineage: LineageCheck | None,
+        retry: Retry,
+        offload: Offload,
+        metrics: MetadataMetrics,
+    ) -> None:
+        """`lineage` None: a repair reads older metadata on purpose."""
+        self._kv = kv
+        self._prefix = prefix
+        self._loader = loader
+        self._lineage = lineage
+        self._retry = retry
+        self._offload = offload
+        self._metrics = metrics
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._ticket = count()
+        self._failure: StreamlogError | None = None
+        self._foreign_checkpoint = asyncio.Event()
+        self._checkpoint_seen = state.checkpoint_revision
+        self._adopted = asyncio.Event()
+        self._awaited_checkpoints: list[int] = []
+        """For each caller that waits in `adopted`, the revision that it wants to leave behind."""
+        self._on_moved: list[Callable[[Moved], None]] = []
+        self._on_sealed: list[tuple[Tenure, Callable[[], None]]] = []
+        self._own_moves: dict[tuple[Tenure, int], bytes] = {}
+        self.tenure = tenure
+        self.state = state
+        self.lock = asyncio.Lock()
+        """Held while the fold changes."""
+        self.news = asyncio.Event()
+        """Set when something was folded, for the checkpoint loop to look at."""
+
+    # what others ask
+
+    @property
+    def revision(self) -> int:
+        return self.state.fold.revision
+
+    @property
+    def gen(self) -> int:
+        """Moves away from this tenure that are folded."""
+        return self.gen_of(self.tenure)
+
+    def gen_of(self, tenure: Tenure) -> int:
+        return self.state.fold.mark(tenure).gen
+
+    @property
+    def is_sealed(self) -> bool:
+        """The fence was seen sealed, or gone."""
+        return self.has_sealed(self.tenure)
+
+    def has_sealed(self, tenure: Tenure) -> bool:
+        """The fence of a tenure whose registration is folded was seen sealed, or gone."""
+        known = self.state.fences.get(tenure)
+        return known is None or not known.is_live
+
+    def note_sealed(self, tenure: Tenure, seen: fence.Fence | None) -> None:
+        """An answer showed the fence sealed, before the watch did."""
+        if seen is None:
+            self.state.fences.pop(tenure, None)
+        else:
+            self.state.fences[tenure] = seen
+        self._tell_sealed()
+
+    def on_sealed(self, callback: Callable[[], None], tenure: Tenure | None = None) -> None:
+        """Called when the tenure's fence (None: the own) is seen sealed; maybe more than once."""
+        self._on_sealed.append((tenure or self.tenure, callback))
+
+    def forget_sealed(self, tenure: Tenure) -> None:
+        """Its callbacks are not called any more."""
+        self._on_sealed = [one for one in self._on_sealed if one[0] != tenure]
+
+    def on_moved(self, callback: Callable[[Moved], None]) -> None:
+        """Called for every stream that this tenure loses, when that is folded."""
+        self._on_moved.append(callback)
+
+    def own_move(self, holder: Tenure, gen: int) -> bytes | None:
+        """The request id of a folded move to this tenure."""
+        return self._own_moves.get((holder, gen))
+
+    async def reach(self, revision: int) -> None:
+        """Everything up to `revision` is folded on return. Errors: what ended the following."""
+        if self._failure is not None:
+            raise self._failure
+        if self.revision >= revision:
+            return
+        future = asyncio.get_running_loop().create_future()
+        heappush(self._waiting, (revision, next(self._ticket), future))
+        await future
+
+    def progress(self) -> Due | None:
+        """A revision that is known to be there and is not folded; a checkpoint that is not read."""
+        if self._waiting:
+            wanted, at = self._waiting[0][0], self.revision
+            return Due(at, f"the metadata's watch to bring revision {wanted}; it is at {at}")
+        if self._awaited_checkpoints:
+            than = self._awaited_checkpoints[0]
+            return Due(
+                ("checkpoint", than),
+                f"a newer checkpoint than the one put at revision {than}, whose files are gone or "
+                f"which was overtaken, to be read; {len(self._awaited_checkpoints)} wait for it",
+            )
+        return None
+
+    async def catch_up(self, backoff: Backoff) -> None:
+        """Everything committed or moved before the call is folded on return.
+
+        Heads and fences tell the revision of every tenure's last record and move; of a tenure that
+        is forgotten by now the checkpoint, read after them, covers all.
+        """
+        while True:
+            try:
+                found = await self._kv.range(self._prefix + b"f/", self._prefix + b"h0")
+                covered = await self._kv.get(checkpoint.key(self._prefix))
+            except StreamlogError as error:
+                await backoff.after(error)
+                continue
+            revisions = [kv.mod_revision for kv in found.kvs]
+            if covered is not None:
+                revisions.append(covered.mod_revision)
+            await self.reach(max(revisions, default=0))
+            return
+
+    async def fold_own_record(
+        self, revision: int, seq: int, record: CommitRecord, size_bytes: int
+    ) -> None:
+        """The answer said that this tenure's record `seq` was put at `revision`."""
+        async with self.lock:
+            if revision == self.revision + 1:
+                fold = self.state.fold
+                await run_breathing(
+                    fold.apply_record(self.tenure, seq, record, revision, size_bytes)
+                )
+                self._advance(revision)
+        await self.reach(revision)
+
+    async def replaced(self, put_at: int, error: ObjectNotFound) -> None:
+        """A file of the checkpoint put at `put_at` is gone: waits until a newer one is in use.
+
+        Errors: Corrupt when there is no newer one, or none at all; LineageFenced when nodes on
+        newer metadata deleted it; StoreUnavailable, MetadataUnavailable.
+        """
+        if self.state.checkpoint_revision != put_at:
+            return
+        kv = await self._kv.get(checkpoint.key(self._prefix))
+        if kv is None or kv.mod_revision == put_at:
+            found = (
+                "the metadata names a checkpoint file that the store has not"
+                if kv is not None
+                else "the metadata names no checkpoint any more, and the file of the last one is "
+                "gone: somebody emptied the metadata under this node; restore or recover them"
+            )
+            missing = Corrupt(
+                f"{found}: {error}", object_key=str(error.fields.get("object_key", "?"))
+            )
+            raise await self._reason_for(missing) from error
+        self._note_checkpoint(kv)
+        await self.adopted(put_at)
+
+    async def adopted(self, than: int) -> None:
+        """Waits until a newer checkpoint than the one put at revision `than` is in use.
+
+        Errors: what ended the following.
+        """
+        self._awaited_checkpoints.append(than)
+        try:
+            while self.state.checkpoint_revision == than:
+                if self._failure is not None:
+                    raise self._failure
+                self._adopted.clear()
+                await self._adopted.wait()
+        finally:
+            self._awaited_checkpoints.remove(than)
+
+    def _note_checkpoint(self, kv: KeyValue) -> None:
+        """`kv` is `k`, seen by the watch or by a read; a file that it names may be read now."""
+        found = checkpoint.decode(kv.value)
+        # This tenure's own checkpoints are installed by whoever wrote them, without a reload.
+        if found.delta is None or found.delta.tenure != self.tenure:
+            self.ask_for_reload(kv.mod_revision)
+
+    def ask_for_reload(self, put_at: int) -> None:
+        """`k` was put at that revision and is not what the state stands on."""
+        self._checkpoint_seen = max(self._checkpoint_seen, put_at)
+        self._foreign_checkpoint.set()
+
+    def show_compactions(self) -> None:
+        """In the metrics."""
+        fold = self.state.fold
+        self._metrics.compaction_counter.set(fold.compactions.counter)
+        self._metrics.patches.set(sum(g.patch_count for g in fold.generations))
+
+    async def installed(self) -> None:
+        """This tenure put a new `k` and changed `state` accordingly."""
+        self.show_compactions()
+        self._adopted.set()
+
+    def fail(self, error: StreamlogError) -> None:
+        """Ends every wait, and later ones."""
+        self._failure = self._failure or error
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+        self._adopted.set()
+
+    # the loops
+
+    async def follow(self) -> None:
+        """Runs until cancelled. Errors: Corrupt, LineageFenced, UnsupportedVersion, Closed: all end
+        the tenure."""
+        start, end = self._prefix + b"c/", self._prefix + b"m0"
+        backoff = self._retry.endless()
+        while True:
+            try:
+                watcher = self._kv.watch(start, end, from_revision=self.revision + 1)
+                try:
+                    async for batch in watcher:
+                        await self._take(batch)
+                        backoff = self._retry.endless()
+                finally:
+                    await watcher.aclose()
+                raise MetadataUnavailable("the watch of the metadata ended; it is begun again")
+            except RevisionCompacted:
+                log.warning("the watch fell behind; the metadata is loaded anew")
+                await self._reload()
+            except Closed:
+                raise
+            except MetadataUnavailable as error:
+                log.warning("the watch of the metadata broke: %s", error)
+                await backoff.wait()
+
+    async def adopt(self) -> None:
+        """Runs until cancelled: takes over the checkpoints that other tenures write."""
+        while True:
+            await self._foreign_checkpoint.wait()
+            self._foreign_checkpoint.clear()
+            if self._checkpoint_seen > self.state.checkpoint_revision:
+                await self._reload()
+
+    # folding
+
+    async def _take(self, batch: WatchBatch) -> None:
+        async with self.lock:
+            if batch.revision <= self.revision:
+                return
+            for change in batch.changes:
+                await self._take_change(change)
+            self._advance(batch.revision)
+
+    async def _take_change(self, change: Change) -> None:
+        letter = change.key[len(self._prefix) : len(self._prefix) + 1]
+        if letter == b"f":
+            self._take_fence(change)
+        elif letter == b"k" and change.kv is not None:
+            self._note_checkpoint(change.kv)
+        elif change.kv is None:
+            return
+        elif letter == b"c":
+            tenure, seq = tenure_in(change.key, self._prefix), number_in(change.key)
+            fold = self.state.fold
+            if seq > fold.mark(tenure).seq:
+                value = change.kv.value
+                record = await decode_record(value, self._offload)
+                await run_breathing(
+                    fold.apply_record(tenure, seq, record, change.revision, len(value))
+                )
+                if isinstance(record, CompactionRecord):
+                    self._metrics.compactions_folded.inc()
+                    self.show_compactions()
+        elif letter == b"m":
+            tenure, gen = tenure_in(change.key, self._prefix), number_in(change.key)
+            await self._take_move(tenure, gen, move.decode(change.kv.value))
+
+    def _take_fence(self, change: Change) -> None:
+        tenure, fold = tenure_in(change.key, self._prefix), self.state.fold
+        if change.kv is not None:
+            known = fence.decode(change.kv.value)
+            self.state.fences[tenure] = known
+            if not known.is_live:
+                self._tell_sealed()
+            return
+        self.state.fences.pop(tenure, None)
+        if tenure not in fold.held:
+            fold.marks.pop(tenure, None)
+
+    async def _take_move(self, holder: Tenure, gen: int, found: Move) -> None:
+        moved = await run_breathing(self.state.fold.apply_move(holder, gen, found))
+        if found.to == self.tenure:
+            self._own_moves[holder, gen] = found.request_id
+            while len(self._own_moves) > OWN_MOVES_MAX:
+                del self._own_moves[next(iter(self._own_moves))]
+        elif holder == self.tenure:
+            self._tell_moved(moved)
+
+    def _tell_sealed(self) -> None:
+        if self.is_sealed:
+            self.news.set()
+        for tenure, callback in list(self._on_sealed):
+            if self.has_sealed(tenure):
+                callback()
+
+    def _tell_moved(self, moved: list[Moved]) -> None:
+        for one in moved:
+            for callback in self._on_moved:
+                callback(one)
+
+    def _advance(self, revision: int) -> None:
+        self.state.fold.revision = revision
+        self._metrics.revision.set(revision)
+        self.news.set()
+        while self._waiting and self._waiting[0][0] <= revision:
+            _, _, future = heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+
+    async def _reload(self) -> None:
+        backoff = self._retry.endless()
+        while True:
+            try:
+                files = await self._loader.read_files()
+                async with self.lock:
+                    state = await self._loader.finish(files)
+                    if state is not None:
+                        self._replace(state)
+            except StreamlogError as error:
+                await backoff.after(await self._reason_for(error))
+                continue
+            if state is not None:
+                await self.installed()
+                return
+
+    async def _reason_for(self, error: StreamlogError) -> StreamlogError:
+        return error if self._lineage is None else await self._lineage.reason_for(error)
+
+    def _replace(self, state: State) -> None:
+        """The lock is held; `state` is no older than what it replaces."""
+        old = self.state.fold
+        self.state = state
+        self._checkpoint_seen = max(self._checkpoint_seen, state.checkpoint_revision)
+        lost = []
+        for stream_id in sorted(old.held.get(self.tenure, ())):
+            info = state.fold.info.get(stream_id)
+            if info is None:
+                # Destroyed meanwhile: by this tenure, which has told its handle, or by another one,
+                # which took it first, under an epoch that nobody knows any more.
+                known = old.info[stream_id]
+                lost.append(Moved(stream_id, known.holder, known.epoch + 1))
+            elif info.holder != self.tenure:
+                lost.append(Moved(stream_id, info.holder, info.epoch))
+        self._advance(state.fold.revision)
+        self._tell_sealed()
+        self._tell_moved(lost)

@@ -1,0 +1,153 @@
+"""One record transaction at a time: the same bytes until a definite answer.
+
+1. A record is frozen from its first send on. It compares fence and head of its tenure; a
+   compaction record also the counter `x`, which it raises, and so does one that attaches or
+   unstages.
+2. Refused: the answer brings what was compared.
+   head ≥ seq: an earlier copy was applied: the same as an answer that it is applied now.
+   fence sealed or gone: TenureFenced.
+   gen or `x` moved: fold up to that; the record may be planned anew, under the same number and the
+   new gen and `x`. An older copy that is still under way compares the old ones, which never
+   return: it is refused for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from streamlog.errors import Internal, StreamlogError, TenureFenced
+from streamlog.kvstore.interface import Compare, Get, KVStore, Operation, Put, TxnResult, ValueIs
+from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.journal.follower import Follower
+from streamlog.metadata.keys import counter, fence, head, record
+from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRecord:
+    """`compactions`: what `x` is when the record is applied, which raises it; None: it does not
+    matter.
+    """
+
+    seq: int
+    gen: int
+    value: bytes
+    compactions: int | None = None
+
+
+class RecordSender:
+    """One tenure's."""
+
+    def __init__(
+        self,
+        kv: KVStore,
+        prefix: bytes,
+        follower: Follower,
+        tenure: Tenure,
+        own_fence: fence.Fence,
+        *,
+        clock: Clock,
+        retry: Retry,
+        metrics: MetadataMetrics,
+    ) -> None:
+        self._kv = kv
+        self._prefix = prefix
+        self._follower = follower
+        self._tenure = tenure
+        self._own_fence = own_fence
+        self._clock = clock
+        self._retry = retry
+        self._metrics = metrics
+
+    async def send(self, frozen: FrozenRecord) -> int | None:
+        """The revision at which the record was applied; None: gen or `x` has moved, plan again.
+
+        Errors: TenureFenced, Internal.
+        """
+        began, backoff = self._clock.monotonic(), self._retry.endless()
+        compares, puts, gets = self._transaction(frozen)
+        while True:
+            try:
+                result = await self._kv.txn(compares, puts, gets)
+            except StreamlogError as error:
+                if not is_transient(error):
+                    raise
+                self._metrics.resends.inc()
+                log.warning(
+                    "record %d is sent again: %s",
+                    frozen.seq,
+                    error,
+                    extra={"seq": frozen.seq},
+                )
+                await backoff.wait()
+                continue
+            self._metrics.commit_operations.inc(len(compares) + len(puts))
+            self._metrics.commit_seconds.observe(self._clock.monotonic() - began)
+            if result.succeeded:
+                return result.revision
+            return await self._refused(frozen, result)
+
+    def fenced(self) -> TenureFenced:
+        return TenureFenced(
+            f"tenure {self._tenure} was sealed: another process took over; start this one again",
+            node_id=self._tenure.node_id,
+            node_epoch=self._tenure.node_epoch,
+        )
+
+    def _transaction(
+        self, frozen: FrozenRecord
+    ) -> tuple[list[Compare], list[Operation], list[Operation]]:
+        fence_key = fence.key(self._prefix, self._tenure)
+        head_key = head.key(self._prefix, self._tenure)
+        live = fence.encode(replace(self._own_fence, gen=frozen.gen))
+        compares: list[Compare] = [
+            ValueIs(fence_key, live),
+            ValueIs(head_key, head.encode(frozen.seq - 1)),
+        ]
+        puts: list[Operation] = [
+            Put(head_key, head.encode(frozen.seq)),
+            Put(record.key(self._prefix, self._tenure, frozen.seq), frozen.value),
+        ]
+        gets: list[Operation] = [Get(fence_key), Get(head_key)]
+        if frozen.compactions is not None:
+            key = counter.key(self._prefix)
+            compares.append(counter.compare(self._prefix, frozen.compactions))
+            puts.append(Put(key, counter.encode(frozen.compactions + 1)))
+            gets.append(Get(key))
+        return compares, puts, gets
+
+    async def _refused(self, frozen: FrozenRecord, result: TxnResult) -> int | None:
+        fences, heads, *counters = result.responses
+        seq = head.decode(heads[0].value) if heads else None
+        if seq is not None and seq >= frozen.seq:
+            if seq > frozen.seq:
+                raise Internal(
+                    f"tenure {self._tenure} is at record {seq}, past {frozen.seq}: another process "
+                    "commits under this tenure"
+                )
+            self._metrics.refused.labels("applied").inc()
+            return heads[0].mod_revision
+        seen = fence.decode(fences[0].value) if fences else None
+        if seen is None or not seen.is_live:
+            self._metrics.refused.labels("fenced").inc()
+            self._follower.note_sealed(self._tenure, seen)
+            raise self.fenced()
+        moved = counters[0] if counters and counters[0] else ()
+        compactions = counter.decode(moved[0].value) if moved else 0
+        is_overtaken = frozen.compactions is not None and compactions > frozen.compactions
+        if seq != frozen.seq - 1 or not (seen.gen > frozen.gen or is_overtaken):
+            raise Internal(
+                f"record {frozen.seq} of tenure {self._tenure} was refused without a reason: gen "
+                f"{seen.gen} against {frozen.gen}, head {seq}, compactions {compactions} against "
+                f"{frozen.compactions}"
+            )
+        self._metrics.refused.labels("overtaken" if is_overtaken else "moved").inc()
+        await self._follower.reach(fences[0].mod_revision)
+        if moved:
+            await self._follower.reach(moved[0].mod_revision)
+        return None

@@ -1,0 +1,43 @@
+"""A tenure seals itself when it is closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamlog.errors import StreamlogError
+from streamlog.kvstore.interface import Get, KVStore, Put, ValueIs
+from streamlog.metadata.backoff import Backoff
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.journal.follower import Follower
+from streamlog.metadata.keys import fence
+from streamlog.runtime.clock import Clock
+
+
+async def seal_own(
+    kv: KVStore,
+    prefix: bytes,
+    follower: Follower,
+    tenure: Tenure,
+    own_fence: fence.Fence,
+    *,
+    drained: bool,
+    clock: Clock,
+    backoff: Backoff,
+) -> None:
+    """`own_fence`: as registered. Errors: MetadataUnavailable."""
+    key = fence.key(prefix, tenure)
+    while not follower.has_sealed(tenure):
+        own = replace(own_fence, gen=follower.gen_of(tenure))
+        sealed = own.sealed(clock.now_ms(), drained=drained)
+        try:
+            result = await kv.txn(
+                [ValueIs(key, fence.encode(own))], [Put(key, fence.encode(sealed))], [Get(key)]
+            )
+        except StreamlogError as error:
+            await backoff.after(error)
+            continue
+        if result.succeeded or not result.responses[0]:
+            return
+        if not fence.decode(result.responses[0][0].value).is_live:
+            return
+        await follower.reach(result.responses[0][0].mod_revision)

@@ -1,0 +1,64 @@
+"""A look at versions before anything is written: what a newer release wrote is left as it is."""
+
+from __future__ import annotations
+
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.format.records import commit as commit_record
+from streamlog.kvstore.interface import KVStore, prefix_end
+from streamlog.metadata.keys import (
+    checkpoint,
+    counter,
+    fence,
+    head,
+    id_block,
+    lineage,
+    move,
+    node,
+    recovery,
+)
+
+PAGE_KEYS = 128
+VERSIONS = {
+    b"c": ("a commit record", commit_record.VERSION),
+    b"f": ("a fence", fence.VERSION),
+    b"g": ("the metadata's lineage", lineage.VERSION),
+    b"h": ("a head", head.VERSION),
+    b"i": ("an id counter", id_block.VERSION),
+    b"k": ("the checkpoint key", checkpoint.VERSION),
+    b"m": ("a move", move.VERSION),
+    b"n": ("a node", node.VERSION),
+    b"r": ("the metadata's recovery", recovery.VERSION),
+    b"x": ("the compaction counter", counter.VERSION),
+}
+"""By the letter that its keys begin with, in the order of keys."""
+KINDS = (commit_record.COMMIT, commit_record.COMPACTION)
+
+
+async def check_versions(kv: KVStore, prefix: bytes) -> None:
+    """Errors: UnsupportedVersion (names the key), Corrupt (an empty value), MetadataUnavailable."""
+    for letter in VERSIONS:
+        at, end = prefix + letter, prefix_end(prefix + letter)
+        while True:
+            page = await kv.range(at, end, limit=PAGE_KEYS)
+            for one in page.kvs:
+                _check(one.key, letter, one.value)
+            if not page.more:
+                break
+            at = page.kvs[-1].key + b"\0"
+
+
+def _check(key: bytes, letter: bytes, value: bytes) -> None:
+    what, supported = VERSIONS[letter]
+    if not value:
+        raise Corrupt(f"the metadata value of {what}, key {key!r}, is empty")
+    found = value[0]
+    if letter == b"c" and found == supported and len(value) > 1 and value[1] not in KINDS:
+        what, found, supported = f"{what} of kind {value[1]}", value[1], max(KINDS)
+    if found > supported:
+        raise UnsupportedVersion(
+            f"{what}, metadata key {key!r}, was written by a newer version of streamlog "
+            f"({found}, this release reads {supported}); nothing was changed: use the newer "
+            "release, or upgrade this node",
+            found=found,
+            supported=supported,
+        )

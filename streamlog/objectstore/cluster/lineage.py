@@ -1,0 +1,191 @@
+"""Lineage: which of several metadata stores the bucket belongs to now.
+
+A recovery or a restore makes new metadata for a bucket whose old metadata may still have a node
+running on it. Cluster and object ids are the same in both, so nothing else tells them apart, and a
+node on the old metadata would delete objects that the new metadata needs.
+
+1. `cluster.json` holds a lineage (a number and a random id); so does the metadata, under `g`.
+2. A recovery replaces cluster.json by one with the next number (`raise_lineage`), before it relies
+   on the bucket being left alone, and writes that lineage into the metadata that it makes.
+3. A node compares the two before it opens, before each deletion, every few seconds, and when an
+   object or checkpoint file is missing or damaged: nodes on newer metadata may have deleted it.
+   Where cluster.json names another lineage, the node's metadata was overtaken: `LineageFenced`.
+
+The random id tells two recoveries apart that reached the same number: on a store that ignores
+If-Match the last writer wins, and the other one finds a foreign id when it looks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from streamlog.errors import (
+    Conflict,
+    Corrupt,
+    Invalid,
+    LineageFenced,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StreamlogError,
+    Unavailable,
+    ValueConflict,
+)
+from streamlog.objectstore.cluster.guard import (
+    ClusterFile,
+    Lineage,
+    check_same,
+    encode,
+    read_cluster,
+)
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import CLUSTER_KEY
+from streamlog.runtime.rand import Random
+
+log = logging.getLogger(__name__)
+
+
+def check_lineage(url: str, found: Lineage, mine: Lineage) -> None:
+    """`found` is what cluster.json says. Errors: LineageFenced where `mine` was overtaken."""
+    if found == mine or found.number < mine.number:
+        return
+    raise LineageFenced(
+        f"{url} belongs to lineage {found.number} and this metadata is of lineage {mine.number}"
+        f"{' of another id' if found.number == mine.number else ''}: a recover or "
+        "restore made newer metadata for the same objects. Nothing more is written or deleted "
+        "here. Stop this node and start it with the newer metadata; where that recover or restore "
+        "was cut short, run it again; if this metadata is the right one, back it up and restore it",
+        store_lineage=found.number,
+        meta_lineage=mine.number,
+    )
+
+
+class LineageCheck:
+    """Whether one metadata store was overtaken; asked before whatever cannot be undone."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str, lineage: Lineage) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self.lineage = lineage
+
+    async def check(self) -> bool:
+        """False: cluster.json is another cluster's or cannot be read, so nothing may be deleted.
+
+        One GET. An absent cluster.json, or one with an older lineage, stops no node. Errors:
+        LineageFenced (stop for good), StoreUnavailable.
+        """
+        try:
+            found = await read_cluster(self._store)
+        except Unavailable:
+            raise
+        except StreamlogError as error:
+            # Nothing else that a store may answer is a reason to end a node.
+            log.error("cluster.json cannot be read: %s", error)
+            return False
+        if found is None:
+            return True
+        if found.cluster_id != self._cluster_id:
+            log.error(
+                "cluster.json names the cluster %s, not %s", found.cluster_id, self._cluster_id
+            )
+            return False
+        check_lineage(self._store.url, found.lineage, self.lineage)
+        return True
+
+    async def watch(self) -> None:
+        """One look of a running node. A store that is away says nothing: the next look will.
+
+        Errors: LineageFenced.
+        """
+        try:
+            await self.check()
+        except Unavailable as error:
+            log.info("the lineage was not compared", extra={"reason": str(error)})
+
+    async def reason_for(self, error: StreamlogError) -> StreamlogError:
+        """What to tell instead of `error`, which a read of objects or checkpoint files raised.
+
+        For Corrupt: LineageFenced where this metadata was overtaken, because nodes on the newer
+        metadata delete files that only this metadata names; StoreUnavailable where the store does
+        not tell the lineage now. Every other error, and damage of the own lineage, stays as it is.
+        """
+        if not isinstance(error, Corrupt):
+            return error
+        try:
+            await self.check()
+        except StreamlogError as reason:
+            return reason
+        return error
+
+
+async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> Lineage:
+    """Gives the store to new metadata: the lineage that it belongs to on return.
+
+    Nodes on any earlier metadata stop when they look next. Errors: Conflict (another recovery did
+    it at the same moment), Invalid (no cluster.json), ForeignCluster, Corrupt, UnsupportedVersion,
+    OutcomeUnknown, StoreUnavailable.
+    """
+    try:
+        # The etag is at most as new as the content: a change in between refuses the replacement.
+        etag = (await store.head(CLUSTER_KEY)).etag
+    except ObjectNotFound:
+        raise Invalid(f"{store.url} has no cluster.json; check the prefix") from None
+    found = await read_cluster(store)
+    if found is None:
+        raise Conflict(f"cluster.json vanished from {store.url} meanwhile; look who deleted it")
+    check_same(store.url, found, cluster_id)
+    raised = Lineage(found.lineage.number + 1, random.uuid().hex)
+    await _replace(store, etag, replace(found, lineage=raised))
+    await confirm_lineage(store, cluster_id, raised)
+    return raised
+
+
+async def restate_lineage(store: ObjectStore, found: ClusterFile, mine: Lineage) -> None:
+    """Raises an old copy of cluster.json, put back by hand, to the metadata's lineage.
+
+    Errors: as `raise_lineage`.
+    """
+    etag = (await store.head(CLUSTER_KEY)).etag
+    again = await read_cluster(store)
+    if again != found:
+        raise Conflict(f"cluster.json of {store.url} was changed meanwhile; try again")
+    await _replace(store, etag, replace(found, lineage=mine))
+    log.warning(
+        "cluster.json was an older copy; it names the metadata's lineage again",
+        extra={"store": store.url, "found": found.lineage.number, "lineage": mine.number},
+    )
+
+
+async def confirm_lineage(store: ObjectStore, cluster_id: str, mine: Lineage) -> None:
+    """The store still belongs to `mine`. Errors: Conflict where another recovery has it by now."""
+    found = await read_cluster(store)
+    if found is None or found.cluster_id != cluster_id or found.lineage != mine:
+        number = "no cluster.json" if found is None else f"lineage {found.lineage.number}"
+        raise Conflict(
+            f"{store.url} has {number} by now, not lineage {mine.number} of this recovery: another "
+            "recover or restore runs for the same objects. Stop all but one, then run that one "
+            "again",
+        )
+
+
+async def _replace(store: ObjectStore, etag: str, cluster: ClusterFile) -> None:
+    content = (encode(cluster),)
+    try:
+        await store.put_if_match(CLUSTER_KEY, content, etag)
+    except (ValueConflict, ObjectNotFound) as error:
+        raise Conflict(
+            f"cluster.json of {store.url} was replaced meanwhile: another recover or restore runs "
+            "for the same objects. Stop all but one, then run that one again"
+        ) from error
+    except OutcomeUnknown:
+        # The id is this writer's alone: whether it is there decides.
+        found = await read_cluster(store)
+        if found != cluster:
+            raise
+    except Invalid as error:
+        # The store knows no If-Match. The last of two racers wins here, and both look afterwards.
+        log.warning(
+            "the store refuses If-Match: make sure that no other recover or restore runs",
+            extra={"store": store.url, "reason": str(error)},
+        )
+        await store.put(CLUSTER_KEY, content)

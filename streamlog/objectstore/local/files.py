@@ -1,0 +1,337 @@
+"""A folder as an object store, in blocking calls: one file per object, its path is its key.
+
+    ROOT/<key>        objects
+    ROOT/.tmp/        objects being written, each locked by its writer
+    ROOT/.replace     a lock: shared by renames and removals, exclusive for a compare-and-replace
+
+1. A put writes a temporary file, syncs it, renames it (or links it, when the key must be free), and
+   syncs the folder: the whole object is there or nothing is. A folder's own entry is synced when
+   the folder is first used, also when another process made it.
+2. A temporary file that nobody has locked is left over from a crash, and is swept at the next open.
+3. An etag is size, modification time and inode. The time's last six digits come from a checksum of
+   the content, for the clocks of file systems are coarse and inodes come again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from streamlog.errors import InvalidName, OutcomeUnknown, StoreUnavailable
+from streamlog.objectstore.errors import already_exists, changed, check_range, not_found
+from streamlog.objectstore.interface import Arrived, ObjectInfo
+from streamlog.objectstore.keys import RESERVED
+from streamlog.objectstore.local.direct_write import FileWriter
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.disk.folders import fsync_folder, make_folder, typed_os_error
+
+TEMPORARY = ".tmp"
+REPLACE_LOCK = ".replace"
+READ_BYTES_MAX = 1 << 30
+
+
+class LocalFiles:
+    """Blocking; any number of threads and processes on one root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._temporary = os.path.join(root, TEMPORARY)
+        self._names = itertools.count()
+        host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:64]
+        self._name_prefix = f"{host}-{os.getpid()}-"
+        self._known_folders: set[str] = set()
+        self._writer = FileWriter()
+
+    def open(self) -> int:
+        """Makes the folders and sweeps leftovers; how many there were."""
+        with self._typed("opening the object store", self.root):
+            self._make(self._temporary)
+            # A reader relies on what it finds (cluster.json), also when its writer died before it
+            # synced the folder.
+            fsync_folder(self.root)
+            return self._sweep()
+
+    def _sweep(self) -> int:
+        swept = 0
+        for entry in list(os.scandir(self._temporary)):
+            try:
+                descriptor = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(entry.path)
+                swept += 1
+            except (BlockingIOError, FileNotFoundError):
+                continue
+            finally:
+                os.close(descriptor)
+        return swept
+
+    # writing
+
+    def put(
+        self, key: str, parts: Sequence[Buffer], if_absent: bool, etag: str | None, now_ms: int
+    ) -> ObjectInfo:
+        """`etag`: replaces only the object that has it."""
+        path = self._path(key)
+        with self._typed("storing an object", path):
+            if etag is not None:
+                self.head(key)
+            self._make_parent(key, path)
+            descriptor, temporary = self._create()
+            try:
+                self._fill(descriptor, parts, now_ms)
+                if if_absent:
+                    self._link(key, temporary, path)
+                else:
+                    self._rename(key, temporary, path, etag)
+                status = os.fstat(descriptor)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+            finally:
+                os.close(descriptor)
+        self._sync_folder(path)
+        return _info(key, status)
+
+    def _create(self) -> tuple[int, str]:
+        """A locked temporary file of a name of its own."""
+        while True:
+            path = os.path.join(self._temporary, f"{self._name_prefix}{next(self._names)}")
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                self._known_folders.discard(self._temporary)
+                self._make(self._temporary)
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # A sweeper may have come between the creation and the lock.
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, path
+            os.close(descriptor)
+
+    def _fill(self, descriptor: int, parts: Sequence[Buffer], now_ms: int) -> None:
+        """Durable on return, but for the name."""
+        checksum = self._writer.write(descriptor, parts)
+        modified_ns = now_ms * 1_000_000 + checksum % 1_000_000
+        os.utime(descriptor, ns=(modified_ns, modified_ns))
+        os.fsync(descriptor)
+
+    def _link(self, key: str, temporary: str, path: str) -> None:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # Whoever is told that it exists may rely on it.
+            self._sync_folder(path)
+            raise already_exists(key) from None
+        # The object is stored; a leftover name goes with the next sweep.
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+    def _rename(self, key: str, temporary: str, path: str, etag: str | None) -> None:
+        with self._replacing(fcntl.LOCK_SH if etag is None else fcntl.LOCK_EX):
+            if etag is not None:
+                found = self.head(key)
+                if found.etag != etag:
+                    raise changed(key, etag, found.etag)
+            try:
+                os.rename(temporary, path)
+            except IsADirectoryError as error:
+                raise InvalidName(f"{key} cannot be stored: there are objects below it") from error
+
+    def delete(self, keys: Sequence[str]) -> None:
+        changed_folders: dict[str, str] = {}
+        with self._typed("deleting objects", self.root):
+            self._make(self.root)
+        for key in keys:
+            path = self._path(key)
+            with self._typed("deleting an object", path), self._replacing(fcntl.LOCK_SH):
+                try:
+                    os.unlink(path)
+                except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    continue
+                changed_folders[os.path.dirname(path)] = path
+        for path in changed_folders.values():
+            self._sync_folder(path)
+
+    @contextmanager
+    def _replacing(self, mode: int) -> Iterator[None]:
+        lock = os.path.join(self.root, REPLACE_LOCK)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, mode)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # reading
+
+    def get(self, key: str, start: int, length: int | None) -> bytes:
+        with self._opened(key, start, length) as (descriptor, count):
+            return _read_all(descriptor, start, count)
+
+    def get_pieces(self, key: str, start: int, sizes: Sequence[int], arrived: Arrived) -> None:
+        with self._opened(key, start, sum(sizes)) as (descriptor, _):
+            for number, size in enumerate(sizes):
+                data = _read_all(descriptor, start, size)
+                if not arrived(number, data) or len(data) < size:
+                    return
+                start += size
+
+    @contextmanager
+    def _opened(self, key: str, start: int, length: int | None) -> Iterator[tuple[int, int]]:
+        """The object's descriptor, and the bytes that it has of those asked for."""
+        path = self._path(key)
+        with self._typed("reading an object", path):
+            descriptor = self._open_object(key, path)
+            try:
+                yield descriptor, check_range(key, start, length, os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
+
+    def head(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        with self._typed("looking up an object", path):
+            found = self._status(key, path)
+            if found is None:
+                raise not_found(key)
+            return found
+
+    def _status(self, key: str, path: str) -> ObjectInfo | None:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not _is_file(status):
+            return None
+        return _info(key, status)
+
+    def _open_object(self, key: str, path: str) -> int:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise not_found(key) from None
+        if not _is_file(os.fstat(descriptor)):
+            os.close(descriptor)
+            raise not_found(key)
+        return descriptor
+
+    # listing
+
+    def keys(self, prefix: str, after: str) -> Iterator[str]:
+        """Keys that start with `prefix` and sort after `after`, in order.
+
+        Each folder is read once, when the listing comes to it.
+        """
+        folder, _, _ = prefix.rpartition("/")
+        return self._walk(folder + "/" if folder else "", prefix, after)
+
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
+        names: list[str] = []
+        path = os.path.join(self.root, folder)
+        with self._typed("listing objects", path):
+            try:
+                entries = list(os.scandir(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            for entry in entries:
+                if not entry.name.startswith(".") and (folder or entry.name not in RESERVED):
+                    names.append(entry.name + "/" if entry.is_dir() else entry.name)
+        # With its slash a folder sorts where its keys do.
+        for name in sorted(names):
+            key = folder + name
+            if not name.endswith("/"):
+                if key.startswith(prefix) and key > after:
+                    yield key
+            elif (key.startswith(prefix) or prefix.startswith(key)) and (
+                key > after or after.startswith(key)
+            ):
+                yield from self._walk(key, prefix, after)
+
+    def infos(self, keys: Iterator[str], limit: int) -> list[ObjectInfo]:
+        """The next `limit` objects that are still there."""
+        found: list[ObjectInfo] = []
+        for key in keys:
+            path = self._path(key)
+            with self._typed("listing objects", path):
+                info = self._status(key, path)
+            if info is not None:
+                found.append(info)
+            if len(found) == limit:
+                break
+        return found
+
+    # the ground
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, key)
+
+    def _make(self, folder: str) -> None:
+        if folder not in self._known_folders:
+            if folder != self.root:
+                self._make(self.root)
+            make_folder(folder, above=None if folder == self.root else self.root)
+            self._known_folders.add(folder)
+
+    def _make_parent(self, key: str, path: str) -> None:
+        try:
+            self._make(os.path.dirname(path))
+        except NotADirectoryError as error:
+            if not os.path.isdir(self.root):
+                raise
+            raise InvalidName(f"{key} cannot be stored: a part of it is another object") from error
+
+    def _sync_folder(self, path: str) -> None:
+        folder = os.path.dirname(path)
+        try:
+            fsync_folder(folder)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"syncing the folder {folder} failed: {error.strerror}; the change is visible but "
+                "may not survive a power cut: do it again"
+            ) from error
+
+    @contextmanager
+    def _typed(self, doing: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                # Somebody removed a folder; the next call makes it anew.
+                self._known_folders.clear()
+            raise typed_os_error(error, path, doing, StoreUnavailable) from error
+
+
+def _is_file(status: os.stat_result) -> bool:
+    return (status.st_mode & 0o170000) == 0o100000
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    etag = f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
+    return ObjectInfo(key, status.st_size, etag, status.st_mtime_ns // 1_000_000)
+
+
+def _read_all(descriptor: int, start: int, count: int) -> bytes:
+    """Fewer than `count` bytes only at the end of the file."""
+    data = os.pread(descriptor, min(count, READ_BYTES_MAX), start)
+    if len(data) == count or not data:
+        return data
+    pieces = [data]
+    done = len(data)
+    while done < count:
+        data = os.pread(descriptor, min(count - done, READ_BYTES_MAX), start + done)
+        if not data:
+            break
+        pieces.append(data)
+        done += len(data)
+    return b"".join(pieces)

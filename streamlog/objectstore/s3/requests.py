@@ -1,0 +1,124 @@
+"""What S3ObjectStore asks of a client library: single requests, on whole keys.
+
+Errors of each: ObjectNotFound, ValueConflict (a condition does not hold), StoreUnavailable (nothing
+happened, or nothing was asked for), OutcomeUnknown (writes that may have happened), Unauthorized,
+Misplaced, StoreRefused (for a reason that is on no list), Invalid (a request that the store can
+never take: too large, not implemented), Internal. An implementation repeats nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamlog.errors import Invalid
+from streamlog.objectstore.interface import Arrived, ObjectInfo
+from streamlog.objectstore.s3.retry import Tries
+from streamlog.runtime.buffers import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for a PUT. `put_id` is kept with the object, so that its writer knows it."""
+
+    is_absent: bool = False
+    etag: str | None = None
+    put_id: str | None = None
+
+
+ALWAYS = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    info: ObjectInfo
+    put_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Objects by key; `next_after` (a key) None: these are all."""
+
+    objects: tuple[ObjectInfo, ...]
+    next_after: str | None
+
+
+class RangeNotSatisfiable(Invalid):
+    """A range starts at or past the object's end."""
+
+
+class PartsUpload(Protocol):
+    """An object in parts of `part_bytes` each, but for the last. Errors: as those of `put`."""
+
+    part_bytes: int
+
+    async def begin(self, put_id: str | None) -> None:
+        """Nothing is visible yet."""
+        ...
+
+    async def send(self, parts: Sequence[Buffer], first: int) -> list[dict[str, Any]]:
+        """Numbered from `first`; what `complete` wants of them. Never OutcomeUnknown."""
+        ...
+
+    async def complete(
+        self, done: Sequence[Mapping[str, Any]], size_bytes: int, condition: Condition
+    ) -> ObjectInfo:
+        """The object is visible, with all parts in `done`."""
+        ...
+
+    def give_up(self) -> None:
+        """Parts that were sent go, soon."""
+        ...
+
+
+class S3Requests(Protocol):
+    """Keys come with the store's prefix."""
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], size_bytes: int, condition: Condition
+    ) -> ObjectInfo:
+        """One PUT."""
+        ...
+
+    async def put_large(
+        self,
+        key: str,
+        parts: Sequence[Buffer],
+        size_bytes: int,
+        condition: Condition,
+        tries: Callable[[str], Tries],
+    ) -> ObjectInfo:
+        """In parts, each repeated by a series of `tries(operation)`; cleaned up on failure."""
+        ...
+
+    def multipart(
+        self, key: str, about_bytes: int, tries: Callable[[str], Tries]
+    ) -> PartsUpload | None:
+        """Of an object that comes piece by piece; None where the client has no such thing."""
+        ...
+
+    async def get(self, key: str, start: int, end: int | None) -> Buffer:
+        """Bytes from `start` to `end` (exclusive) or the object's end, whichever is first.
+
+        Errors: also RangeNotSatisfiable.
+        """
+        ...
+
+    async def get_pieces(
+        self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
+    ) -> None:
+        """One GET, as PiecewiseStore.get_pieces. Errors: as `get`."""
+        ...
+
+    async def head(self, key: str) -> Head: ...
+
+    async def list(self, prefix: str, after: str | None, limit: int) -> Listed:
+        """Keys with `prefix` behind `after`, `limit` (1,000) at most."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """At most 1,000 keys. Absent ones are no error."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,118 @@
+"""An object that is sent while it grows: its bytes are in memory until their part is up.
+
+1. What stays small is one PUT, by `finish`.
+2. Larger: each `write` sends the whole parts that have come together, several at a time, and keeps
+   a copy of the rest, so that the caller's buffers may go.
+3. `finish` sends the rest and completes the upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from streamlog.errors import (
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StreamlogError,
+    ValueConflict,
+)
+from streamlog.objectstore.interface import ObjectInfo
+from streamlog.objectstore.s3.body import sliced
+from streamlog.objectstore.s3.requests import Condition, PartsUpload
+from streamlog.runtime.buffers import Buffer, join, parts_size
+
+
+class S3Upload:
+    """An ObjectUpload. One call at a time."""
+
+    def __init__(
+        self,
+        parts: PartsUpload,
+        put: Callable[[Sequence[Buffer]], Awaitable[ObjectInfo]],
+        completed: Callable[[str], Awaitable[ObjectInfo | None]],
+        put_bytes_max: int,
+        put_id: str,
+    ) -> None:
+        """`put` stores a small object; `completed(put_id)` says whether the upload took effect."""
+        self._parts = parts
+        self._put = put
+        self._completed = completed
+        self._put_bytes_max = put_bytes_max
+        self._put_id = put_id
+        self._rest: list[Buffer] = []
+        self._rest_bytes = 0
+        self._size_bytes = 0
+        self._done: list[dict[str, Any]] = []
+        self._has_begun = False
+        self._has_ended = False
+
+    async def write(self, parts: Sequence[Buffer]) -> None:
+        added = parts_size(parts)
+        self._size_bytes += added
+        whole = 0
+        if self._has_begun or self._size_bytes > self._put_bytes_max:
+            total = self._rest_bytes + added
+            whole = total - total % self._parts.part_bytes
+        if not whole:
+            self._keep(parts)
+            return
+        here = [*self._rest, *parts]
+        self._rest, self._rest_bytes = [], 0
+        await self._send(sliced(here, 0, whole))
+        self._keep(sliced(here, whole, self._size_bytes))
+
+    async def finish(self) -> ObjectInfo:
+        if not self._has_begun and self._size_bytes <= self._put_bytes_max:
+            info = await self._put(self._rest)
+        else:
+            await self._send(self._rest)
+            info = await self._complete()
+        self._has_ended = True
+        self._rest = []
+        return info
+
+    def give_up(self) -> None:
+        if self._has_begun and not self._has_ended:
+            self._has_ended = True
+            self._parts.give_up()
+        self._rest = []
+
+    async def _send(self, parts: Sequence[Buffer]) -> None:
+        if not self._has_begun:
+            # Before the request: one that is cut off may have taken effect.
+            self._has_begun = True
+            await self._parts.begin(self._put_id)
+        try:
+            self._done += await self._parts.send(parts, len(self._done) + 1)
+        except ObjectNotFound as error:
+            raise _gone(error) from error
+
+    async def _complete(self) -> ObjectInfo:
+        condition = Condition(put_id=self._put_id)
+        try:
+            return await self._parts.complete(self._done, self._size_bytes, condition)
+        except (ObjectNotFound, ValueConflict) as error:
+            raise _gone(error) from error
+        except OutcomeUnknown:
+            # An abort could meet what was completed.
+            self._has_ended = True
+            info = await self._completed(self._put_id)
+            if info is None:
+                raise
+            return info
+
+    def _keep(self, parts: Sequence[Buffer]) -> None:
+        size_bytes = parts_size(parts)
+        if size_bytes:
+            self._rest.append(bytes(join(parts)))
+            self._rest_bytes += size_bytes
+
+
+def _gone(error: StreamlogError) -> StoreUnavailable:
+    """The upload was ended from outside, such as by a lifecycle rule; the object is untouched."""
+    return StoreUnavailable(
+        f"the store ended a multipart upload before it was complete: {error.message}",
+        operation="put",
+    )

@@ -1,0 +1,199 @@
+"""`restore`: metadata from a backup and all that the object store has since.
+
+A backup is older than the bucket: put back as it is, what was committed later would be unknown, be
+taken for garbage and deleted, and its ids and offsets given out again. So a restore is a recovery,
+with the backup for what the bucket does not tell:
+
+1. Streams come from the backup, or from a newer checkpoint in the bucket, and go on with all
+   objects that neither knows.
+2. Topics are those whose streams are there; settings and deletions under way are the backup's.
+3. Users' values are the backup's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamlog.errors import Corrupt, ForeignCluster, StreamlogError
+from streamlog.kvstore.interface import KeyValue, KVStore
+from streamlog.log.topics import producer_ids
+from streamlog.log.topics.topic_record import (
+    PARTITION_NAMESPACE,
+    TOPIC_NAMESPACE,
+    decode_partition,
+    decode_topic,
+    encode_topic,
+)
+from streamlog.metadata.keys import id_block, node
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.repair.backup.file import Backup
+from streamlog.repair.bucket import list_bucket
+from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
+from streamlog.repair.frozen_kv import FrozenKV
+from streamlog.repair.recover.recover import (
+    RecoverOptions,
+    check_and_hand_over,
+    check_target,
+    gather,
+    newest_view,
+)
+from streamlog.repair.recover.recovered import Recovered
+from streamlog.repair.view import MetadataView, load_view
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+VALUES = b"u/"
+VALUE_AT = 1
+"""Behind the version byte."""
+
+
+async def restore(
+    kv: KVStore,
+    store: ObjectStore,
+    backup: Backup,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    options: RecoverOptions | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """As `recover`. Errors: also ForeignCluster (a backup of another cluster)."""
+    options, report = options or RecoverOptions(), Report()
+    report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
+    if backup.head.cluster_id != report.cluster_id:
+        raise ForeignCluster(
+            f"the backup is of cluster {backup.head.cluster_id}, {store.url} belongs to cluster "
+            f"{report.cluster_id}",
+            store_cluster=report.cluster_id,
+            meta_cluster=backup.head.cluster_id,
+        )
+    bucket = await list_bucket(store, progress)
+    view = await _view_of(backup, store, clock=clock, random=random, offload=offload)
+    newer = await newest_view(
+        store,
+        bucket,
+        report,
+        clock=clock,
+        random=random,
+        offload=offload,
+        after=view.revision if view is not None else 0,
+    )
+    if newer is None and view is not None:
+        report.repaired.append(
+            f"starts from the backup's revision {backup.head.revision}: trims, deletions, closings "
+            "and fencing tokens since then are forgotten, what they removed may come back"
+        )
+    recovered = await gather(
+        store, bucket, newer or view, report, offload=offload, progress=progress
+    )
+    _take_backup(backup, recovered, report)
+    await check_and_hand_over(
+        kv,
+        store,
+        recovered,
+        bucket,
+        report,
+        options,
+        clock=clock,
+        random=random,
+        offload=offload,
+        progress=progress,
+    )
+    return report
+
+
+async def _view_of(
+    backup: Backup, store: ObjectStore, *, clock: Clock, random: Random, offload: Offload
+) -> MetadataView | None:
+    """None: the checkpoint that the backup builds on is gone; the store has a newer one then."""
+    prefix = prefix_of(backup.head.cluster_id)
+    kvs = [
+        KeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
+        for kv in backup.kvs
+    ]
+    frozen = FrozenKV(kvs, backup.head.revision)
+    try:
+        return await load_view(
+            frozen,
+            store,
+            backup.head.cluster_id,
+            clock=clock,
+            random=random,
+            offload=offload,
+        )
+    except Corrupt:
+        return None
+
+
+def _take_backup(backup: Backup, recovered: Recovered, report: Report) -> None:
+    prefix = prefix_of(backup.head.cluster_id)
+    recovered.revision_max = max(recovered.revision_max, backup.head.revision)
+    old: dict[tuple[str, bytes], bytes] = {}
+    for kv in backup.kvs:
+        if kv.key.startswith(VALUES):
+            namespace, _, name = kv.key[len(VALUES) :].partition(b"/")
+            old[namespace.decode("ascii", "replace"), name] = kv.value[VALUE_AT:]
+        elif kv.key.startswith(b"n/"):
+            node_id = int.from_bytes(kv.key[2:], "big")
+            known = recovered.node_epochs.get(node_id, 0)
+            recovered.node_epochs[node_id] = max(known, node.decode(kv.value).node_epoch)
+        elif prefix + kv.key == id_block.counter_key(prefix, id_block.OBJECTS):
+            highest = id_block.decode_counter(kv.value) << id_block.OBJECTS.block_bits
+            recovered.object_id_max = max(recovered.object_id_max, highest)
+        elif prefix + kv.key == id_block.counter_key(prefix, id_block.STREAMS):
+            highest = id_block.decode_counter(kv.value) << id_block.STREAMS.block_bits
+            recovered.stream_id_max = max(recovered.stream_id_max, highest)
+    for (of, name), value in old.items():
+        if of in (TOPIC_NAMESPACE, PARTITION_NAMESPACE, producer_ids.KEY.namespace):
+            continue
+        recovered.values[of, name] = value
+        report.counts["values_from_backup"] += 1
+    _take_partitions(old, recovered)
+    _take_topics(old, recovered, report)
+    counter = producer_ids.KEY.namespace, producer_ids.KEY.name
+    if counter in old:
+        # Big-endian behind the same version byte: the larger counter compares greater.
+        recovered.values[counter] = max(recovered.values.get(counter, b""), old[counter])
+
+
+def _take_partitions(old: dict[tuple[str, bytes], bytes], recovered: Recovered) -> None:
+    """Those that the bucket does not tell of and whose meta stream is there: they are empty."""
+    for (namespace, name), value in old.items():
+        if namespace == PARTITION_NAMESPACE and (namespace, name) not in recovered.values:
+            try:
+                is_there = decode_partition(name, value) in recovered.streams
+            except StreamlogError:
+                is_there = False
+            if is_there:
+                recovered.values[namespace, name] = value
+
+
+def _take_topics(old: dict[tuple[str, bytes], bytes], recovered: Recovered, report: Report) -> None:
+    partitions = {name.rpartition(b"/")[0] for ns, name in recovered.values if ns == "_partition"}
+    for (namespace, name), value in old.items():
+        if namespace != TOPIC_NAMESPACE:
+            continue
+        topic = name.decode()
+        known = decode_topic(topic, value)
+        found = recovered.values.get((namespace, name))
+        if found is not None:
+            now = decode_topic(topic, found)
+            if now.topic_id == known.topic_id:
+                if now.partitions > known.partitions:
+                    # What was pending in the backup has its keys by now.
+                    known = replace(known, partitions=now.partitions, pending=())
+                recovered.values[namespace, name] = encode_topic(known)
+            continue
+        if name in partitions:
+            recovered.values[namespace, name] = value
+            continue
+        report.add(
+            Finding(
+                Kind.TOPIC,
+                Severity.NOTE,
+                f"topic {topic} is in the backup and its streams are gone: it was deleted since",
+            )
+        )

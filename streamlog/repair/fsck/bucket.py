@@ -1,0 +1,239 @@
+"""fsck of the bucket against the metadata: what lies there and belongs to nobody.
+
+An object that the fold does not know is judged by its id's owner, as PROTOCOL 7 says:
+
+    owner                            what it is
+    none: it is staged               waits for its commit, or expires
+    past the counter of blocks       the metadata is older than the bucket: never deleted
+    given up and deleted once (`o`)  a late PUT: the collector deletes it once more
+    a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: the node
+    floor                            sweeps it after its next start
+    a SEALED tenure, in its window   an orphan that the collector will delete
+    else                             an orphan that nobody looks for: `--repair` deletes it
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import chain
+
+from streamlog.errors import ObjectNotFound
+from streamlog.metadata.fold.staging import Stage
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.journal.object_ids import position_of
+from streamlog.metadata.keys import checkpoint, id_block
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.bucket import Bucket
+from streamlog.repair.findings import Finding, Kind, Report, Severity
+from streamlog.repair.fsck.keys import Keys
+from streamlog.repair.in_flight import in_flight
+from streamlog.repair.view import MetadataView
+
+
+@dataclass(slots=True)
+class Leftovers:
+    """What `--repair` may delete: ids that can never be committed, files that nothing names."""
+
+    orphans: list[int] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    windows: int = 0
+    """W × sealed tenures, and late PUTs: so many orphans may be there without anything being wrong.
+    """
+
+
+async def check_bucket(
+    view: MetadataView,
+    bucket: Bucket,
+    store: ObjectStore,
+    live: array[int],
+    keys: Keys,
+    report: Report,
+) -> Leftovers:
+    """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
+    found = Leftovers()
+    for known in keys.fences.values():
+        found.windows += 0 if known.is_live else known.window
+    found.windows += sum(map(len, keys.late.values()))
+    report.counts["objects_in_store"] = len(bucket.ids)
+    report.counts["bytes_in_store"] = bucket.size_bytes
+    report.counts["dead_objects"] = len(view.state.dead)
+    staged = view.state.fold.staging.staged
+    await _check_staged(view, bucket, store, report)
+    judge = _Judge(view, keys)
+    for object_id in bucket.ids:
+        index = bisect_left(live, object_id)
+        if (index < len(live) and live[index] == object_id) or object_id in view.state.dead:
+            continue
+        if object_id in staged:
+            report.counts["staged_objects"] += 1
+            continue
+        if await view.object(object_id) is not None:
+            # It died since the last checkpoint: the next one tells the collector.
+            report.counts["dead_objects"] += 1
+            continue
+        finding = judge.of(object_id)
+        report.add(finding)
+        if finding.kind in (Kind.ORPHAN, Kind.ORPHAN_DUE):
+            found.orphans.append(object_id)
+    for key in bucket.foreign:
+        report.add(
+            Finding(
+                Kind.FOREIGN_KEY,
+                Severity.WARNING,
+                f"the store has the key {key}, which is not of streamlog's making",
+                "give the cluster a prefix of its own",
+                key=key,
+            )
+        )
+    if not bucket.has_cluster_file:
+        report.add(
+            Finding(
+                Kind.CLUSTER_FILE,
+                Severity.ERROR,
+                "the store has no cluster.json: another cluster could take it for empty",
+                "streamlog fsck --repair writes it again, and so does the next start of a node",
+                key="cluster.json",
+            )
+        )
+    _check_files(view, bucket, keys, report, found)
+    return found
+
+
+async def _check_staged(
+    view: MetadataView, bucket: Bucket, store: ObjectStore, report: Report
+) -> None:
+    async def is_there(stage: Stage) -> bool:
+        """It may have been staged since the bucket was listed."""
+        try:
+            found = await store.head(data_key(stage.row.object_id))
+        except ObjectNotFound:
+            return False
+        return found.size_bytes == stage.row.size_bytes
+
+    unlisted = [
+        (object_id, stage)
+        for object_id, stage in view.state.fold.staging.staged.items()
+        if bucket.size_of(object_id) != stage.row.size_bytes
+    ]
+    there = await in_flight((stage for _, stage in unlisted), is_there)
+    for (object_id, stage), found in zip(unlisted, there, strict=True):
+        if not found:
+            report.add(
+                _finding(
+                    Kind.OBJECT_MISSING,
+                    Severity.WARNING,
+                    object_id,
+                    f"was staged by writer {stage.writer_id} and is not in the store as it was",
+                    "have the writer stage it again; the metadata forgets it when it expires",
+                )
+            )
+
+
+class _Judge:
+    def __init__(self, view: MetadataView, keys: Keys) -> None:
+        self._view = view
+        self._keys = keys
+        self._blocks: dict[Tenure, list[int]] = {}
+        for block, owner in sorted(keys.object_blocks.items()):
+            self._blocks.setdefault(owner, []).append(block)
+        self._late = frozenset(chain.from_iterable(keys.late.values()))
+
+    def of(self, object_id: int) -> Finding:
+        block = object_id >> id_block.OBJECTS.block_bits
+        if not 0 < block <= self._keys.object_counter:
+            return _finding(
+                Kind.OBJECT_NEWER,
+                Severity.ERROR,
+                object_id,
+                "has an id that this metadata never handed out: the metadata is older than the "
+                "store, or of another store",
+                "do not start a node on it; rebuild the metadata with streamlog recover",
+            )
+        if object_id in self._late:
+            return _due(object_id, "was given up and deleted, and a late PUT stored it again")
+        owner = self._keys.object_blocks.get(block)
+        known = self._keys.fences.get(owner) if owner is not None else None
+        if owner is None or known is None:
+            return _orphan(object_id, "its tenure is settled")
+        blocks = self._blocks[owner]
+        floor = position_of(blocks, self._view.state.fold.mark(owner).floor)
+        position = position_of(blocks, object_id)
+        if position < floor:
+            return _orphan(object_id, f"tenure {owner} is past it")
+        if known.is_live:
+            return _finding(
+                Kind.UPLOAD_UNDER_WAY,
+                Severity.NOTE,
+                object_id,
+                f"was stored by tenure {owner} and not committed yet",
+                "the node finishes or deletes it after its next start",
+            )
+        if position < floor + known.window:
+            return _due(
+                object_id, f"was stored by tenure {owner}, which ended before it was committed"
+            )
+        return _orphan(object_id, f"it is past the window of tenure {owner}")
+
+
+def _due(object_id: int, what: str) -> Finding:
+    return _finding(Kind.ORPHAN_DUE, Severity.NOTE, object_id, what, "the collector deletes it")
+
+
+def _orphan(object_id: int, why: str) -> Finding:
+    return _finding(
+        Kind.ORPHAN,
+        Severity.WARNING,
+        object_id,
+        f"is in no stream and never will be ({why})",
+        "streamlog fsck --repair deletes it",
+    )
+
+
+def _finding(kind: Kind, severity: Severity, object_id: int, what: str, advice: str) -> Finding:
+    return Finding(
+        kind,
+        severity,
+        f"object {object_id} {what}",
+        advice,
+        key=data_key(object_id),
+        object_id=object_id,
+    )
+
+
+def _check_files(
+    view: MetadataView, bucket: Bucket, keys: Keys, report: Report, found: Leftovers
+) -> None:
+    named = view.state.checkpoint.files if view.state.checkpoint is not None else ()
+    names = {ref.name for ref in named}
+    for info in bucket.checkpoints:
+        report.counts["checkpoint_files"] += 1
+        if info.key in names:
+            continue
+        tenure = checkpoint.tenure_of_name(info.key)
+        if tenure is None:
+            report.add(
+                Finding(
+                    Kind.FOREIGN_KEY,
+                    Severity.WARNING,
+                    f"{info.key} is not the name of a checkpoint file",
+                    "give the cluster a prefix of its own",
+                    key=info.key,
+                )
+            )
+            continue
+        known = keys.fences.get(tenure)
+        is_live = known is not None and known.is_live
+        report.add(
+            Finding(
+                Kind.CHECKPOINT_STRAY,
+                Severity.NOTE,
+                f"{info.key} is a checkpoint file that nothing names",
+                "a node deletes it in time" + ("" if is_live else ", and so does --repair"),
+                key=info.key,
+            )
+        )
+        if not is_live:
+            found.files.append(info.key)

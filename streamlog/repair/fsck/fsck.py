@@ -1,0 +1,193 @@
+"""`fsck`: is all that the metadata names in the store, right, and is there nothing else.
+
+Order: the bucket is listed, then the metadata is read at one revision: an object that is listed and
+not known then cannot have been committed in between. Nodes should be stopped; with nodes running,
+what they change meanwhile shows as findings that the next run does not have.
+
+Memory: 16 bytes an object, 60 bytes a stream, and what `check_objects` holds at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
+from streamlog.errors import Corrupt, ForeignCluster, Invalid, UnsupportedVersion
+from streamlog.kvstore.interface import KVStore
+from streamlog.metadata.keys import lineage
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.objectstore.cluster.guard import (
+    ClusterFile,
+    Lineage,
+    check_same,
+    claim,
+    read_cluster,
+)
+from streamlog.objectstore.cluster.lineage import LineageCheck, check_lineage, restate_lineage
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.bucket import Bucket, list_bucket
+from streamlog.repair.findings import (
+    Finding,
+    Kind,
+    Progress,
+    Report,
+    Severity,
+    no_progress,
+)
+from streamlog.repair.fsck.bucket import Leftovers, check_bucket
+from streamlog.repair.fsck.keys import check_keys
+from streamlog.repair.fsck.objects import ObjectChecks
+from streamlog.repair.fsck.topics import check_topics
+from streamlog.repair.view import load_view
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+DELETE_BATCH = 500
+ORPHANS_SHARE = 100
+"""Of the objects, one in so many may be an orphan before `--repair` asks for `--force`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FsckOptions:
+    """`repair` does what cannot lose data; `force` also when there is suspiciously much of it."""
+
+    deep: bool = False
+    repair: bool = False
+    force: bool = False
+
+
+async def fsck(
+    kv: KVStore,
+    store: ObjectStore,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    options: FsckOptions | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """Errors: Invalid (the metadata store is empty), ForeignCluster, LineageFenced (a recovery made
+    newer metadata, and what that needs would look like waste), UnsupportedVersion,
+    StoreUnavailable, MetadataUnavailable, Conflict (nodes are running).
+    """
+    options, report = options or FsckOptions(), Report()
+    report.cluster_id = await cluster_of(kv, store)
+    mine = await lineage.read(kv, prefix_of(report.cluster_id))
+    claimed = await read_cluster(store)
+    if claimed is not None:
+        check_lineage(store.url, claimed.lineage, mine)
+        if claimed.lineage != mine:
+            await _old_copy(store, claimed, mine, report, options)
+    bucket = await list_bucket(store, progress)
+    try:
+        view = await load_view(
+            kv, store, report.cluster_id, clock=clock, random=random, offload=offload
+        )
+    except Corrupt as error:
+        report.add(_unreadable(error))
+        return report
+    report.revision = view.revision
+    keys = await check_keys(view, report)
+    await check_topics(view, report)
+    checks = ObjectChecks(view, store, offload, report, progress, deep=options.deep)
+    await checks.run()
+    leftovers = await check_bucket(view, bucket, store, checks.live, keys, report)
+    if options.repair:
+        await _repair(store, bucket, leftovers, report, options, len(checks.live), mine)
+    return report
+
+
+async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
+    """The cluster that both are of. Errors: Invalid (there is none), ForeignCluster, Corrupt."""
+    found, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
+    if found is None:
+        if claimed is None:
+            raise Invalid("metadata and store are empty: there is no cluster here to check")
+        raise ForeignCluster(
+            f"{store.url} holds data of cluster {claimed.cluster_id} and the metadata store is "
+            "empty: give the metadata store that belongs to it, or rebuild it with streamlog "
+            "recover",
+            store_cluster=claimed.cluster_id,
+            meta_cluster="",
+        )
+    cluster_id = cluster_id_of(found.value)
+    check_same(store.url, claimed, cluster_id)
+    return cluster_id
+
+
+async def _old_copy(
+    store: ObjectStore, found: ClusterFile, mine: Lineage, report: Report, options: FsckOptions
+) -> None:
+    if options.repair:
+        await restate_lineage(store, found, mine)
+        report.repaired.append("wrote the metadata's lineage into cluster.json, an older copy")
+        return
+    report.add(
+        Finding(
+            Kind.CLUSTER_FILE,
+            Severity.ERROR,
+            f"cluster.json names lineage {found.lineage.number}, the metadata is of lineage "
+            f"{mine.number}: somebody put an old copy back, and older metadata would be taken for "
+            "the right one",
+            "streamlog fsck --repair writes it again, and so does the next start of a node",
+            key="cluster.json",
+        )
+    )
+
+
+def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
+    return Finding(
+        Kind.METADATA_UNREADABLE,
+        Severity.ERROR,
+        f"the metadata cannot be read, so nothing else was checked: {error}",
+        "restore it from a backup, or rebuild it with streamlog recover",
+        key=str(error.fields.get("object_key", "")),
+    )
+
+
+async def _repair(
+    store: ObjectStore,
+    bucket: Bucket,
+    leftovers: Leftovers,
+    report: Report,
+    options: FsckOptions,
+    live: int,
+    mine: Lineage,
+) -> None:
+    """Only where nothing is wrong with the metadata: what it does not know may be all there is."""
+    if not bucket.has_cluster_file:
+        await claim(store, report.cluster_id, mine)
+        report.repaired.append("wrote cluster.json")
+    if not await LineageCheck(store, report.cluster_id, mine).check():
+        report.repaired.append("deleted nothing: cluster.json is not this metadata's")
+        return
+    if any(
+        report.by_kind[str(kind)]
+        for kind in (
+            Kind.OBJECT_NEWER,
+            Kind.KEY_MISMATCH,
+            Kind.KEY_UNREADABLE,
+            Kind.CHECKPOINT_CORRUPT,
+            Kind.STREAM_RANGES,
+        )
+    ):
+        report.repaired.append("deleted nothing: the metadata is not to be trusted")
+        return
+    bound = max(live // ORPHANS_SHARE, leftovers.windows)
+    if len(leftovers.orphans) > bound and not options.force:
+        report.repaired.append(
+            f"deleted no orphans: {len(leftovers.orphans)} are more than the {bound} that can be "
+            "explained; make sure that this is the right metadata, then use --force"
+        )
+    else:
+        await _delete(store, [data_key(i) for i in leftovers.orphans], "orphans", report)
+    await _delete(store, leftovers.files, "checkpoint files", report)
+
+
+async def _delete(store: ObjectStore, keys: list[str], what: str, report: Report) -> None:
+    for low in range(0, len(keys), DELETE_BATCH):
+        await store.delete(keys[low : low + DELETE_BATCH])
+    if keys:
+        report.repaired.append(f"deleted {len(keys)} {what}")

@@ -1,0 +1,165 @@
+"""One object against what the fold says of it: from its index region to its end, or all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streamlog.errors import (
+    Corrupt,
+    Invalid,
+    ObjectNotFound,
+    StreamlogError,
+    UnsupportedVersion,
+)
+from streamlog.format.object.block import BlockRow, decode_block
+from streamlog.format.object.footer import ObjectFooter, decode_footer
+from streamlog.format.object.header import HEADER_BYTES, decode_header
+from streamlog.format.object.index import ObjectIndex, decode_index
+from streamlog.format.rows import Rows, rows_placed
+from streamlog.metadata.interface import ObjectRow, RangeRow
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.findings import Finding, Kind, Range, Report, Severity, some_ranges
+from streamlog.runtime.buffers import Buffer
+from streamlog.runtime.offload import Lane, Offload
+
+GET_BYTES_MAX = 4 << 20
+"""A deep check reads neighbouring blocks up to this size by one GET."""
+LOST_ADVICE = (
+    "put the object back from a copy of the bucket; without one these offsets are lost, and reads "
+    "of them fail"
+)
+
+
+class ObjectCheck:
+    """What it finds goes into `report`; several objects may be under way."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        store: ObjectStore,
+        offload: Offload,
+        report: Report,
+        *,
+        deep: bool,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._store = store
+        self._offload = offload
+        self._report = report
+        self._deep = deep
+
+    async def run(self, row: ObjectRow, ranges: list[Range]) -> None:
+        """`ranges`: those that streams need of it, sorted. Errors: StoreUnavailable."""
+        try:
+            footer, index = await self._read(row)
+            await self._compare(row, footer, ranges)
+            if self._deep:
+                await self._read_blocks(row, index)
+        except ObjectNotFound:
+            self._add(Kind.OBJECT_MISSING, row, "is not in the store", ranges)
+        except (Corrupt, UnsupportedVersion, Invalid) as error:
+            self._add(Kind.OBJECT_CORRUPT, row, f"cannot be read: {error}", ranges)
+        self._report.counts["objects"] += 1
+        self._report.counts["object_bytes"] += row.size_bytes
+
+    async def _read(self, row: ObjectRow) -> tuple[ObjectFooter, ObjectIndex]:
+        key = data_key(row.object_id)
+        # One byte more than there should be shows an object that is too long.
+        start, length = row.index_position, row.size_bytes - row.index_position
+        data = await self._store.get(key, start, length + 1)
+        if len(data) != length:
+            info = await self._store.head(key)
+            raise Corrupt(
+                f"it has {info.size_bytes} bytes instead of {row.size_bytes}", object_key=key
+            )
+        self._report.counts["read_bytes"] += len(data)
+        return await self._offload.run(Lane.CPU, _decode, data, row, key)
+
+    async def _compare(self, row: ObjectRow, footer: ObjectFooter, ranges: list[Range]) -> None:
+        identity = footer.identity
+        if identity.cluster_id != self._cluster_id:
+            self._add(Kind.OBJECT_FOREIGN, row, f"is of the cluster {identity.cluster_id}", ranges)
+        elif (identity.object_id, footer.row) != (row.object_id, replace(row, placements=())):
+            what = f"says of itself that it is {footer.row}, the metadata has {row}"
+            self._add(Kind.OBJECT_WRONG, row, what, ranges)
+        else:
+            rows = rows_placed(Rows(footer.ranges), row.placements)
+            missing = uncovered(ranges, list(rows))
+            if missing:
+                what = f"does not hold {some_ranges(missing)}"
+                self._add(Kind.OBJECT_WRONG, row, what, missing)
+
+    async def _read_blocks(self, row: ObjectRow, index: ObjectIndex) -> None:
+        key = data_key(row.object_id)
+        decode_header(await self._store.get(key, 0, HEADER_BYTES), object_key=key)
+        blocks = sorted(index.blocks(), key=lambda block: block.position)
+        at = 0
+        while at < len(blocks):
+            run = [blocks[at]]
+            start = run[0].position
+            while at + len(run) < len(blocks):
+                block = blocks[at + len(run)]
+                if block.position + block.length - start > GET_BYTES_MAX:
+                    break
+                run.append(block)
+            at += len(run)
+            data = await self._store.get(key, start, run[-1].position + run[-1].length - start)
+            self._report.counts["blocks"] += len(run)
+            self._report.counts["read_bytes"] += len(data)
+            for block in run:
+                await self._check_block(row, block, memoryview(data)[block.position - start :], key)
+
+    async def _check_block(
+        self, row: ObjectRow, block: BlockRow, data: memoryview, key: str
+    ) -> None:
+        try:
+            await self._offload.run(Lane.CPU, _decode_block, data[: block.length], block, key)
+        except StreamlogError as error:
+            lost = [Range(block.stream_id, block.start, block.end)]
+            self._add(Kind.OBJECT_CORRUPT, row, f"has a damaged block: {error}", lost)
+
+    def _add(self, kind: Kind, row: ObjectRow, what: str, lost: Sequence[Range]) -> None:
+        ranges = tuple(lost)
+        told = f"; it holds {some_ranges(ranges)}" if ranges else ""
+        self._report.add(
+            Finding(
+                kind,
+                Severity.ERROR if ranges else Severity.WARNING,
+                f"object {row.object_id} {what}{told}",
+                LOST_ADVICE if ranges else "no stream needs it any more",
+                key=data_key(row.object_id),
+                object_id=row.object_id,
+                lost=ranges,
+            )
+        )
+
+
+def _decode(data: Buffer, row: ObjectRow, key: str) -> tuple[ObjectFooter, ObjectIndex]:
+    footer = decode_footer(data, size_bytes=row.size_bytes, object_key=key)
+    index = decode_index(memoryview(data)[: row.index_length], row, object_key=key)
+    index.blocks()
+    return footer, index
+
+
+def _decode_block(data: memoryview, block: BlockRow, key: str) -> int:
+    return len(decode_block(data, block, object_key=key))
+
+
+def uncovered(ranges: Sequence[Range], rows: Sequence[RangeRow]) -> tuple[Range, ...]:
+    """Of `ranges`, what no row holds; both sorted."""
+    own: dict[int, list[RangeRow]] = {}
+    for row in rows:
+        own.setdefault(row.stream_id, []).append(row)
+    missing = []
+    for one in ranges:
+        at = one.start
+        for row in own.get(one.stream_id, ()):
+            if row.end > at and row.start < one.end:
+                if row.start > at:
+                    missing.append(Range(one.stream_id, at, row.start))
+                at = row.end
+        if at < one.end:
+            missing.append(Range(one.stream_id, at, one.end))
+    return tuple(missing)

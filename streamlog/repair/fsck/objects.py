@@ -1,0 +1,200 @@
+"""fsck of streams and their objects.
+
+1. Live objects are taken by id, so many at a time as have RANGES_MAX live ranges: memory is bound.
+2. For each such part all streams are walked; what points into the part's objects is kept. The
+   first walk also looks whether each stream's ranges meet from its start to its end.
+3. Each object is read from its index region to its end and compared with what the fold says of it;
+   a deep check reads all data blocks, too.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from streamlog.errors import Corrupt
+from streamlog.metadata.compaction_interface import LiveObject
+from streamlog.metadata.interface import StreamRow
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.findings import Finding, Kind, Progress, Range, Report, Severity
+from streamlog.repair.fsck.object import ObjectCheck
+from streamlog.repair.in_flight import in_flight
+from streamlog.repair.view import MetadataView
+from streamlog.runtime.offload import Offload
+
+RANGES_MAX = 1_000_000
+"""Live ranges held at a time: 24 bytes each."""
+OBJECTS_MAX = 50_000
+ID_MAX = 1 << 64
+
+
+@dataclass(slots=True)
+class Part:
+    """Objects by id, those past `after` up to `last` (inclusive)."""
+
+    after: int
+    last: int
+    objects: list[LiveObject]
+    ranges: dict[int, array[int]] = field(default_factory=dict)
+    """Object id → stream, start, end of each live range, by (stream, start)."""
+
+    def ranges_of(self, object_id: int) -> list[Range]:
+        flat = iter(self.ranges.get(object_id, ()))
+        return [Range(*one) for one in zip(flat, flat, flat, strict=True)]
+
+
+class ObjectChecks:
+    def __init__(
+        self,
+        view: MetadataView,
+        store: ObjectStore,
+        offload: Offload,
+        report: Report,
+        progress: Progress,
+        *,
+        deep: bool,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._offload = offload
+        self._report = report
+        self._progress = progress
+        self._deep = deep
+        self.live = array("Q")
+        """Ids of all objects that the fold knows, sorted."""
+
+    async def run(self) -> None:
+        """Errors: StoreUnavailable, MetadataUnavailable."""
+        total = self._view.live_objects_count
+        check = ObjectCheck(
+            self._view.cluster_id, self._store, self._offload, self._report, deep=self._deep
+        )
+        async for part in self.walked():
+            for low in range(0, len(part.objects), 256):
+                some = [
+                    (one.row, part.ranges_of(one.row.object_id))
+                    for one in part.objects[low : low + 256]
+                ]
+                await in_flight(some, lambda one: check.run(*one))
+                self._progress("checking objects", self._report.counts["objects"], total)
+
+    async def walked(self) -> AsyncIterator[Part]:
+        """Objects with the live ranges that point into them, all streams being walked; whoever
+        iterates has the objects checked. Errors: StoreUnavailable, MetadataUnavailable.
+        """
+        rows, is_first = self._view.streams(), True
+        self._report.counts["streams"] = len(rows)
+        async for part in self._parts():
+            await self._walk(rows, part, is_first)
+            is_first = False
+            self._check_listed(part)
+            for one in part.objects:
+                self._check_counted(one, _count(part, one.row.object_id))
+            yield part
+
+    async def _parts(self) -> AsyncIterator[Part]:
+        """At least one; the last one has all ids that are left."""
+        after, objects, ranges = 0, list[LiveObject](), 0
+        async for page in self._view.live_objects():
+            for one in page:
+                if objects and (
+                    ranges + one.live_ranges > RANGES_MAX or len(objects) >= OBJECTS_MAX
+                ):
+                    last = objects[-1].row.object_id
+                    yield Part(after, last, objects)
+                    after, objects, ranges = last, [], 0
+                objects.append(one)
+                ranges += one.live_ranges
+                self.live.append(one.row.object_id)
+        yield Part(after, ID_MAX, objects)
+
+    # streams
+
+    async def _walk(self, rows: Sequence[StreamRow], part: Part, is_first: bool) -> None:
+        for number, row in enumerate(rows):
+            at = row.start
+            try:
+                async for page in self._view.ranges(row):
+                    for one in page:
+                        if is_first:
+                            self._check_meets(row, at, one.start)
+                            self._report.counts["ranges"] += 1
+                        at = one.end
+                        object_id = one.object.object_id
+                        if part.after < object_id <= part.last:
+                            known = part.ranges.setdefault(object_id, array("Q"))
+                            known.extend((row.stream_id, one.start, one.end))
+            except Corrupt as error:
+                if is_first:
+                    self._add_unreadable(row, at, error)
+                continue
+            if is_first:
+                self._check_meets(row, at, row.end)
+                self._report.counts["records"] += row.end - row.start
+                if number % 100 == 0:
+                    self._progress("walking streams", number, len(rows))
+
+    def _check_meets(self, row: StreamRow, at: int, start: int) -> None:
+        if at == start:
+            return
+        what = "are in no object" if at < start else "are in two objects"
+        lost = Range(row.stream_id, min(at, start), max(at, start))
+        self._report.add(
+            Finding(
+                Kind.STREAM_RANGES,
+                Severity.ERROR,
+                f"{lost} {what}, by the metadata",
+                "rebuild the metadata with streamlog recover",
+                stream_id=row.stream_id,
+                lost=(lost,),
+            )
+        )
+
+    def _add_unreadable(self, row: StreamRow, at: int, error: Corrupt) -> None:
+        lost = Range(row.stream_id, at, row.end)
+        self._report.add(
+            Finding(
+                Kind.CHECKPOINT_CORRUPT,
+                Severity.ERROR,
+                f"where {lost} lie is unknown: {error}",
+                "rebuild the metadata with streamlog recover",
+                key=str(error.fields.get("object_key", "")),
+                stream_id=row.stream_id,
+                lost=(lost,),
+            )
+        )
+
+    def _check_listed(self, part: Part) -> None:
+        for object_id in sorted(part.ranges.keys() - {o.row.object_id for o in part.objects}):
+            self._add_count(object_id, f"has {_count(part, object_id)} live ranges and is not live")
+
+    # objects
+
+    def _check_counted(self, one: LiveObject, ranges: int) -> None:
+        object_id = one.row.object_id
+        if ranges > one.live_ranges:
+            self._add_count(object_id, f"has {ranges} live ranges, the metadata counts less")
+        if not ranges and self._view.is_all_checkpointed:
+            self._add_count(
+                object_id,
+                f"has no live range, the metadata counts {one.live_ranges}",
+                Severity.WARNING,
+            )
+
+    def _add_count(self, object_id: int, what: str, severity: Severity = Severity.ERROR) -> None:
+        self._report.add(
+            Finding(
+                Kind.OBJECT_COUNT,
+                severity,
+                f"object {object_id} {what}",
+                "rebuild the metadata with streamlog recover",
+                key=data_key(object_id),
+                object_id=object_id,
+            )
+        )
+
+
+def _count(part: Part, object_id: int) -> int:
+    return len(part.ranges.get(object_id, ())) // 3

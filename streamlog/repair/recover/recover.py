@@ -1,0 +1,230 @@
+"""`recover`: a lost metadata store, rebuilt from the object store alone.
+
+1. The newest checkpoint in the store that is whole gives streams, trims, tags and tokens.
+2. Objects that it does not know are read at their ends, and their ranges go on from there.
+3. Meta streams tell of topics.
+4. The bucket gets the next lineage, so that a node which still runs on the old metadata ends
+   (`handover`). All is written as one checkpoint, under epochs and ids that were never used.
+
+Back is every record that was acknowledged with wal=object. What the store does not hold is lost:
+user values, and trims, deletions, closings and tokens since the checkpoint. Nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.engine.cluster import CLUSTER_KEY, cluster_id_of
+from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StreamlogError
+from streamlog.kvstore.interface import KVStore
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.objectstore.cluster.guard import check_same, read_cluster
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.repair.bucket import Bucket, list_bucket
+from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity, no_progress
+from streamlog.repair.recover.handover import hand_over
+from streamlog.repair.recover.recovered import Recovered
+from streamlog.repair.recover.sources import find_candidates, view_of
+from streamlog.repair.recover.streams import StreamRecovery
+from streamlog.repair.recover.topics import TopicRecovery
+from streamlog.repair.view import MetadataView
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverOptions:
+    """`overwrite`: metadata of the same cluster may be there, and is replaced.
+
+    `accept_data_loss`: go on without objects that cannot be read. `grace_ms`: how long it waits for
+    nodes on the old metadata to notice that they were overtaken (`handover`); 0 only where none can
+    be running.
+    """
+
+    dry_run: bool = False
+    overwrite: bool = False
+    accept_data_loss: bool = False
+    grace_ms: int = 0
+
+
+async def recover(
+    kv: KVStore,
+    store: ObjectStore,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    options: RecoverOptions | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """No node should run; one that does on the old metadata is ended, and none opens that again.
+
+    Cut short, it can be run again: until it is done no node opens the metadata.
+
+    Errors: Invalid (nothing to recover), AlreadyExists (the metadata store is in use),
+    ForeignCluster, Corrupt (objects that cannot be read), Conflict (a node or another recovery
+    runs), Unavailable, OutcomeUnknown.
+    """
+    options, report = options or RecoverOptions(), Report()
+    report.cluster_id = await check_target(kv, store, overwrite=options.overwrite)
+    bucket = await list_bucket(store, progress)
+    view = await newest_view(store, bucket, report, clock=clock, random=random, offload=offload)
+    recovered = await gather(store, bucket, view, report, offload=offload, progress=progress)
+    await check_and_hand_over(
+        kv,
+        store,
+        recovered,
+        bucket,
+        report,
+        options,
+        clock=clock,
+        random=random,
+        offload=offload,
+        progress=progress,
+    )
+    return report
+
+
+async def check_target(kv: KVStore, store: ObjectStore, *, overwrite: bool) -> str:
+    """The cluster id of the store, for which the metadata store has room.
+
+    Errors: Invalid, AlreadyExists, ForeignCluster.
+    """
+    claimed = await read_cluster(store)
+    if claimed is None:
+        raise Invalid(
+            f"{store.url} has no cluster.json: there is nothing to recover; check the prefix"
+        )
+    prefix_of(claimed.cluster_id)
+    found = await kv.get(CLUSTER_KEY)
+    if found is not None:
+        check_same(store.url, claimed, cluster_id_of(found.value))
+        if not overwrite:
+            raise AlreadyExists(
+                f"the metadata store holds the metadata of cluster {claimed.cluster_id} already; "
+                "--overwrite replaces it (after a backup, say)"
+            )
+    return claimed.cluster_id
+
+
+async def gather(
+    store: ObjectStore,
+    bucket: Bucket,
+    view: MetadataView | None,
+    report: Report,
+    *,
+    offload: Offload,
+    progress: Progress,
+) -> Recovered:
+    """Streams and topics; nothing is written. Errors: Corrupt, StoreUnavailable."""
+    recovered = Recovered(report.cluster_id)
+    await StreamRecovery(store, offload, bucket, view, recovered, report, progress).run()
+    await TopicRecovery(store, offload, recovered, report, progress).run()
+    report.counts["streams"] = len(recovered.streams)
+    report.counts["records"] = sum(one.end - one.start for one in recovered.streams.values())
+    return recovered
+
+
+async def check_and_hand_over(
+    kv: KVStore,
+    store: ObjectStore,
+    recovered: Recovered,
+    bucket: Bucket,
+    report: Report,
+    options: RecoverOptions,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    progress: Progress,
+) -> None:
+    """The end of `recover` and `restore`: writes what they found, unless this is a dry run.
+
+    Errors: Corrupt, as of `_check_losses`; those of `hand_over`.
+    """
+    _check_losses(report, options)
+    if options.dry_run:
+        return
+    await hand_over(
+        kv,
+        store,
+        recovered,
+        bucket,
+        clock=clock,
+        random=random,
+        offload=offload,
+        grace_ms=options.grace_ms,
+        progress=progress,
+    )
+    report.revision = await kv.revision()
+
+
+def _check_losses(report: Report, options: RecoverOptions) -> None:
+    """Errors: Corrupt, unless the loss is accepted or nothing will be written."""
+    errors = report.by_severity[Severity.ERROR]
+    if not errors or options.dry_run or options.accept_data_loss:
+        return
+    first = next(one for one in report.findings if one.severity is Severity.ERROR)
+    raise Corrupt(
+        f"{errors} findings say that data is lost, the first: {first.detail}. Nothing was written; "
+        "--dry-run lists them all, --accept-data-loss goes on without that data",
+        object_key=first.key,
+    )
+
+
+async def newest_view(
+    store: ObjectStore,
+    bucket: Bucket,
+    report: Report,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+    after: int = 0,
+) -> MetadataView | None:
+    """The metadata as of the newest usable checkpoint past revision `after`; None: there is none.
+
+    Says in the report what was taken, or is of no use. Errors: StoreUnavailable.
+    """
+    candidates, useless = await find_candidates(store, bucket.checkpoints, report.cluster_id)
+    for reason in useless:
+        report.add(_useless(reason))
+    for candidate in candidates:
+        if candidate.checkpoint.revision <= after:
+            return None
+        try:
+            view = await view_of(
+                candidate, store, report.cluster_id, clock=clock, random=random, offload=offload
+            )
+        except Corrupt as error:
+            report.add(_useless(error))
+            continue
+        age_s = max(clock.now_ms() - candidate.info.modified_ms, 0) // 1000
+        report.repaired.append(
+            f"starts from the checkpoint {candidate.info.key}, {age_s} s old: trims, deletions, "
+            "closings and fencing tokens since then are forgotten, what they removed may come back"
+        )
+        return view
+    if after:
+        return None
+    report.repaired.append(
+        "there is no checkpoint: trims, deletions, closings, tags and fencing tokens are forgotten"
+    )
+    return None
+
+
+def _useless(reason: StreamlogError) -> Finding:
+    if isinstance(reason, ForeignCluster):
+        return Finding(
+            Kind.OBJECT_FOREIGN,
+            Severity.WARNING,
+            str(reason),
+            "it is left out; look whose it is",
+        )
+    return Finding(
+        Kind.CHECKPOINT_CORRUPT,
+        Severity.WARNING,
+        f"a checkpoint is of no use: {reason}",
+        "an older one is taken; more of what was trimmed may come back",
+    )

@@ -1,0 +1,64 @@
+"""What a lost metadata store is rebuilt from: the newest checkpoint in the store that is whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound, StreamlogError
+from streamlog.kvstore.interface import KeyValue
+from streamlog.metadata.checkpoint.trailer import read_appendix
+from streamlog.metadata.keys import checkpoint
+from streamlog.metadata.keys.checkpoint import Checkpoint
+from streamlog.metadata.keys.space import prefix_of
+from streamlog.objectstore.interface import ObjectInfo, ObjectStore
+from streamlog.repair.frozen_kv import FrozenKV
+from streamlog.repair.in_flight import in_flight
+from streamlog.repair.view import MetadataView, load_view
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    info: ObjectInfo
+    checkpoint: Checkpoint
+
+
+async def find_candidates(
+    store: ObjectStore, files: list[ObjectInfo], cluster_id: str
+) -> tuple[list[Candidate], list[StreamlogError]]:
+    """Deltas that name their base, the newest first; and why others are of no use.
+
+    Errors: UnsupportedVersion (a newer release wrote one), StoreUnavailable.
+    """
+
+    async def look(info: ObjectInfo) -> Candidate | StreamlogError | None:
+        try:
+            found = await read_appendix(store, info, cluster_id)
+        except (Corrupt, ForeignCluster, ObjectNotFound) as error:
+            return error
+        return None if found is None else Candidate(info, found)
+
+    looked = await in_flight(files, look)
+    found = [one for one in looked if isinstance(one, Candidate)]
+    found.sort(key=lambda one: (one.checkpoint.revision, one.info.modified_ms), reverse=True)
+    return found, [one for one in looked if isinstance(one, StreamlogError)]
+
+
+async def view_of(
+    candidate: Candidate,
+    store: ObjectStore,
+    cluster_id: str,
+    *,
+    clock: Clock,
+    random: Random,
+    offload: Offload,
+) -> MetadataView:
+    """The metadata as that checkpoint has it. Errors: Corrupt (a file is gone or damaged)."""
+    found = candidate.checkpoint
+    key = checkpoint.key(prefix_of(cluster_id))
+    value = checkpoint.encode(found)
+    revision = found.revision + 1
+    kv = FrozenKV([KeyValue(key, value, revision, revision)], revision)
+    return await load_view(kv, store, cluster_id, clock=clock, random=random, offload=offload)

@@ -1,0 +1,378 @@
+"""Recovery of streams: a checkpoint's, if there is one, and all that objects say beyond it.
+
+Memory: about 1.6 KB for each object with four ranges, whether a checkpoint knows it or not.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from dataclasses import dataclass, field
+
+from streamlog.errors import Corrupt, UnsupportedVersion
+from streamlog.format.checkpoint.state import StagingRows
+from streamlog.format.object.footer import ObjectFooter
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.interface import StreamRow, Tenure
+from streamlog.metadata.journal.object_ids import position_of
+from streamlog.metadata.keys import id_block
+from streamlog.metadata.ownership.registration import COMPACTOR
+from streamlog.model.batch import StreamState
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.bucket import Bucket, read_footer
+from streamlog.repair.findings import Finding, Kind, Progress, Range, Report, Severity, some_ranges
+from streamlog.repair.in_flight import in_flight
+from streamlog.repair.recover.recovered import NOBODY, Recovered, RecoveredStream
+from streamlog.repair.recover.resolve import Known, Piece, Resolved, Row, resolve
+from streamlog.repair.view import MetadataView
+from streamlog.runtime.offload import Offload
+
+PART_OBJECTS = 256
+WINDOW_IDS = 16 * MetadataConfig().put_window
+"""No node keeps so many ids uncommitted, unless `put_window` was set far above its default."""
+
+_OR_STAGED = (
+    "; or, with wal=disk, what is missing was committed by a staged write in the last seconds "
+    "before the disk was lost"
+)
+
+
+@dataclass(slots=True)
+class _Footers:
+    """What objects that the checkpoint does not know say; rows flat: epoch, start, end, object."""
+
+    rows: dict[int, array[int]] = field(default_factory=dict)
+    writers: dict[int, tuple[int, int, Tenure]] = field(default_factory=dict)
+    """Stream → epoch and end of its last row, and who wrote it."""
+    newest: dict[Tenure, int] = field(default_factory=dict)
+    tenures: dict[int, Tenure] = field(default_factory=dict)
+    blocks: dict[Tenure, list[int]] = field(default_factory=dict)
+    """Of ids, as far as seen; rising."""
+
+    def rows_of(self, stream_id: int) -> list[Row]:
+        flat = iter(self.rows.get(stream_id, ()))
+        return [Row(*one) for one in zip(flat, flat, flat, flat, strict=True)]
+
+    def is_certain(self, object_id: int) -> bool:
+        """Rule 6 of `resolve`."""
+        tenure = self.tenures.get(object_id)
+        if tenure is None:
+            return False
+        if tenure.node_id & COMPACTOR:
+            return True
+        # Blocks of which nothing is left count for none: ids are at least so far apart.
+        blocks = self.blocks[tenure]
+        at = position_of(blocks, object_id)
+        return at + WINDOW_IDS <= position_of(blocks, self.newest[tenure])
+
+    def add(self, footer: ObjectFooter) -> None:
+        object_id = footer.identity.object_id
+        tenure = Tenure(footer.identity.node_id, footer.identity.node_epoch)
+        self.tenures[object_id] = tenure
+        self.newest[tenure] = max(self.newest.get(tenure, 0), object_id)
+        blocks, block = self.blocks.setdefault(tenure, []), object_id >> id_block.OBJECTS.block_bits
+        if block not in blocks:
+            insort(blocks, block)
+
+
+class StreamRecovery:
+    def __init__(
+        self,
+        store: ObjectStore,
+        offload: Offload,
+        bucket: Bucket,
+        view: MetadataView | None,
+        recovered: Recovered,
+        report: Report,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._bucket = bucket
+        self._view = view
+        self._recovered = recovered
+        self._report = report
+        self._progress = progress
+        self._footers = _Footers()
+        self._known: dict[int, tuple[StreamRow, Known]] = {}
+        self._unknown_staged: set[int] = set()
+        """Streams of which staged objects have something that no checkpoint knows."""
+
+    @property
+    def _trims_are_lost(self) -> bool:
+        """A checkpoint that is gone or cannot be read may tell of trims, by which objects went.
+
+        A bucket without any checkpoint file looks the same whether all of them were lost or the
+        cluster never wrote one, so the first is assumed: else a live part behind a trimmed one
+        would be left out as never acknowledged.
+        """
+        return self._is_checkpoint_damaged or self._view is None
+
+    @property
+    def _is_checkpoint_damaged(self) -> bool:
+        return self._report.by_kind[str(Kind.CHECKPOINT_CORRUPT)] > 0 or (
+            self._view is None and bool(self._bucket.checkpoints)
+        )
+
+    async def run(self) -> None:
+        """Fills streams, objects, dead objects and the highest numbers.
+
+        Errors: Corrupt (a checkpoint file), StoreUnavailable.
+        """
+        self._recovered.knows_deletions = not self._trims_are_lost
+        if self._view is not None:
+            self._recovered.from_revision = self._view.revision
+            await self._take_known(self._view)
+        await self._read_unknown()
+        for stream_id in sorted(self._known.keys() | self._footers.rows.keys()):
+            self._resolve(stream_id)
+        self._sort_out()
+
+    async def _take_known(self, view: MetadataView) -> None:
+        found, state = self._recovered, view.state
+        for row in view.streams():
+            pieces: list[Piece] = []
+            async for page in view.ranges(row):
+                for one in page:
+                    pieces.append(Piece(one.start, one.end, one.object.object_id))
+                    found.objects[one.object.object_id] = one.object
+            self._known[row.stream_id] = row, Known(row.epoch, row.start, row.end, pieces)
+            found.saw_tenure(row.holder)
+        for tenure in [*state.fold.marks, *state.fences]:
+            found.saw_tenure(tenure)
+        if state.checkpoint is not None:
+            for tenure in state.checkpoint.tenures:
+                found.saw_tenure(tenure)
+            for ref in state.checkpoint.files:
+                found.saw_tenure(ref.tenure)
+        found.dead = {
+            object_id: died_ms
+            for object_id, (died_ms, _) in state.dead.items()
+            if object_id in self._bucket
+        }
+        found.staging = StagingRows(
+            [s for s in state.fold.staging.staged.values() if s.row.object_id in self._bucket],
+            list(state.fold.staging.writers.values()),
+            [one for one in state.fold.staging.attached.items() if one[0] in found.objects],
+        )
+        found.revision_max = view.revision
+        self._report.counts["streams_in_checkpoint"] = len(self._known)
+        self._report.counts["objects_in_checkpoint"] = len(found.objects)
+
+    async def _read_unknown(self) -> None:
+        found = self._recovered
+        staged = {stage.row.object_id for stage in found.staging.stages}
+        unknown = [
+            (object_id, size)
+            for object_id, size in zip(self._bucket.ids, self._bucket.sizes, strict=True)
+            if object_id not in found.objects and object_id not in found.dead
+            if object_id not in staged
+        ]
+        for low in range(0, len(unknown), PART_OBJECTS):
+            part = unknown[low : low + PART_OBJECTS]
+            for footer in await in_flight(part, self._footer):
+                if footer is not None:
+                    self._take_footer(footer)
+            self._progress("reading footers", low + len(part), len(unknown))
+        self._report.counts["objects_read"] = len(unknown)
+
+    async def _footer(self, one: tuple[int, int]) -> ObjectFooter | None:
+        object_id, size_bytes = one
+        try:
+            footer = await read_footer(self._store, self._offload, object_id, size_bytes)
+        except (Corrupt, UnsupportedVersion) as error:
+            self._skip(Kind.OBJECT_CORRUPT, object_id, f"cannot be read: {error}", Severity.ERROR)
+            return None
+        if footer is None:
+            return None
+        identity = footer.identity
+        if identity.cluster_id != self._recovered.cluster_id:
+            what = f"is of the cluster {identity.cluster_id}"
+            self._skip(Kind.OBJECT_FOREIGN, object_id, what, Severity.WARNING)
+            return None
+        if identity.object_id != object_id:
+            what = f"says of itself that it is object {identity.object_id}"
+            self._skip(Kind.OBJECT_WRONG, object_id, what, Severity.ERROR)
+            return None
+        return footer
+
+    def _skip(
+        self,
+        kind: Kind,
+        object_id: int,
+        what: str,
+        severity: Severity,
+        advice: str = "what it holds is not recovered; put it back from a copy of the store first",
+    ) -> None:
+        self._report.add(
+            Finding(
+                kind,
+                severity,
+                f"object {object_id} {what}",
+                advice,
+                key=data_key(object_id),
+                object_id=object_id,
+            )
+        )
+
+    def _take_footer(self, footer: ObjectFooter) -> None:
+        identity, footers = footer.identity, self._footers
+        object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
+        self._recovered.saw_tenure(tenure)
+        if footer.is_staged:
+            # With wal=object nobody is told of a commit before a checkpoint holds it.
+            self._unknown_staged.update(row.stream_id for row in footer.ranges)
+            self._skip(
+                Kind.STAGED,
+                object_id,
+                "was staged, and no checkpoint knows it",
+                Severity.NOTE,
+                "if its writer did not hear of a commit, have it stage and commit again; with "
+                "wal=disk it may have heard of one in the last seconds before the disk was lost",
+            )
+            return
+        self._recovered.objects[object_id] = footer.row
+        footers.add(footer)
+        writer = tenure._replace(node_id=tenure.node_id & ~COMPACTOR)
+        for stream_id, epoch, start, end in footer.ranges:
+            footers.rows.setdefault(stream_id, array("Q")).extend((epoch, start, end, object_id))
+            last = footers.writers.get(stream_id)
+            if last is None or (epoch, end) > last[:2]:
+                # A compactor writes for others: its node may not have held the stream.
+                is_guess = bool(tenure.node_id & COMPACTOR)
+                held_by = last[2] if last is not None and is_guess else writer
+                footers.writers[stream_id] = epoch, end, held_by
+
+    def _resolve(self, stream_id: int) -> None:
+        rows = self._footers.rows_of(stream_id)
+        row, known = self._known.get(stream_id, (None, None))
+        found = resolve(
+            known,
+            rows,
+            self._bucket.__contains__,
+            self._footers.is_certain,
+            trims_are_lost=self._trims_are_lost,
+        )
+        holder = row.holder if row is not None else NOBODY
+        writer = self._footers.writers.get(stream_id)
+        if writer is not None and (row is None or writer[0] > row.epoch):
+            holder = writer[2]
+        self._recovered.streams[stream_id] = RecoveredStream(
+            found.start,
+            found.end,
+            found.epoch,
+            holder,
+            found.pieces,
+            # A stream that goes on under a later epoch was opened again.
+            row is None or row.state is StreamState.OPEN or found.epoch > row.epoch,
+            row.token if row is not None else b"",
+            dict(row.tags) if row is not None else {},
+        )
+        known_end = known.end if known is not None else found.start
+        self._report.counts["records_after_checkpoint"] += max(found.end - known_end, 0)
+        self._tell(stream_id, found)
+
+    def _tell(self, stream_id: int, found: Resolved) -> None:
+        lost = _ranges(stream_id, found.missing)
+        if lost:
+            self._report.add(
+                Finding(
+                    Kind.OBJECT_MISSING,
+                    Severity.ERROR,
+                    f"{some_ranges(lost)} lie in objects that are gone",
+                    "put the objects back from a copy of the store; reads of these offsets fail",
+                    stream_id=stream_id,
+                    lost=lost,
+                )
+            )
+        tail = _ranges(stream_id, found.tail)
+        if tail:
+            self._report.add(
+                Finding(
+                    Kind.UNACKNOWLEDGED_TAIL,
+                    Severity.ERROR,
+                    f"{some_ranges(tail)} are stored behind a gap: they were acknowledged if what "
+                    "is missing was trimmed, which a checkpoint told that is gone or cannot be "
+                    f"read{_OR_STAGED if stream_id in self._unknown_staged else ''}; the stream "
+                    f"ends at {found.end}",
+                    "put the newest files of checkpoint/ back from a copy of the store; a cluster "
+                    "that never wrote one trimmed nothing",
+                    stream_id=stream_id,
+                    lost=tail,
+                )
+                if self._trims_are_lost
+                else Finding(
+                    Kind.UNACKNOWLEDGED_TAIL,
+                    Severity.WARNING,
+                    f"{some_ranges(tail)} are stored behind a gap, and the stream ends at "
+                    f"{found.end}: they were never acknowledged{_OR_STAGED}",
+                    "put the node's metadata folder back, if there is a copy; else have the staged "
+                    "writers stage and commit again",
+                    stream_id=stream_id,
+                    lost=tail,
+                )
+                if stream_id in self._unknown_staged
+                else Finding(
+                    Kind.UNACKNOWLEDGED_TAIL,
+                    Severity.NOTE,
+                    f"{some_ranges(tail)} are stored behind a gap: they were never acknowledged, "
+                    f"and the stream ends at {found.end}",
+                    stream_id=stream_id,
+                    lost=tail,
+                )
+            )
+        before = _ranges(stream_id, found.before)
+        if before:
+            self._report.add(
+                Finding(
+                    Kind.TRIMMED,
+                    # Nothing is deleted without a checkpoint that knows of the trim.
+                    Severity.ERROR
+                    if self._view is not None or self._is_checkpoint_damaged or found.is_guess
+                    else Severity.WARNING,
+                    f"{some_ranges(before)} are stored, but what follows them is not: taken for "
+                    f"trimmed, the stream starts at {found.start}",
+                    "if objects were lost by accident, put them back and recover again",
+                    stream_id=stream_id,
+                    lost=before,
+                )
+            )
+
+    def _sort_out(self) -> None:
+        """Keeps the objects that streams need; those that surely nothing needs are dead."""
+        found = self._recovered
+        used = {piece.object_id for one in found.streams.values() for piece in one.pieces}
+        needed: set[int] = set()
+        for stream_id in self._footers.rows:
+            for row in self._footers.rows_of(stream_id):
+                if row.object_id not in used and not self._is_redundant(stream_id, row):
+                    needed.add(row.object_id)
+        now_dead = [
+            object_id
+            for object_id in self._footers.tenures
+            if object_id not in used and object_id not in needed
+        ]
+        found.dead.update(dict.fromkeys(now_dead, 0))
+        found.object_id_max = max([0, *self._bucket.ids, *found.objects])
+        found.stream_id_max = max([0, *found.streams])
+        found.objects = {i: row for i, row in found.objects.items() if i in used}
+        self._report.counts["objects"] = len(used)
+        self._report.counts["objects_left_over"] = len(needed)
+
+    def _is_redundant(self, stream_id: int, row: Row) -> bool:
+        """What it holds is in the recovered stream by another object, or was trimmed for sure."""
+        stream = self._recovered.streams[stream_id]
+        known = self._known.get(stream_id)
+        was_trimmed = known is not None and row.end <= known[1].start
+        return was_trimmed or (stream.start <= row.start and row.end <= stream.end)
+
+
+def _ranges(stream_id: int, pieces: list[Piece]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for piece in pieces:
+        if merged and merged[-1].end == piece.start:
+            merged[-1] = Range(stream_id, merged[-1].start, piece.end)
+        else:
+            merged.append(Range(stream_id, piece.start, piece.end))
+    return tuple(merged)

@@ -1,0 +1,225 @@
+"""Recovery of topics: partitions are found by their meta streams, whose first record says whose.
+
+1. A meta stream is known by its tags, which a checkpoint has; else by the bytes it begins with.
+2. Streams that a partition names and that have no object were empty: they are made again.
+3. Of two topics with one name one is right: the older one was deleted and made anew, or the newer
+   one is what an attempt to create the topic left that came second. An attempt leaves no records,
+   and perhaps not all of its partitions. So the topic that has records is right, and of several the
+   one whose streams were made last: a topic without records that is taken for an attempt costs its
+   settings, and brings back what was deleted; the other mistake would lose records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
+from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.api.wire import Writer
+from streamlog.log.shared.meta.codec import Description, decode_entry, is_entry
+from streamlog.log.shared.meta.state import MetaState
+from streamlog.log.topics import producer_ids
+from streamlog.log.topics.topic_record import (
+    TopicRecord,
+    encode_partition,
+    encode_topic,
+    partition_key,
+    topic_key,
+)
+from streamlog.model.batch import StreamSlice
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity
+from streamlog.repair.in_flight import in_flight
+from streamlog.repair.recover.recovered import Recovered, RecoveredStream
+from streamlog.repair.recover.stream_reader import read_batches
+from streamlog.runtime.buffers import join
+from streamlog.runtime.offload import Offload
+
+PART_STREAMS = 256
+META_ROLE = "meta"
+PRODUCER_IDS_AHEAD = 1 << 32
+"""Past the highest producer id seen: more than can have been given out since it was noted."""
+ATTEMPT = "recovered"
+
+
+@dataclass(slots=True)
+class _Partition:
+    meta_stream_id: int
+    described: Description
+    state: MetaState
+
+
+@dataclass(slots=True)
+class _Topic:
+    topic_id: UUID
+    partitions: dict[int, _Partition] = field(default_factory=dict)
+
+    @property
+    def made(self) -> int:
+        """Later topics have higher stream ids."""
+        return max(one.meta_stream_id for one in self.partitions.values())
+
+    def has_records(self, streams: Mapping[int, RecoveredStream]) -> bool:
+        """Whether there ever was a record, deleted ones among them."""
+        data = (streams.get(one.described.data_stream_id) for one in self.partitions.values())
+        return any(stream is not None and stream.end > 0 for stream in data) or any(
+            one.state.sealed or one.state.log_start_offset for one in self.partitions.values()
+        )
+
+
+class TopicRecovery:
+    def __init__(
+        self,
+        store: ObjectStore,
+        offload: Offload,
+        recovered: Recovered,
+        report: Report,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._recovered = recovered
+        self._report = report
+        self._progress = progress
+
+    async def run(self) -> None:
+        """Fills values, and makes the streams that only meta streams tell of.
+
+        Errors: StoreUnavailable.
+        """
+        partitions: list[_Partition] = []
+        candidates = [
+            stream_id
+            for stream_id, stream in sorted(self._recovered.streams.items())
+            if (not stream.tags or stream.tags.get("role") == META_ROLE) and stream.pieces
+        ]
+        for low in range(0, len(candidates), PART_STREAMS):
+            part = candidates[low : low + PART_STREAMS]
+            found = await in_flight(part, self._partition)
+            partitions += [one for one in found if one is not None]
+            self._progress("looking for topics", low + len(part), len(candidates))
+        topics: dict[str, dict[UUID, _Topic]] = {}
+        for one in partitions:
+            by_id = topics.setdefault(one.described.topic, {})
+            topic = by_id.setdefault(one.described.topic_id, _Topic(one.described.topic_id))
+            topic.partitions[one.described.partition] = one
+        for name, by_id in sorted(topics.items()):
+            self._take(name, self._right_one(name, list(by_id.values())))
+        self._take_producer_ids(partitions)
+
+    def _right_one(self, name: str, topics: Sequence[_Topic]) -> _Topic:
+        """The topic that had this name last, as far as the bucket tells."""
+        streams = self._recovered.streams
+        right = max(topics, key=lambda topic: (topic.has_records(streams), topic.made))
+        for topic in topics:
+            if topic is right:
+                continue
+            what = (
+                f"topic {name} was deleted and made again"
+                if topic.has_records(streams)
+                else f"topic {name} was made more than once, and one of them has no records"
+            )
+            self._tell(
+                f"{what}; {len(topic.partitions)} partitions of topic id "
+                f"{topic.topic_id} are left without a name",
+                Severity.NOTE,
+            )
+        return right
+
+    async def _partition(self, stream_id: int) -> _Partition | None:
+        stream = self._recovered.streams[stream_id]
+        state, is_first = MetaState(), True
+        try:
+            async for batch in read_batches(
+                self._store, self._offload, stream_id, stream.pieces, self._recovered.objects
+            ):
+                data = join(batch.parts)
+                if is_first and not is_entry(data):
+                    return None
+                is_first = False
+                state.apply_entry(decode_entry(data))
+        except (Corrupt, UnsupportedVersion, ObjectNotFound) as error:
+            if stream.tags or not is_first:
+                self._tell(f"meta stream {stream_id} cannot be read: {error}", Severity.ERROR)
+            return None
+        if state.description is None:
+            return None
+        return _Partition(stream_id, state.description, state)
+
+    def _take(self, name: str, topic: _Topic) -> None:
+        values, last = self._recovered.values, max(topic.partitions)
+        configs = topic.partitions[min(topic.partitions)].described.configs
+        key = topic_key(name)
+        values[key.namespace, key.name] = encode_topic(
+            TopicRecord(topic.topic_id, last + 1, configs)
+        )
+        for number, one in sorted(topic.partitions.items()):
+            key = partition_key(TopicPartition(name, number))
+            values[key.namespace, key.name] = encode_partition(one.meta_stream_id)
+            self._complete(one)
+        missing = [number for number in range(last + 1) if number not in topic.partitions]
+        if missing:
+            self._tell(
+                f"topic {name} has {last + 1} partitions, of which {missing} are lost: no meta "
+                "stream tells of them",
+                Severity.ERROR,
+            )
+        self._report.counts["topics"] += 1
+        self._report.counts["partitions"] += len(topic.partitions)
+
+    def _complete(self, one: _Partition) -> None:
+        described, streams = one.described, self._recovered.streams
+        for role, stream_id, slices in (
+            ("meta", one.meta_stream_id, ()),
+            ("data", described.data_stream_id, [s.data for s in one.state.sealed]),
+            ("time", described.time_stream_id, [s.time for s in one.state.sealed]),
+            ("txn", described.txn_stream_id, [s.txn for s in one.state.sealed]),
+        ):
+            stream = streams.get(stream_id)
+            if stream is None:
+                end = _end_of(one.state, role, slices)
+                meta = streams[one.meta_stream_id]
+                stream = RecoveredStream(end, end, meta.epoch, meta.holder)
+                streams[stream_id] = stream
+                self._recovered.stream_id_max = max(self._recovered.stream_id_max, stream_id)
+                self._report.counts["streams_made_again"] += 1
+            if not stream.tags:
+                stream.tags = {
+                    "topic": described.topic,
+                    "topic_id": str(described.topic_id),
+                    "partition": str(described.partition),
+                    "role": role,
+                    "attempt": ATTEMPT,
+                }
+
+    def _take_producer_ids(self, partitions: Sequence[_Partition]) -> None:
+        highest = 0
+        for one in partitions:
+            if one.state.checkpoint is not None:
+                ids = (producer.producer_id for producer in one.state.checkpoint.producers)
+                highest = max(highest, *ids, 0)
+        if partitions:
+            w = Writer()
+            w.u8(producer_ids.VERSION)
+            w.u64(highest + PRODUCER_IDS_AHEAD)
+            key = producer_ids.KEY
+            self._recovered.values[key.namespace, key.name] = bytes(w.data)
+
+    def _tell(self, detail: str, severity: Severity) -> None:
+        self._report.add(Finding(Kind.TOPIC, severity, detail))
+
+
+def _end_of(state: MetaState, role: str, slices: Sequence[StreamSlice]) -> int:
+    """Where an empty stream of the partition ends, as far as its meta stream knows."""
+    ends = [part.end_offset for part in slices]
+    active, known = state.active, state.checkpoint
+    if active is not None:
+        part = {"data": active.data, "time": active.time, "txn": active.txn}[role]
+        ends.append(part.start_offset)
+        if known is not None and role == "data":
+            ends.append(part.start_offset + known.offset - active.base_offset)
+    if known is not None and role == "time":
+        ends.append(known.time_stream_end)
+    return max([0, *ends])

@@ -1,0 +1,140 @@
+"""A lock on a folder that says who holds it.
+
+The lock is the kernel's (flock): it ends with the process, however that ends. The file's content
+only tells others whom to ask; it is stale when nobody holds the lock. A child made by fork without
+exec shares the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from streamlog.errors import DataInUse, StoreUnavailable, Unavailable
+from streamlog.runtime.disk.folders import typed_os_error
+
+
+class Lock:
+    """A held lock; released by `release`, at the end of a `with`, or with the process."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """A second call does nothing. The file stays: removing it would let two hold the lock."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def hold(path: str, unavailable: type[Unavailable] = StoreUnavailable) -> Lock:
+    """Takes the lock at `path`, whose folder exists.
+
+    Errors: DataInUse (path, pid, host) where another process, or this one, holds it; DiskFull;
+    `unavailable` where the file cannot be written.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        content = json.dumps(_who()).encode() + b"\n"
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, content, 0)
+    except BlockingIOError as error:
+        holder = _read(descriptor)
+        os.close(descriptor)
+        raise _in_use(path, holder) from error
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise typed_os_error(error, path, "taking the lock", unavailable) from error
+    return Lock(path, descriptor)
+
+
+def publish(path: str, address: str) -> None:
+    """Adds where this process can be reached to the lock that it holds at `path`.
+
+    Errors: OSError. A lock that another process holds is left alone.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        holder = _read(descriptor)
+        if holder.get("pid") == os.getpid():
+            os.pwrite(descriptor, json.dumps(holder | {"address": address}).encode() + b"\n", 0)
+    finally:
+        os.close(descriptor)
+
+
+def check_free(path: str) -> None:
+    """Nobody holds the lock at `path` at this moment; a file that is not there is free.
+
+    Errors: DataInUse, OSError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _in_use(path, _read(descriptor)) from error
+    finally:
+        os.close(descriptor)
+
+
+def _who() -> dict[str, str | int]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv)[:500],
+    }
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    """Empty when the holder has not written it yet."""
+    try:
+        content = json.loads(os.pread(descriptor, 4096, 0))
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _in_use(path: str, holder: dict[str, Any]) -> DataInUse:
+    pid, host = holder.get("pid"), holder.get("host")
+    if not isinstance(pid, int) or not isinstance(host, str):
+        return DataInUse(
+            f"{path} is held by another process that has just started; stop it or use another "
+            "folder",
+            path=path,
+            pid=0,
+            host="",
+        )
+    address = holder.get("address")
+    serves = f", a node that serves at {address}" if isinstance(address, str) else ""
+    hint = f"use it with --server {address}, stop it" if serves else "stop it"
+    return DataInUse(
+        f"{path} is held by process {pid} on {host} (started {holder.get('started')}: "
+        f"{holder.get('command')}){serves}; {hint} or use another folder",
+        path=path,
+        pid=pid,
+        host=host,
+    )

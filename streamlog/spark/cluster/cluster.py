@@ -1,0 +1,168 @@
+"""What the driver asks before it plans: topics, offsets, where records lie, pins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from streamlog.client.calls import admin as admin_calls
+from streamlog.client.calls import locate as locate_calls
+from streamlog.client.calls.topic import list_offsets
+from streamlog.client.channel import Caller
+from streamlog.errors import NotFound, UnknownTopicOrPartition
+from streamlog.model.located import Located, OffsetWindow
+from streamlog.spark.options import EARLIEST, LATEST, TopicPartition
+
+T = TypeVar("T")
+CLIENT_ID = "spark"
+TIMEOUT_MS = 60_000
+
+
+class Topic(NamedTuple):
+    """A topic that is made anew under its name has another `topic_id`."""
+
+    partitions: int
+    topic_id: str
+
+
+class Offsets(NamedTuple):
+    """Readable offsets of a partition: start (inclusive) to end (exclusive)."""
+
+    start: int
+    end: int
+
+
+class Cluster(Protocol):
+    """One thread uses it at a time. Errors of every call: Unavailable, and what is named there."""
+
+    @property
+    def server(self) -> str | None: ...
+
+    @property
+    def store_url(self) -> str: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    def let_go(self) -> None:
+        """Holds nothing that keeps others out; what is asked next is answered as of then."""
+        ...
+
+    def topics(self) -> dict[str, Topic]:
+        """By name."""
+        ...
+
+    def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
+        """Of those that are there; others are left out."""
+        ...
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first record at or after a time, ms; None: there is none, or no such partition."""
+        ...
+
+    def locate(self, windows: Sequence[OffsetWindow]) -> Located:
+        """Call it under a pin."""
+        ...
+
+    def pin(self, ttl_ms: int) -> int: ...
+
+    def renew(self, pin_id: int) -> bool:
+        """False: it has ended."""
+        ...
+
+    def unpin(self, pin_id: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ServerCluster:
+    """Through a node."""
+
+    def __init__(self, server: str, isolation: str, *, store: str | None = None) -> None:
+        """`store`: where this machine finds the store, if not where the node does."""
+        self.server: str | None = server
+        self._isolation = isolation
+        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=TIMEOUT_MS)
+        self._store = store
+        self._status: tuple[str, str] | None = None
+
+    def _facts(self) -> tuple[str, str]:
+        if self._status is None:
+            status = self._caller.run(admin_calls.status())
+            self._status = (status.store_url, status.cluster_id)
+        return self._status
+
+    @property
+    def store_url(self) -> str:
+        return self._store or self._facts()[0]
+
+    @property
+    def cluster_id(self) -> str:
+        return self._facts()[1]
+
+    def let_go(self) -> None:
+        """A node keeps nobody out."""
+
+    def topics(self) -> dict[str, Topic]:
+        found: dict[str, Topic] = {}
+        after = ""
+        while True:
+            page = self._caller.run(admin_calls.list_topics(after))
+            found.update((one.name, Topic(one.partitions, one.topic_id)) for one in page)
+            if len(page) < admin_calls.PAGE:
+                return found
+            after = page[-1].name
+
+    def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
+        def look_up(asked: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
+            starts = self._caller.run(list_offsets(dict.fromkeys(asked, EARLIEST), self._isolation))
+            ends = self._caller.run(list_offsets(dict.fromkeys(asked, LATEST), self._isolation))
+            return {at: Offsets(starts[at].offset, ends[at].offset) for at in asked}
+
+        return self._of_existing(partitions, look_up)
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        def look_up(asked: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+            call = list_offsets({at: times[at] for at in asked}, self._isolation)
+            found = self._caller.run(call)
+            return {at: None if place is None else place.offset for at, place in found.items()}
+
+        return {**dict.fromkeys(times), **self._of_existing(list(times), look_up)}
+
+    def _of_existing(
+        self,
+        partitions: Iterable[TopicPartition],
+        look_up: Callable[[Sequence[TopicPartition]], dict[TopicPartition, T]],
+    ) -> dict[TopicPartition, T]:
+        """Once more without the topics that went meanwhile."""
+        asked = list(partitions)
+        if not asked:
+            return {}
+        try:
+            return look_up(asked)
+        except UnknownTopicOrPartition:
+            topics = self.topics()
+            left = [at for at in asked if at[0] in topics and at[1] < topics[at[0]].partitions]
+            if len(left) == len(asked):
+                raise
+            return look_up(left) if left else {}
+
+    def locate(self, windows: Sequence[OffsetWindow]) -> Located:
+        return locate_calls.locate_records(self._caller, windows, timeout_ms=TIMEOUT_MS)
+
+    def pin(self, ttl_ms: int) -> int:
+        pin_id: int = self._caller.run(locate_calls.pin_objects(None, CLIENT_ID, ttl_ms))
+        return pin_id
+
+    def renew(self, pin_id: int) -> bool:
+        try:
+            self._caller.run(locate_calls.pin_objects(pin_id, CLIENT_ID, 0))
+        except NotFound:
+            return False
+        return True
+
+    def unpin(self, pin_id: int) -> None:
+        self._caller.run(locate_calls.unpin_objects(pin_id))
+
+    def close(self) -> None:
+        self._caller.close()

@@ -1,0 +1,56 @@
+"""A node, as a writing task sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamlog.client.calls import topic as topic_calls
+from streamlog.client.channel import Caller
+from streamlog.client.closing import Closing
+from streamlog.client.staging import StagedObject, StagedWriter
+from streamlog.errors import UnknownTopicOrPartition
+from streamlog.runtime.buffers import Buffer
+from streamlog.spark.cluster.cluster import CLIENT_ID
+
+DROP_TIMEOUT_MS = 5000
+
+
+class NodeTarget(Closing):
+    """One thread uses it at a time."""
+
+    def __init__(self, server: str, writer_id: str, timeout_ms: int) -> None:
+        self._server = server
+        self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=timeout_ms)
+        self._writer = StagedWriter(server, writer_id, timeout_ms=timeout_ms, client_id=CLIENT_ID)
+
+    def partition_count(self, topic: str) -> int:
+        """Makes the topic where the node does so by itself."""
+        try:
+            found: int = self._caller.run(topic_calls.partition_count(topic))
+        except UnknownTopicOrPartition as error:
+            raise UnknownTopicOrPartition(
+                f"there is no topic {topic}, which the option or column topic names; make it first"
+            ) from error
+        return found
+
+    def batch_bytes_max(self, topic: str) -> int:
+        found: int = self._caller.run(topic_calls.batch_bytes_max(topic))
+        return found
+
+    def stage(
+        self, attempt: str, batches: dict[tuple[str, int], Buffer], *, expires_ms: int
+    ) -> list[StagedObject]:
+        return self._writer.stage(attempt, batches, expires_ms=expires_ms)
+
+    def drop(self, objects: Iterable[StagedObject]) -> None:
+        with StagedWriter(
+            self._server,
+            self._writer.writer_id,
+            timeout_ms=DROP_TIMEOUT_MS,
+            client_id=CLIENT_ID,
+        ) as writer:
+            writer.abort(objects)
+
+    def close(self) -> None:
+        self._caller.close()
+        self._writer.close()

@@ -1,0 +1,94 @@
+"""Streams at rest, read straight from objects at the places that the metadata names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from streamlog.codec.piecewise import first_at_or_after
+from streamlog.format.object.block import BlockRow, decode_block
+from streamlog.format.object.index import decode_attributes, decode_index
+from streamlog.log.partition.batch_metadata import decode_facts
+from streamlog.metadata.interface import LiveRange
+from streamlog.model.batch import StoredBatch
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.keys import data_key
+from streamlog.repair.view import MetadataView
+from streamlog.runtime.buffers import Buffer, join
+from streamlog.runtime.offload import Lane, Offload
+
+RANGES_AT_ONCE = 64
+
+
+async def _ranges(
+    view: MetadataView, stream_id: int, start: int, end: int
+) -> AsyncIterator[LiveRange]:
+    at = start
+    while at < end:
+        found = await view.lookup.locate(stream_id, at, end, RANGES_AT_ONCE)
+        if not found:
+            return
+        for one in found:
+            yield one
+        at = found[-1].end
+
+
+async def read_stream(
+    view: MetadataView,
+    store: ObjectStore,
+    offload: Offload,
+    stream_id: int,
+    start: int,
+    end: int,
+) -> AsyncIterator[StoredBatch]:
+    """Batches that begin in [start, end). Errors: ObjectNotFound, Corrupt, StoreUnavailable."""
+    async for live in _ranges(view, stream_id, start, end):
+        row, key = live.object, data_key(live.object.object_id)
+        region = await store.get(key, row.index_position, row.index_length)
+        low, high = max(start, live.start), min(end, live.end)
+        for block in decode_index(region, row, object_key=key).blocks_for(stream_id, low, high):
+            data = await store.get(key, block.position, block.length)
+            for batch in await offload.run(Lane.CPU, _decode, data, block, key):
+                if low <= batch.base_offset < high:
+                    yield batch
+
+
+def _decode(data: Buffer, block: BlockRow, key: str) -> list[StoredBatch]:
+    return decode_block(data, block, object_key=key)
+
+
+async def first_offset_at(
+    view: MetadataView,
+    store: ObjectStore,
+    offload: Offload,
+    stream_id: int,
+    start: int,
+    end: int,
+    time_ms: int,
+    first_offset: int,
+) -> int | None:
+    """Of the first record of that time or later among stream offsets [start, end), and at or above
+    the log's `first_offset`: attributes tell the batch, one batch is read. Errors as `read_stream`.
+    """
+    async for live in _ranges(view, stream_id, start, end):
+        row, key = live.object, data_key(live.object.object_id)
+        region = await store.get(key, row.index_position, row.index_length)
+        found = decode_attributes(
+            region,
+            stream_id,
+            max(start, live.start),
+            min(end, live.end),
+            object_key=key,
+            index_position=row.index_position,
+            placements=row.placements,
+        )
+        for one in found:
+            if decode_facts(one.attributes).max_timestamp_ms < time_ms:
+                continue
+            async for batch in read_stream(
+                view, store, offload, stream_id, one.base_offset, one.base_offset + 1
+            ):
+                data = join(batch.parts)
+                place = await offload.run(Lane.CPU, first_at_or_after, data, time_ms, first_offset)
+                if place is not None:
+                    return place[0]
+    return None

@@ -1,0 +1,67 @@
+"""Renews pins from a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from streamlog.errors import StreamlogError
+from streamlog.spark.cluster.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+RENEWALS_PER_TTL = 3
+"""A pin is renewed so many times before it would end."""
+
+
+class PinKeeper:
+    """Renews pins from a thread, each until it is let go of."""
+
+    def __init__(self, cluster: Cluster, ttl_ms: int) -> None:
+        """`cluster` is used by this thread alone."""
+        self._cluster = cluster
+        self._interval_s = ttl_ms / 1000 / RENEWALS_PER_TTL
+        self._changed = threading.Condition()
+        self._pin_ids: list[int] = []
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def keep(self, pin_id: int) -> None:
+        with self._changed:
+            self._pin_ids.append(pin_id)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pins", daemon=True)
+                self._thread.start()
+
+    def let_go(self) -> list[int]:
+        """All that were kept, which are the caller's to take away."""
+        with self._changed:
+            before, self._pin_ids = self._pin_ids, []
+            return before
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._cluster.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, self._interval_s)
+                if self._is_closed:
+                    return
+                pin_ids = list(self._pin_ids)
+            for pin_id in pin_ids:
+                renew(self._cluster, pin_id)
+
+
+def renew(cluster: Cluster, pin_id: int) -> None:
+    """Once; what goes wrong is logged: the read goes on, and meets it if an object is gone."""
+    try:
+        if not cluster.renew(pin_id):
+            log.warning("pin %d has ended: objects that are read may be deleted", pin_id)
+    except StreamlogError as error:
+        log.warning("pin %d could not be renewed: %s", pin_id, error)

@@ -1,0 +1,222 @@
+"""Compaction on executors, at rest: the node's planner and commit, its executor in Spark tasks.
+(Of a node that runs: `node_compaction`.)
+
+1. The driver opens the engine as a node would, without its compactor: no node can run meanwhile.
+2. The compactor plans one spec after another from what lives, largest merges first.
+3. A spec is cut into one job for each output; each is a task that reads the inputs' live ranges
+   from the store and writes its output there.
+4. The driver commits all outputs of a spec at once, as a node's compactor does. What an interrupted
+   run has committed stays; what it wrote and did not commit is swept by the node as an orphan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from streamlog import wiring
+from streamlog.compaction.compactor import Compactor
+from streamlog.compaction.execute.executor import InlineExecutor
+from streamlog.compaction.execute.rate import RateLimit
+from streamlog.compaction.execute.spool import FileSpool
+from streamlog.compaction.metrics import CompactionMetrics
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.compaction.plan.planner import Plan
+from streamlog.compaction.plan.planning import PlanRequest
+from streamlog.compaction.plan.spec import CompactionSpec, Job, Outcome, SpecInput
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import Internal, StreamlogError
+from streamlog.format.rows import Rows
+from streamlog.repair.findings import Progress, no_progress
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import Lane, Offload, ThreadOffload
+from streamlog.runtime.rand import SystemRandom
+from streamlog.spark.jobs.tasks import run_tasks
+from streamlog.spark.read.worker import worker
+
+UNLIMITED = 1 << 40
+"""Bytes per second: nobody is served by these stores meanwhile, as far as this command knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlaces:
+    """As a node's settings name them; None: the node's defaults."""
+
+    store: str
+    meta: str | None = None
+    wal: wiring.WalMode | None = None
+    wal_dir: str | None = None
+    node_id: int = 1
+
+
+@dataclass(slots=True)
+class Compacted:
+    """By one run; `failed`: specs that were given up, by their errors."""
+
+    specs: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+async def compact(
+    spark: Any,
+    places: CompactionPlaces,
+    config: StreamEngineConfig,
+    *,
+    progress: Progress = no_progress,
+) -> Compacted:
+    """All that is not settled. Errors: those of opening an engine, Unavailable."""
+    clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
+    off = dataclasses.replace(config.compaction, compaction_process="off")
+    quiet = dataclasses.replace(config, compaction=off)
+    done = Compacted()
+    try:
+        store = await wiring.open_object_store(
+            places.store, config, clock, random, offload, CollectorRegistry()
+        )
+        try:
+            async with wiring.open(
+                places.store,
+                meta=places.meta,
+                wal=places.wal,
+                wal_dir=None if places.wal_dir is None else Path(places.wal_dir),
+                node_id=places.node_id,
+                config=quiet,
+                components=wiring.Components(clock=clock, random=random, store=store),
+            ) as opened:
+                executor = SparkExecutor(
+                    spark, places.store, config.compaction, offload, done, progress
+                )
+                compactor = Compactor(
+                    opened.metadata,
+                    store,
+                    executor,
+                    offload,
+                    clock,
+                    config.compaction,
+                    CompactionMetrics(CollectorRegistry()),
+                )
+                try:
+                    await compactor.compact_all()
+                finally:
+                    await compactor.close()
+        finally:
+            await store.close()
+    finally:
+        await offload.close()
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """Travels to the tasks."""
+
+    store_url: str
+    memory_bytes: int
+    spool_dir: str | None
+
+    def __call__(self, job: Job) -> Outcome:
+        """Errors: Corrupt, ObjectNotFound, StoreUnavailable, DiskFull, ForeignCluster."""
+        at = worker()
+        executor = InlineExecutor(
+            at.store(self.store_url, job.cluster_id),
+            at.offload,
+            RateLimit(UNLIMITED, SystemClock()),
+            functools.partial(FileSpool, self.spool_dir),
+            memory_bytes=self.memory_bytes,
+        )
+        return at.run(executor.run(job))
+
+
+class SparkExecutor:
+    """One task for each output. Plans are made here."""
+
+    def __init__(
+        self,
+        spark: Any,
+        store_url: str,
+        config: CompactionConfig,
+        offload: Offload,
+        done: Compacted,
+        progress: Progress,
+    ) -> None:
+        self._spark = spark
+        self._work = CarryOut(store_url, config.compaction_memory_bytes, config.spool_dir)
+        self._offload = offload
+        self._done = done
+        self._progress = progress
+
+    async def plan(self, asked: PlanRequest) -> Plan:
+        return await self._offload.run(Lane.CPU, asked.planned)
+
+    async def run(self, job: Job) -> Outcome:
+        """Errors: as of an Executor, TaskFailed."""
+        try:
+            outcome = await self._offload.run(Lane.CPU, carry_out, self._spark, self._work, job)
+        except StreamlogError as error:
+            self._done.failed.append(f"{type(error).__name__}: {error.message}")
+            raise
+        done = self._done
+        done.specs += 1
+        done.inputs += len(job.spec.inputs)
+        done.outputs += len(job.spec.outputs)
+        done.bytes_read += outcome.bytes_read
+        done.bytes_written += outcome.bytes_written
+        self._progress("bytes written", done.bytes_written, 0)
+        return outcome
+
+    def set_busy(self, is_busy: bool) -> None:
+        """Nobody else is served."""
+
+    async def close(self) -> None:
+        """What runs is Spark's to end."""
+
+
+def carry_out(spark: Any, work: CarryOut, job: Job) -> Outcome:
+    """Every output is in the store on return. Errors: as an Executor's, TaskFailed."""
+    found = run_tasks(spark, work, split(job))
+    return Outcome(
+        [row for one in found for row in one.objects],
+        sum(one.bytes_read for one in found),
+        sum(one.bytes_written for one in found),
+        sum(one.gets for one in found),
+    )
+
+
+def split(job: Job) -> list[Job]:
+    """A job for each output, with the live ranges of inputs that go into it. Errors: Internal."""
+    places: dict[int, list[tuple[int, int, int]]] = {}
+    for number, output in enumerate(job.spec.outputs):
+        for row in output.rows:
+            places.setdefault(row.stream_id, []).append((row.start, row.end, number))
+    for spans in places.values():
+        spans.sort()
+    inputs: list[list[SpecInput]] = [[] for _ in job.spec.outputs]
+    for one in job.spec.inputs:
+        parts: dict[int, Rows] = {}
+        for row in one.rows:
+            spans = places.get(row.stream_id, [])
+            at = bisect_right(spans, (row.start, 1 << 64, 0)) - 1
+            if at < 0 or row.end > spans[at][1]:
+                raise Internal(f"a compaction spec has no output for {row}")
+            parts.setdefault(spans[at][2], Rows()).append(row)
+        for number, rows in parts.items():
+            inputs[number].append(SpecInput(one.row, rows))
+    return [
+        Job(_only(job, some, number), job.cluster_id, job.tenure, [job.object_ids[number]])
+        for number, some in enumerate(inputs)
+    ]
+
+
+def _only(job: Job, inputs: Sequence[SpecInput], number: int) -> CompactionSpec:
+    return dataclasses.replace(job.spec, inputs=inputs, outputs=[job.spec.outputs[number]])

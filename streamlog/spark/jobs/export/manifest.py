@@ -1,0 +1,150 @@
+"""An export's manifest: what has been written, and up to which offsets. Replaced whole.
+
+    DIR/_streamlog/manifest.json
+    {"version": 1, "cluster_id": "…", "offsets": {"topic": {"0": 23}},
+     "files": [{"path": "topic=t/date=2026-01-05/….parquet", "rows": 5, "bytes": 812,
+                "offsets": {"0": [18, 23]}}]}
+    DIR/_streamlog/pending/….parquet       written by tasks, named by no manifest or not moved yet
+    DIR/topic=t/date=2026-01-05/….parquet  named by the manifest, and there for good
+
+1. Tasks write under `pending`, every attempt under names of its own.
+2. The manifest is replaced: from now on the round counts.
+3. Files are moved to their places. Who opens the folder moves those that a crash left behind, and
+   removes what no manifest names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
+from streamlog.spark.jobs.files import replace_file, sync_folder
+from streamlog.spark.options import TopicPartition
+from streamlog.spark.plan.offsets import decode_offsets, encode_offsets
+
+VERSION = 1
+OWN = "_streamlog"
+"""Spark and others that read Parquet folders skip names that begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file; `name` is its own, `folder` where it goes, below DIR. `offsets`: first and last + 1
+    of each partition's records in it."""
+
+    folder: str
+    name: str
+    rows: int
+    size_bytes: int
+    offsets: Mapping[int, tuple[int, int]]
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.name}"
+
+    def facts(self) -> dict[str, Any]:
+        named = {str(partition): list(span) for partition, span in sorted(self.offsets.items())}
+        return {
+            "path": self.path,
+            "rows": self.rows,
+            "bytes": self.size_bytes,
+            "offsets": named,
+        }
+
+
+@dataclass(slots=True)
+class Manifest:
+    """Of an export into `folder`; one process at a time has it open."""
+
+    folder: Path
+    cluster_id: str
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    files: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / OWN / "manifest.json"
+
+    @staticmethod
+    def pending(folder: Path) -> Path:
+        return folder / OWN / "pending"
+
+    @staticmethod
+    def open(folder: Path, cluster_id: str) -> Manifest:
+        """Finishes or removes what the last run left.
+
+        Errors: Corrupt, UnsupportedVersion, ForeignCluster, OSError.
+        """
+        Manifest.pending(folder).mkdir(parents=True, exist_ok=True)
+        manifest = Manifest(folder, cluster_id)
+        if manifest._path.exists():
+            manifest._read()
+        manifest._settle()
+        return manifest
+
+    def _read(self) -> None:
+        try:
+            found = json.loads(self._path.read_bytes())
+            version, known = int(found["version"]), str(found["cluster_id"])
+            if version > VERSION:
+                raise UnsupportedVersion(
+                    f"{self._path} has version {version}, this program knows {VERSION}; use the "
+                    "version of streamlog that wrote it, or a newer one",
+                    found=version,
+                    supported=VERSION,
+                )
+            self.offsets = decode_offsets({"version": 1, "offsets": found["offsets"]})
+            self.files = list(found["files"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"{self._path} is no manifest of an export: {error}") from error
+        if known != self.cluster_id:
+            raise ForeignCluster(
+                f"{self.folder} holds an export of cluster {known}, the topics are of "
+                f"{self.cluster_id}: name another folder",
+                store_cluster=known,
+                meta_cluster=self.cluster_id,
+            )
+
+    def _settle(self) -> None:
+        left = {path.name: path for path in Manifest.pending(self.folder).iterdir()}
+        self._move([one["path"] for one in self.files if Path(one["path"]).name in left])
+        for path in left.values():
+            path.unlink(missing_ok=True)
+
+    def add(self, files: Sequence[Written], offsets: Mapping[TopicPartition, int]) -> None:
+        """The round counts when this returns, and if it fails perhaps: `open` tells.
+
+        Errors: OSError.
+        """
+        self.offsets.update(offsets)
+        self.files += [one.facts() for one in files]
+        value = {
+            "version": VERSION,
+            "cluster_id": self.cluster_id,
+            "offsets": encode_offsets(self.offsets)["offsets"],
+            "files": self.files,
+        }
+        sync_folder(Manifest.pending(self.folder))
+        replace_file(self._path, json.dumps(value).encode())
+        self._move([one.path for one in files])
+
+    def _move(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (Manifest.pending(self.folder) / target.name).replace(target)
+        for folder in {(self.folder / path).parent for path in paths}:
+            sync_folder(folder)
+
+    def check(self) -> None:
+        """That all files are there. Errors: StreamlogError, which names one that is not."""
+        for one in self.files:
+            if not (self.folder / one["path"]).exists():
+                raise StreamlogError(
+                    f"{self.folder / one['path']} is named by the manifest and is gone; put it "
+                    "back, or export into a new folder"
+                )

@@ -1,0 +1,254 @@
+"""Offset windows and where they lie → tasks. Pure.
+
+1. A window is what its runs cover, read from objects, and what lies behind them, fetched from a
+   node. What lies before them is lost: it was deleted after the offsets were looked up.
+2. A run is cut into parts of equal cost, none above `part_bytes`: its bytes and REQUEST_BYTES for
+   each range, since a range costs requests whatever its size.
+3. Parts that are small share a task, neighbours by stream: they are neighbours in objects too, so
+   that one GET brings several.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamlog.errors import Corrupt, Unavailable
+from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
+from streamlog.spark.plan.types import Piece, ServicePiece, StorePiece, TaskPlan
+
+REQUEST_BYTES = 32 << 10
+RECORD_BYTES_GUESSED = 512
+"""Of records of which nothing is known but how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets start to end (exclusive) that were asked for and are gone."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`store_records` are read from objects, `service_records` fetched from a node."""
+
+    tasks: list[TaskPlan]
+    lost: list[Lost]
+    store_records: int
+    service_records: int
+
+
+def plan_service(windows: Iterable[OffsetWindow], *, max_bytes: int, min_tasks: int | None) -> Plan:
+    """Everything through a node."""
+    pieces = [_fetched(window, window.start) for window in windows if window.count > 0]
+    records = sum(piece.end - piece.start for piece in pieces)
+    return Plan(_tasks(pieces, None, max_bytes, min_tasks), [], 0, records)
+
+
+def plan_store(
+    windows: Sequence[OffsetWindow],
+    located: Located,
+    *,
+    max_bytes: int,
+    min_tasks: int | None,
+    has_node: bool,
+) -> Plan:
+    """What lies in objects from there, the rest through a node.
+
+    Errors: Unavailable where the rest needs a node and there is none; Corrupt for a hole.
+    """
+    by_window: list[list[LocatedRun]] = [[] for _ in windows]
+    for run in located.runs:
+        by_window[run.window].append(run)
+    pieces: list[Piece] = []
+    lost: list[Lost] = []
+    from_store = from_node = 0
+    for window, runs in zip(windows, by_window, strict=True):
+        at = window.start
+        for run in sorted(runs, key=_start):
+            if run.start > at:
+                if at > window.start:
+                    raise _hole(window, at, run.start)
+                lost.append(Lost(window.topic, window.partition, at, run.start))
+            pieces.append(_stored(window, run))
+            from_store += run.end - run.start
+            at = run.end
+        if at < window.end:
+            if not has_node:
+                raise Unavailable(
+                    f"offsets {at} to {window.end} of {window.topic}-{window.partition} are in no "
+                    "object and no node is named that could give them: set the option server"
+                )
+            pieces.append(_fetched(window, at))
+            from_node += window.end - at
+    tasks = _tasks(pieces, located.objects, max_bytes, min_tasks)
+    return Plan(tasks, lost, from_store, from_node)
+
+
+def _start(run: LocatedRun) -> int:
+    return run.start
+
+
+def _hole(window: OffsetWindow, start: int, end: int) -> Corrupt:
+    return Corrupt(
+        f"the metadata has no object for offsets {start} to {end} of {window.topic}-"
+        f"{window.partition}: run fsck",
+        object_key="",
+        start=start,
+        end=end,
+    )
+
+
+def _stored(window: OffsetWindow, run: LocatedRun) -> StorePiece:
+    cost = run.size_bytes + REQUEST_BYTES * len(run.ends)
+    return StorePiece(
+        window.topic,
+        window.partition,
+        run.stream_id,
+        run.shift,
+        run.start,
+        run.ends,
+        run.objects,
+        cost,
+        window.topic_id,
+    )
+
+
+def _fetched(window: OffsetWindow, start: int) -> ServicePiece:
+    cost = (window.end - start) * RECORD_BYTES_GUESSED
+    return ServicePiece(window.topic, window.partition, start, window.end, cost, window.topic_id)
+
+
+# tasks
+
+
+def _tasks(
+    pieces: Sequence[Piece], objects: ObjectTable | None, max_bytes: int, min_tasks: int | None
+) -> list[TaskPlan]:
+    ordered = sorted(pieces, key=_place)
+    part_bytes = max_bytes
+    # Half: what shares a task can wait, what was cut is about as large as it may be.
+    shared_bytes = max(max_bytes // 2, 1)
+    if min_tasks is not None:
+        total = sum(piece.cost_bytes for piece in ordered)
+        part_bytes = max(min(max_bytes, total // min_tasks), 1)
+        shared_bytes = min(shared_bytes, part_bytes)
+    shared = _shared(ordered, part_bytes, shared_bytes)
+    # Where a few records cost as much as many there may be too few tasks still.
+    while min_tasks is not None and len(shared) < min_tasks and part_bytes > 1:
+        part_bytes //= 2
+        shared = _shared(ordered, part_bytes, min(part_bytes, shared_bytes))
+    table = None if objects is None else _Table(objects)
+    return [_task(parts, table) for parts in shared]
+
+
+def _shared(pieces: Sequence[Piece], part_bytes: int, shared_bytes: int) -> list[list[Piece]]:
+    """The parts of each task: neighbours of `shared_bytes` together, or one that is larger."""
+    tasks: list[list[Piece]] = []
+    size = 0
+    for piece in pieces:
+        for part in _parts(piece, part_bytes):
+            if not tasks or size + part.cost_bytes > shared_bytes:
+                tasks.append([])
+                size = 0
+            tasks[-1].append(part)
+            size += part.cost_bytes
+    return tasks
+
+
+def _place(piece: Piece) -> tuple[bool, int, str, int, int]:
+    if isinstance(piece, StorePiece):
+        return (False, piece.stream_id, piece.topic, piece.partition, piece.start)
+    return (True, 0, piece.topic, piece.partition, piece.start)
+
+
+def _parts(piece: Piece, most: int) -> Iterator[Piece]:
+    """Of equal numbers of offsets, for nothing is known of the sizes within."""
+    offsets = piece.end - piece.start
+    count = min(-(-piece.cost_bytes // most), offsets)
+    if count <= 1:
+        yield piece
+        return
+    start = piece.start
+    for number in range(1, count + 1):
+        end = piece.start + offsets * number // count
+        if isinstance(piece, StorePiece):
+            end = piece.end if number == count else _snapped(piece, start, end, offsets // count)
+        if end > start:
+            yield _part(piece, start, end)
+            start = end
+
+
+def _snapped(piece: StorePiece, start: int, end: int, span: int) -> int:
+    """The end of a range, where one is near: what is cut inside a block is read twice."""
+    number = bisect_left(piece.ends, end)
+    for at in piece.ends[max(number - 1, 0) : number + 1]:
+        if at > start and abs(at - end) <= span // 4:
+            return at
+    return end
+
+
+def _part(piece: Piece, start: int, end: int) -> Piece:
+    cost = piece.cost_bytes * (end - start) // (piece.end - piece.start)
+    if isinstance(piece, ServicePiece):
+        return ServicePiece(piece.topic, piece.partition, start, end, cost, piece.topic_id)
+    first = bisect_right(piece.ends, start)
+    last = bisect_left(piece.ends, end)
+    ends: array[int] = piece.ends[first : last + 1]
+    ends[-1] = end
+    return StorePiece(
+        piece.topic,
+        piece.partition,
+        piece.stream_id,
+        piece.shift,
+        start,
+        ends,
+        piece.objects[first : last + 1],
+        cost,
+        piece.topic_id,
+    )
+
+
+class _Table:
+    """The objects of a whole plan, out of which each task gets its own."""
+
+    def __init__(self, objects: ObjectTable) -> None:
+        columns = [
+            np.frombuffer(column, np.dtype(column.typecode)) if len(column) else np.zeros(0)
+            for column in objects.columns
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        self._columns = [column[order] for column in columns]
+        self._placements = objects.placements
+
+    def of(self, pieces: Sequence[StorePiece]) -> ObjectTable:
+        """Errors: Corrupt for an object that nothing was told of."""
+        if not pieces:
+            return ObjectTable()
+        parts = [np.frombuffer(piece.objects, np.uint64) for piece in pieces]
+        wanted = np.unique(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        ids = self._columns[0]
+        rows = ids.searchsorted(wanted)
+        if not len(ids) or rows[-1] == len(ids) or (ids[rows] != wanted).any():
+            raise Corrupt("the metadata names objects of which it tells nothing: run fsck")
+        table = ObjectTable()
+        for column, values in zip(table.columns, self._columns, strict=True):
+            column.frombytes(values[rows].tobytes())
+        if self._placements:
+            mine = self._placements.keys() & set(table.ids)
+            table.placements.update((one, self._placements[one]) for one in mine)
+        return table
+
+
+def _task(pieces: Sequence[Piece], table: _Table | None) -> TaskPlan:
+    stored = [piece for piece in pieces if isinstance(piece, StorePiece)]
+    objects = table.of(stored) if table is not None else ObjectTable()
+    return TaskPlan(tuple(pieces), objects)

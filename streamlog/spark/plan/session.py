@@ -1,0 +1,178 @@
+"""The driver's part: opens the cluster, pins, plans."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from streamlog.errors import Corrupt, UnknownTopicOrPartition
+from streamlog.model.located import OffsetWindow
+from streamlog.objectstore.url import MemoryUrl, parse_store_url
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.rand import SystemRandom
+from streamlog.spark.cluster.cluster import Cluster, ServerCluster
+from streamlog.spark.options import ReadOptions
+from streamlog.spark.plan.offsets import lost
+from streamlog.spark.plan.planning import Plan, plan_service, plan_store
+from streamlog.spark.plan.types import ReadPlace
+from streamlog.spark.read_metrics import tell
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def opened_cluster(options: ReadOptions) -> Iterator[Cluster]:
+    """Errors: Unavailable, DataInUse (a node runs on the metadata), ForeignCluster, Invalid."""
+    cluster = open_cluster(options)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def open_cluster(options: ReadOptions) -> Cluster:
+    """The caller's to close. Errors: as for `opened_cluster`."""
+    if options.server is not None:
+        return ServerCluster(options.server, options.isolation, store=options.store)
+    from streamlog.spark.cluster.offline_cluster import RestCluster
+
+    assert options.store is not None
+    return RestCluster(options.store, options.meta, fail_on_data_loss=options.fail_on_data_loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    plan: Plan
+    place: ReadPlace
+
+    def tell(self) -> Planned:
+        """Into the read's metrics."""
+        facts = {
+            "mode": self.read_mode,
+            "tasks": len(self.plan.tasks),
+            "store_records": self.plan.store_records,
+            "service_records": self.plan.service_records,
+        }
+        tell("plan", self.place.read_name, facts)
+        return self
+
+    @property
+    def read_mode(self) -> str:
+        """What the plan is for; a task of `auto` that cannot open the store uses the node."""
+        return "service" if self.place.store_url is None else "store"
+
+
+def reads_store(options: ReadOptions, cluster: Cluster) -> bool:
+    if options.read_mode == "service":
+        return False
+    if options.read_mode == "store":
+        return True
+    return not isinstance(parse_store_url(cluster.store_url), MemoryUrl)
+
+
+def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Planned:
+    """Pins what is planned; who plans next, or ends, takes the pin away.
+
+    Errors: DataLost, Corrupt, Unavailable.
+    """
+    if not reads_store(options, cluster) or not windows:
+        plan = plan_service(
+            windows,
+            max_bytes=options.max_bytes_per_partition,
+            min_tasks=options.min_partitions,
+        )
+        return Planned(plan, _place(options, cluster, None, None)).tell()
+    pin_id = cluster.pin(options.pin_ttl_ms)
+    try:
+        plan = _plan_of_topics(options, cluster, windows)
+        for one in plan.lost:
+            lost(
+                options,
+                f"offsets {one.start} to {one.end} of {one.topic}-{one.partition} were deleted "
+                "while the read was planned",
+            )
+    except BaseException:
+        cluster.unpin(pin_id)
+        raise
+    return Planned(plan, _place(options, cluster, cluster.store_url, pin_id)).tell()
+
+
+def _plan_of_topics(
+    options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
+) -> Plan:
+    """Of those topics that are, after all was looked up, still the ones that the windows mean.
+
+    Errors: DataLost; those of _plan_store.
+    """
+    while True:
+        try:
+            plan = _plan_twice(options, cluster, windows)
+        except UnknownTopicOrPartition:
+            left = _left(options, cluster, windows)
+            if len(left) == len(windows):
+                raise
+        else:
+            left = _left(options, cluster, windows)
+            if len(left) == len(windows):
+                return plan
+        windows = left
+
+
+def _left(
+    options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
+) -> Sequence[OffsetWindow]:
+    """Errors: DataLost."""
+    if cluster.server is None:
+        # All answers are of one moment.
+        return windows
+    topics = cluster.topics()
+    gone: set[str] = set()
+    for one in windows:
+        known = topics.get(one.topic)
+        if known is None or one.topic_id not in ("", known.topic_id):
+            gone.add(one.topic)
+    for name in sorted(gone):
+        lost(
+            options,
+            f"topic {name} was deleted, or deleted and made anew, before its records were read",
+        )
+    return [one for one in windows if one.topic not in gone] if gone else windows
+
+
+def _plan_twice(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
+    try:
+        return _plan_store(options, cluster, windows)
+    except Corrupt as error:
+        # What is trimmed or compacted between two parts of an answer looks like damage.
+        log.warning("looking once more where records lie: %s", error)
+        return _plan_store(options, cluster, windows)
+
+
+def _plan_store(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
+    return plan_store(
+        windows,
+        cluster.locate(windows),
+        max_bytes=options.max_bytes_per_partition,
+        min_tasks=options.min_partitions,
+        has_node=cluster.server is not None,
+    )
+
+
+def _place(
+    options: ReadOptions, cluster: Cluster, store_url: str | None, pin_id: int | None
+) -> ReadPlace:
+    return ReadPlace(
+        server=cluster.server,
+        store_url=store_url,
+        cluster_id="" if store_url is None else cluster.cluster_id,
+        is_store_needed=options.read_mode == "store" or cluster.server is None,
+        isolation=options.isolation,
+        fail_on_data_loss=options.fail_on_data_loss,
+        verify_crc=options.verify_crc,
+        pin_id=pin_id,
+        pin_ttl_ms=options.pin_ttl_ms,
+        planned_ms=SystemClock().now_ms(),
+        read_name=options.read_name or str(SystemRandom().uuid()),
+    )

@@ -1,0 +1,161 @@
+"""Batch and streaming writers as Spark calls them: `write` in tasks, the rest on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from streamlog.client.staging import StagedObject, StagedWriter
+from streamlog.errors import InvalidConfig
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.rand import SystemRandom
+from streamlog.spark.cluster.cluster import CLIENT_ID
+from streamlog.spark.cluster.node_target import NodeTarget
+from streamlog.spark.garbage_freeze import settle, settle_worker
+from streamlog.spark.read.worker import worker
+from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
+from streamlog.spark.sink.stage import StagingTask
+from streamlog.spark.sink.write_columns import NAMES, check_columns
+from streamlog.spark.sink.write_options import WriteOptions, parse_write_options
+from streamlog.spark.sink.writer_ids import batch_writer_id, stream_writer_id
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What one task stored, on its way to the driver."""
+
+    objects: tuple[StagedObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Of one write; travels to the tasks."""
+
+    options: WriteOptions
+    writer_id: str
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """In a task. Errors: InvalidRecord, which names the column; those of a produce."""
+        worker()
+        random = SystemRandom()
+        context = TaskContext.get()
+        task = "task" if context is None else f"{context.partitionId()}"
+        with NodeTarget(self.options.server, self.writer_id, self.options.timeout_ms) as target:
+            staging = StagingTask(
+                target,
+                self.options,
+                f"{task}-{random.uuid().hex}",
+                clock=SystemClock(),
+                start=random.random(),
+            )
+            message = StagedMessage(named_once(staging.write(batches)))
+        settle("write")
+        return message
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
+        """Errors: as of commit_epoch."""
+        with self._driver() as writer:
+            commit_epoch(writer, epoch, _objects(messages))
+        settle_worker("commit")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
+        """Errors: as of abort_epoch."""
+        with self._driver() as writer:
+            abort_epoch(writer, epoch, _objects(messages))
+
+    def _driver(self) -> StagedWriter:
+        return StagedWriter(
+            self.options.server,
+            self.writer_id,
+            timeout_ms=self.options.timeout_ms,
+            client_id=CLIENT_ID,
+        )
+
+
+def named_once(objects: Iterable[StagedObject]) -> tuple[StagedObject, ...]:
+    """Each partition is told of by the first object alone that has some of it: a commit needs no
+    more, and the driver holds the messages of all tasks."""
+    seen: set[tuple[str, int]] = set()
+    found: list[StagedObject] = []
+    for one in objects:
+        new = tuple(part for part in one.parts if (part.topic, part.partition) not in seen)
+        seen.update((part.topic, part.partition) for part in new)
+        found.append(replace(one, parts=new))
+    return tuple(found)
+
+
+def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObject]:
+    """In the order of the tasks; a task that failed has no message."""
+    return [
+        one for message in messages if isinstance(message, StagedMessage) for one in message.objects
+    ]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.commit(messages, self._sink.options.writer_epoch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.abort(messages, self._sink.options.writer_epoch)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Made anew for each commit, so that it knows nothing but its options."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._sink.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._sink.abort(messages, batchId)
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """Errors: InvalidConfig, which names the option or column."""
+    if overwrite:
+        raise InvalidConfig(
+            "mode overwrite cannot be: a topic is appended to; use mode('append')", name="mode"
+        )
+    options = parse_write_options(given, streaming=False)
+    check_columns(_arrow_schema(schema), options.topic)
+    return BatchWriter(Sink(options, batch_writer_id(options, SystemRandom())))
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
+    """Errors: InvalidConfig, which names the option or column."""
+    options = parse_write_options(given, streaming=True)
+    check_columns(_arrow_schema(schema), options.topic)
+    return StreamWriter(Sink(options, stream_writer_id(options)))
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Of the columns that are written; others may be of types that Arrow does not have."""
+    return pa.schema(
+        [
+            (field.name, to_arrow_type(field.dataType, timezone="UTC"))
+            if field.name in NAMES
+            else (field.name, pa.null())
+            for field in schema.fields
+        ]
+    )

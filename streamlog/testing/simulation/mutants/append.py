@@ -1,0 +1,75 @@
+"""Mutants of appends on their way: room, gates, groups, and what the engine says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlog.engine.append import sequencer
+from streamlog.engine.append.queued_append import QueuedAppend
+from streamlog.engine.append.sequencer import Sequencer
+from streamlog.engine.engine import Engine
+from streamlog.engine.streams.token_change import TokenChange
+from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
+
+
+def _drained_by_bytes(patch: Patch) -> None:
+    patch.set(
+        Engine,
+        "is_drained",
+        property(lambda self: self.tails.held_bytes == 0 and self.failure is None),
+    )
+
+
+def _left_keeps_room(patch: Patch) -> None:
+    patch.set(QueuedAppend, "_let_go", lambda self: None)
+
+
+def _batches_not_checked(patch: Patch) -> None:
+    patch.set(sequencer, "refusal_of", lambda batch: None)
+
+
+def _change_overtakes_appends(patch: Patch) -> None:
+    async def all_confirmed(self: Any) -> None:
+        """What was appended before the change may still be lost."""
+
+    patch.set(TokenChange, "_all_confirmed", all_confirmed)
+
+
+def _gate_stays_open(patch: Patch) -> None:
+    patch.set(Sequencer, "close_gate", lambda self, core: None)
+
+
+APPEND_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "drained by bytes",
+        "a node with acknowledged batches that have no payload says that it is drained",
+        "disk",
+        _drained_by_bytes,
+        found_by="tests/engine/test_closing_down.py",
+    ),
+    Mutant(
+        "who left keeps room",
+        "an append whose caller has left, or that was refused, keeps its room or its turn",
+        "object",
+        _left_keeps_room,
+    ),
+    Mutant(
+        "batches not checked",
+        "an append is not looked at before it gets its offsets",
+        "object",
+        _batches_not_checked,
+        is_quick=True,
+    ),
+    Mutant(
+        "change overtakes appends",
+        "a change of the token rests on appends that are not durable yet",
+        "object",
+        _change_overtakes_appends,
+    ),
+    Mutant(
+        "gate stays open",
+        "appends go on while a staged commit or a change of the token is under way",
+        "object",
+        _gate_stays_open,
+    ),
+)

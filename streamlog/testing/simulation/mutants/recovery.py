@@ -1,0 +1,70 @@
+"""Mutants of recoveries: metadata rebuilt from the bucket, and the WAL after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from streamlog.objectstore.cluster.guard import read_cluster
+from streamlog.objectstore.cluster.lineage import LineageCheck
+from streamlog.repair.recover import handover
+from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
+from streamlog.wal import folder
+
+
+def _damage_not_explained(patch: Patch) -> None:
+    async def reason_for(self: Any, error: Any) -> Any:
+        return error
+
+    patch.set(LineageCheck, "reason_for", reason_for)
+
+
+def _old_nodes_not_fenced(patch: Patch) -> None:
+    async def raise_lineage(store: Any, cluster_id: str, random: Any) -> Any:
+        found = await read_cluster(store)
+        assert found is not None
+        return replace(found.lineage)
+
+    patch.set(handover, "raise_lineage", raise_lineage)
+
+
+def _not_listed_again(patch: Patch) -> None:
+    async def check(store: Any, bucket: Any, needed: Any, advice: str, progress: Any) -> None:
+        if not advice.startswith("A node ran"):
+            await original(store, bucket, needed, advice, progress)
+
+    original = patch.set(handover, "_check", check)
+
+
+def _replayed_not_durable(patch: Patch) -> None:
+    patch.set(folder, "_make_durable", lambda plan: None)
+
+
+RECOVERY_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "damage not explained",
+        "a node that was overtaken takes files that are gone for damage",
+        "object",
+        _damage_not_explained,
+        found_by="tests/repair/test_lineage.py",
+    ),
+    Mutant(
+        "old nodes not fenced",
+        "a recovery leaves the lineage of the bucket as it was",
+        "object",
+        _old_nodes_not_fenced,
+    ),
+    Mutant(
+        "not listed again",
+        "a recovery does not look at the bucket again after it raised the lineage",
+        "object",
+        _not_listed_again,
+    ),
+    Mutant(
+        "replayed not durable",
+        "what a recovery found in the WAL is not written again",
+        "disk",
+        _replayed_not_durable,
+        found_by="tests/wal/test_disk_contract.py",
+    ),
+)

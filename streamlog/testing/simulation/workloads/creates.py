@@ -1,0 +1,104 @@
+"""Streams and topics whose creation is given up by its caller, or refused.
+
+Nothing of such a creation may stay behind but streams that nobody opened: no object id that is
+neither committed nor given up (64 of them end all uploads of a node), and nobody who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from streamlog.errors import AlreadyExists, Invalid
+from streamlog.model.batch import CreateStreamOptions, RecordBatch
+from streamlog.testing.simulation.checker import Violation
+from streamlog.testing.simulation.workloads.streams import PASSING, care
+from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.world import World
+
+GIVEN_UP_TAG = {"life": "given up"}
+TAG_BYTES = 1000
+STREAMS_TOO_MANY = 600
+"""With tags of this size their creation is larger than a commit record may be."""
+TOPICS = 3
+"""Names that topics share: what a creation that was given up left is met by the next one."""
+
+
+class Creates:
+    """Makes streams with first batches, and topics, and gives most of it up in the middle."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.fork()
+
+    def caretaker(self) -> Coroutine[Any, Any, None]:
+        return care(self._world, self._random, self._session, "creates")
+
+    async def _session(self, node: Node) -> None:
+        random = self._random.random
+        while True:
+            await asyncio.sleep(3 * random())
+            draw = random()
+            try:
+                if draw < 0.5:
+                    await self._give_up(self._streams(node))
+                elif draw < 0.8:
+                    await self._give_up(self._topic(node))
+                else:
+                    await self._refused(node, is_large=random() < 0.2)
+            except PASSING as error:
+                self._world.trace.add("create-failed", node.name, type(error).__name__)
+
+    async def _give_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """The caller is cancelled at some moment, unless the work ends first."""
+        self._world.tally.count("given up create")
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            await asyncio.wait([task], timeout=0.2 * self._random.random())
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    async def _streams(self, node: Node) -> None:
+        count = 1 + int(3 * self._random.random())
+        await node.engine.streams.create_and_open_streams(
+            [CreateStreamOptions(GIVEN_UP_TAG)] * count, _first_batches
+        )
+
+    async def _topic(self, node: Node) -> None:
+        name = f"given-up{int(TOPICS * self._random.random())}"
+        logs = node.engine.logs
+        if logs.topic(name) is not None and self._random.random() < 0.5:
+            await logs.delete_topic(name)
+            return
+        try:
+            await logs.create_topic(name, 2, {})
+        except AlreadyExists:
+            return
+
+    async def _refused(self, node: Node, *, is_large: bool) -> None:
+        """A batch for a stream that is not among the new ones, or more than one commit holds."""
+        self._world.tally.count("refused create")
+        streams = node.engine.streams
+        try:
+            with self._world.waiting(node, "refused create"):
+                if is_large:
+                    tags = {"tag": "x" * TAG_BYTES}
+                    await streams.create_and_open_streams(
+                        [CreateStreamOptions(tags)] * STREAMS_TOO_MANY, _first_batches
+                    )
+                else:
+                    await streams.create_and_open_streams(
+                        [CreateStreamOptions(GIVEN_UP_TAG)],
+                        lambda ids: [(ids[0] + 1, RecordBatch(1, 0, (b"x",)))],
+                    )
+        except Invalid:
+            return
+        raise Violation(f"{node} made streams that it should have refused")
+
+
+def _first_batches(ids: Sequence[int]) -> list[tuple[int, RecordBatch]]:
+    return [(stream_id, RecordBatch(1, 0, (b"first",))) for stream_id in ids]

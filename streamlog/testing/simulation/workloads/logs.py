@@ -1,0 +1,340 @@
+"""What producers and consumers do to partitions in a history.
+
+1. Each partition has one idempotent producer that keeps at most `IN_FLIGHT_MAX` batches unanswered.
+2. After a failure, and on every new node, it sends all unanswered batches again, in order.
+3. A consumer reads every record in order, over all nodes; another one reads here and there.
+4. Now and then the producer comes back under the next epoch, sends a batch that skips sequence
+   numbers, or one under the epoch before: these two are refused.
+5. Records are deleted from the front now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from streamlog.codec.batch import Producer, ScannedBatch, scan
+from streamlog.codec.records import decode, encode_values
+from streamlog.errors import (
+    AlreadyExists,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    ProducerFenced,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
+from streamlog.log.api.abstract_log import (
+    AbstractLog,
+    Isolation,
+    LogFetch,
+    ProduceContext,
+    TopicPartition,
+)
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.simulation.checker import (
+    PartitionModel,
+    SeenBatch,
+    SentBatch,
+    Violation,
+)
+from streamlog.testing.simulation.workloads.streams import (
+    PASSING,
+    care,
+    check_attached,
+    take_over_holder,
+    together,
+)
+from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.world import World
+
+TOPIC = "simulated"
+SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "300"}
+"""Segments roll, and the time index grows, within the seconds of one history."""
+SKIPPED = 7
+"""Sequence numbers that a batch leaves out."""
+BOGUS = [b"-1"]
+"""The record of a batch that must be refused."""
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+IN_FLIGHT_MAX = 5
+TRIED_AGAIN = (*PASSING, UnknownTopicOrPartition)
+"""A client tries these again: at this node, or at the one that leads next."""
+
+
+class PartitionUser:
+    """Everything that happens to one partition."""
+
+    def __init__(self, world: World, partition: TopicPartition, partitions: int) -> None:
+        self.world = world
+        self.partition = partition
+        self.model = PartitionModel(str(partition))
+        self._partitions = partitions
+        self._random = world.fork()
+        self._tally = world.tally
+        self._producer_id: int | None = None
+        self._producer_epoch = 0
+        self._next_sequence = 0
+        """Counted through all epochs of the producer: what records hold, and models know."""
+        self._epoch_firsts = [0]
+        """By producer epoch: the count at which it began; its own sequence is 0 there."""
+        self._position = 0
+        self._epoch_max = 0
+
+    def caretaker(self) -> Coroutine[Any, Any, None]:
+        return care(self.world, self._random, self._session, str(self.partition))
+
+    def recovered(self) -> None:
+        """The metadata was rebuilt from the bucket."""
+        self.model.recovered()
+        self._epoch_max = 0
+
+    async def _session(self, node: Node) -> None:
+        """Works on the partition at this node until it fails there."""
+        epoch = 0
+        try:
+            with self.world.waiting(node, f"open of {self.partition}"):
+                log = await self._log(node)
+            epoch = log.leader_epoch
+            check_attached(node)
+            self._epoch_max = max(self._epoch_max, epoch)
+            await together(
+                [
+                    self._produce(node, log),
+                    self._read_on(node, log),
+                    self._read_some(node, log),
+                    self._delete_some(node, log),
+                    self._leave(node, log),
+                ]
+            )
+        except TRIED_AGAIN as error:
+            self.world.trace.add("log-failed", node.name, self.model.name, type(error).__name__)
+            await asyncio.sleep(0.2 + 0.4 * self._random.random())
+        except OutOfOrderSequence:
+            # A leader that was replaced and does not know it yet lacks what its successor has.
+            if epoch == self._epoch_max and not node.is_detached:
+                raise
+            self.world.trace.add("stale-leader", node.name, self.model.name, epoch)
+
+    async def _log(self, node: Node) -> AbstractLog:
+        """Errors: those that are tried again."""
+        logs = node.engine.logs
+        if logs.topic(self.partition.topic) is None:
+            try:
+                await logs.create_topic(self.partition.topic, self._partitions, SETTINGS)
+                self._tally.count("create topic")
+            except AlreadyExists:
+                pass
+        log = await logs.log(self.partition)
+        if self._producer_id is None:
+            producer_id, _ = await logs.init_producer_id()
+            if self._producer_id is None:
+                self._producer_id = producer_id
+        return log
+
+    async def _leave(self, node: Node, log: AbstractLog) -> None:
+        """The client connects anew after a while; some roll the segment as a farewell."""
+        await asyncio.sleep(2 + 8 * self._random.random())
+        await self.world.until_ending()
+        if self._random.random() < 0.3:
+            self._tally.count("roll")
+            with self.world.waiting(node, f"roll of {self.partition}"):
+                await log.roll()
+
+    def _make(self, random: SeededRandom) -> None:
+        assert self._producer_id is not None
+        count = 1 + int(random.random() * 4)
+        first = self._next_sequence
+        encoded = encode_values(
+            [b"%d" % (first + i) for i in range(count)],
+            timestamp_ms=FIRST_TIMESTAMP_MS + first,
+            producer=Producer(self._producer_id, self._producer_epoch, self._sequence(first)),
+        )
+        batch = SentBatch(first, count, bytes(encoded.data))
+        self._next_sequence += count
+        self.model.sent.append(batch)
+        self.model.unanswered.append(batch)
+
+    async def _produce(self, node: Node, log: AbstractLog) -> None:
+        model = self.model
+        while True:
+            await asyncio.sleep(0.2 * self._random.random())
+            while len(model.unanswered) < 1 + int(self._random.random() * IN_FLIGHT_MAX):
+                self._make(self._random)
+            if self._random.random() < 0.05 and model.sent:
+                # A client that did not hear an answer that came: sent again, stored once.
+                old = [
+                    batch
+                    for batch in model.sent[-IN_FLIGHT_MAX:]
+                    if batch.base_offset and self._sequence(batch.base_sequence) >= 0
+                ]
+                await self._send(node, log, old)
+            await self._send(node, log, list(model.unanswered))
+            await self._misbehave(node, log)
+
+    async def _misbehave(self, node: Node, log: AbstractLog) -> None:
+        """Everything sent so far is acknowledged: the next epoch, or a batch that is refused."""
+        random, first = self._random.random, self._next_sequence
+        if random() < 0.04:
+            self._producer_epoch += 1
+            self._epoch_firsts.append(first)
+            self._tally.count("producer epoch")
+        elif self._sequence(first) == 0:
+            return  # no batch of this epoch is there yet, and so nothing to hold a batch against
+        elif random() < 0.04:
+            await self._refused(node, log, self._producer_epoch, self._sequence(first) + SKIPPED)
+        elif random() < 0.04 and self._producer_epoch > 0:
+            await self._refused(node, log, self._producer_epoch - 1, self._sequence(first))
+
+    def _sequence(self, count: int) -> int:
+        """The number of a record under the producer's epoch of now; < 0: of an epoch before."""
+        return count - self._epoch_firsts[self._producer_epoch]
+
+    async def _refused(self, node: Node, log: AbstractLog, epoch: int, sequence: int) -> None:
+        assert self._producer_id is not None
+        self._tally.count("refused produce")
+        producer = Producer(self._producer_id, epoch, sequence)
+        encoded = encode_values(BOGUS, timestamp_ms=FIRST_TIMESTAMP_MS, producer=producer)
+        context = ProduceContext(deadline=self.world.now + 20)
+        try:
+            with self.world.waiting(node, f"refused produce to {self.partition}"):
+                info = await (await log.append(bytes(encoded.data), context))
+        except (OutOfOrderSequence, ProducerFenced) as error:
+            check_attached(node)
+            expected = OutOfOrderSequence if epoch == self._producer_epoch else ProducerFenced
+            # A leader that was replaced and does not know it yet may know an older epoch alone.
+            is_stale = log.leader_epoch < self._epoch_max
+            if not isinstance(error, expected) and not is_stale:
+                raise Violation(
+                    f"{self.model.name}: {producer} was refused by {type(error).__name__}"
+                ) from error
+            return
+        check_attached(node)
+        raise Violation(f"{self.model.name}: {producer} was acknowledged at {info.base_offset}")
+
+    async def _send(self, node: Node, log: AbstractLog, batches: list[SentBatch]) -> None:
+        """Sends all, then takes the answers in order; the first failure ends it."""
+        pending = []
+        failure: StreamlogError | None = None
+        context = ProduceContext(deadline=self.world.now + 20)
+        for batch in batches:
+            self._tally.count("produce")
+            try:
+                with self.world.waiting(node, f"produce to {self.partition}"):
+                    pending.append((batch, await log.append(batch.data, context)))
+            except TRIED_AGAIN as error:
+                failure = error
+                break
+        for batch, answer in pending:
+            try:
+                with self.world.waiting(node, f"answer of {self.partition}"):
+                    info = await answer
+            except TRIED_AGAIN as error:
+                failure = failure or error
+                continue
+            check_attached(node)
+            self.world.trace.add(
+                "produced", node.name, self.model.name, batch.base_sequence, info.base_offset
+            )
+            self.model.acknowledge(batch, info.base_offset)
+        if failure is not None:
+            raise failure
+
+    async def _read_on(self, node: Node, log: AbstractLog) -> None:
+        """Reads everything once, in order, over all nodes."""
+        while True:
+            await asyncio.sleep(0.4 * self._random.random())
+            start = self._position = max(self._position, log.log_start_offset)
+            if start < log.high_watermark:
+                end = await self._fetch(node, log, start)
+                self._position = max(self._position, end)
+
+    async def _read_some(self, node: Node, log: AbstractLog) -> None:
+        while True:
+            await asyncio.sleep(0.4 * self._random.random())
+            low, high = log.log_start_offset, log.high_watermark
+            await self._fetch(node, log, low + int(self._random.random() * (high - low + 1)))
+
+    async def _fetch(self, node: Node, log: AbstractLog, start: int) -> int:
+        self._tally.count("consume")
+        try:
+            with self.world.waiting(node, f"fetch of {self.partition} at {start}"):
+                fetched = await log.fetch(start, 4096)
+        except OffsetOutOfRange:
+            if start >= max(log.log_start_offset, self.model.start_asked):
+                raise
+            return start
+        except OffsetNotAvailable:
+            return start
+        check_attached(node)
+        return self.model.read(batches_in(fetched, self._epoch_firsts), start)
+
+    async def _delete_some(self, node: Node, log: AbstractLog) -> None:
+        while True:
+            await asyncio.sleep(1 + 4 * self._random.random())
+            low, high = log.log_start_offset, log.high_watermark
+            before = low + int(self._random.random() * (high - low) * 0.5)
+            self.model.start_asked = max(self.model.start_asked, before)
+            self._tally.count("delete records")
+            with self.world.waiting(node, f"deletion of {self.partition} below {before}"):
+                start = await log.delete_records(before)
+            check_attached(node)
+            self.model.start = max(self.model.start, start)
+
+    async def check(self, node: Node) -> None:
+        """All is calm: what is unanswered is sent again; then everything is read."""
+        model, log = self.model, await log_at_last(node, self._log)
+        while model.unanswered:
+            await self._send(node, log, list(model.unanswered))
+        found: list[SeenBatch] = []
+        start = offset = log.log_start_offset
+        if start < model.start:
+            raise Violation(f"{model.name}: starts at {start}, {model.start} was acknowledged")
+        while offset < log.high_watermark:
+            batches = batches_in(await log.fetch(offset, 1 << 16), self._epoch_firsts)
+            self._tally.count("consume")
+            if not batches:
+                raise Violation(f"{model.name}: nothing at {offset} below {log.high_watermark}")
+            offset = model.read(batches, offset)
+            found += batches
+        model.finish(start, found)
+        await self._check_timestamps(log, found, start)
+
+    async def _check_timestamps(self, log: AbstractLog, found: list[SeenBatch], start: int) -> None:
+        """Every batch has a timestamp of its own, and is found by it."""
+        for batch in found[:: max(1, len(found) // 4)]:
+            timestamp_ms = FIRST_TIMESTAMP_MS + batch.base_sequence
+            at = await log.offset_for_timestamp(timestamp_ms, Isolation.READ_UNCOMMITTED)
+            self._tally.count("look up time")
+            if at.offset != max(batch.base_offset, start):
+                raise Violation(f"{self.model.name}: {batch} was looked up, {at} was found")
+
+
+def batches_in(fetched: LogFetch, epoch_firsts: Sequence[int]) -> list[SeenBatch]:
+    """Every record of every batch is decoded, its CRC checked; sequences are counted through all
+    epochs of the producer, each of which began at `epoch_firsts[epoch]`."""
+    return [
+        SeenBatch(
+            batch.header.base_offset,
+            epoch_firsts[batch.header.producer_epoch] + batch.header.base_sequence,
+            tuple(int(bytes(value or b"-1")) for _, _, _, value, _ in decode(batch.view)),
+        )
+        for batch in batches_of(fetched)
+    ]
+
+
+def batches_of(fetched: LogFetch) -> list[ScannedBatch]:
+    """As they lie in the answer; their CRCs are checked."""
+    return scan(b"".join(fetched.parts))
+
+
+async def log_at_last(node: Node, opening: Any) -> AbstractLog:
+    """The log, once the leases of its dead holders have ended."""
+    while True:
+        try:
+            log: AbstractLog = await opening(node)
+            return log
+        except TRIED_AGAIN:
+            for row in node.engine.metadata.streams():
+                await take_over_holder(node, row.stream_id)
+            await asyncio.sleep(0.5)

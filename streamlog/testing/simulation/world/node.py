@@ -1,0 +1,287 @@
+"""A machine with its disk, and the process lifetimes of a node on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+
+import streamlog
+from streamlog.compaction.collect.collector import CollectorConfig
+from streamlog.compaction.plan.config import CompactionConfig
+from streamlog.engine.config import (
+    MIB,
+    AppendConfig,
+    FlushConfig,
+    ObjectConfig,
+    ReadConfig,
+    StreamEngineConfig,
+    UploadConfig,
+)
+from streamlog.engine.staging_config import StagingConfig
+from streamlog.errors import Fenced, LineageFenced, StreamlogError
+from streamlog.log.api.config import LogConfig
+from streamlog.metadata.config import MetadataConfig
+from streamlog.metadata.interface import Tenure
+from streamlog.metadata.session import TenureMetadata
+from streamlog.runtime.offload import Lane
+from streamlog.testing.simulation.world.incarnation import Incarnation, SimulationClock
+from streamlog.testing.simulation.world.kv import SimulationKV
+from streamlog.testing.simulation.world.offload import SimulationOffload
+from streamlog.testing.simulation.world.store import SimulationStore
+from streamlog.testing.simulation.world.world import MachineDisk, World
+from streamlog.wal.config import WalConfig
+from streamlog.wiring import Components, OpenEngine
+
+CLOCK_SKEW_MS = 2_000
+WILD_CLOCK_SKEW_MS = 120_000
+KIB = 1 << 10
+
+NODE_CONFIG = StreamEngineConfig(
+    append=AppendConfig(append_bytes_max=MIB, drain_timeout_ms=3_000),
+    flush=FlushConfig(flush_bytes_target=64 * KIB),
+    upload=UploadConfig(upload_bytes_target=64 * KIB, upload_interval_ms=300),
+    object=ObjectConfig(block_target_bytes=4 * KIB),
+    read=ReadConfig(
+        tail_cache_bytes=32 * KIB,
+        block_cache_bytes=64 * KIB,
+        index_cache_bytes=64 * KIB,
+        small_object_bytes=12 * KIB,
+    ),
+    collector=CollectorConfig(deletion_delay_ms=9_000, collect_interval_ms=700, probed_ids=8),
+    compaction=CompactionConfig(
+        compaction_process="inline",
+        compaction_interval_ms=500,
+        small_objects_min=4,
+        large_objects_min=3,
+        small_object_bytes=24 * KIB,
+        settled_part_bytes=12 * KIB,
+        stream_object_bytes_min=16 * KIB,
+        object_bytes_max=48 * KIB,
+        block_target_bytes=2 * KIB,
+        spec_bytes_max=64 * KIB,
+    ),
+    wal=WalConfig(wal_bytes_max=512 * KIB, file_bytes=64 * KIB),
+    staging=StagingConfig(expiry_ms=40_000, sweep_interval_ms=1_000),
+    metadata=MetadataConfig(
+        put_window=8,
+        checkpoint_interval_ms=1_500,
+        checkpoint_records=12,
+        delta_bytes_min=512,
+        block_cache_bytes=64 * KIB,
+        orphan_resweep_ms=40_000,
+        file_sweep_interval_ms=1_000,
+        lineage_check_interval_ms=700,
+    ),
+)
+"""Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
+the seconds of one history. The delays of deletions outlast every late PUT and zombie: what lands
+later than that stays for ever, in a real store too."""
+CRAMPED_CONFIG = ReadConfig(
+    tail_cache_bytes=16 * KIB,
+    block_cache_bytes=16 * KIB,
+    index_cache_bytes=4 * KIB,
+    lagging_bytes_per_s_min=16 * KIB,
+    lagging_piece_bytes=KIB,
+    lagging_wait_ms_max=400,
+    small_object_bytes=2 * KIB,
+    get_piece_bytes=2 * KIB,
+)
+"""Caches that hold next to nothing: a fetch goes to the store again and again, in turns, and piece
+by piece."""
+DUEL_CONFIG = replace(
+    NODE_CONFIG,
+    compaction=replace(
+        NODE_CONFIG.compaction,
+        compaction_interval_ms=100,
+        compaction_rate_max_bytes_per_s=64 * KIB,
+        small_objects_min=2,
+        large_objects_min=2,
+    ),
+)
+"""Merges are many and take long, so that two nodes are at the same one."""
+SPARE_APPEND_BYTES = 24 * KIB
+SPARE_TAIL_BYTES = 64 * KIB
+NODE_LOGS = LogConfig(
+    checkpoint_interval_batches=7,
+    meta_compaction_bytes=2 * KIB,
+    retention_check_interval_ms=1_000,
+    message_bytes_max=1_200,
+)
+"""Messages are so small that what is written to a meta stream often takes several appends."""
+
+
+def with_spare_room(config: StreamEngineConfig) -> StreamEngineConfig:
+    """Appends wait for room, which batches in the store give back before their commit."""
+    return replace(
+        config,
+        append=replace(config.append, append_bytes_max=SPARE_APPEND_BYTES),
+        flush=replace(config.flush, flush_bytes_target=4 * KIB),
+        read=replace(config.read, tail_cache_bytes=SPARE_TAIL_BYTES),
+    )
+
+
+class Machine:
+    """A place for one node: its id and its disk outlive the processes."""
+
+    def __init__(self, world: World, node_id: int, config: StreamEngineConfig) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.config = config
+        self.disk = MachineDisk(world, node_id)
+        self._lives = 0
+
+    def start_node(self) -> Node:
+        """A new process; earlier ones that still run are zombies from now on."""
+        self._lives += 1
+        for node in self.world.nodes:
+            if node.machine is self:
+                node.is_replaced = True
+        node = Node(self, f"n{self.node_id}.{self._lives}")
+        self.world.nodes.append(node)
+        return node
+
+
+class Node:
+    """One process lifetime of a node."""
+
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine = machine
+        self.world = world = machine.world
+        self.incarnation = Incarnation(name, world.loop, world.fork(), world.trace)
+        self.clock = SimulationClock(world.loop)
+        self._set_skew()
+        self.offload = SimulationOffload(self.incarnation, self._stall_s)
+        self.engine: OpenEngine
+        self.is_replaced = False
+        self.is_paused = False
+        self.is_detached = False
+        """It runs on metadata that a recovery replaces: what it says now counts for nothing."""
+        self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
+        self._is_closing = False
+
+    def __repr__(self) -> str:
+        return self.incarnation.name
+
+    @property
+    def name(self) -> str:
+        return self.incarnation.name
+
+    @property
+    def is_up(self) -> bool:
+        return self._opened is not None and self.incarnation.is_alive and not self._is_closing
+
+    @property
+    def is_serving(self) -> bool:
+        """Up, and as far as others know the one that runs as this node."""
+        return self.is_up and not (self.is_replaced or self.is_paused or self.is_detached)
+
+    @property
+    def metadata(self) -> TenureMetadata:
+        metadata = self.engine.metadata
+        assert isinstance(metadata, TenureMetadata)
+        return metadata
+
+    @property
+    def tenure(self) -> Tenure | None:
+        return self.engine.metadata.tenure if self._opened is not None else None
+
+    def set_clock(self) -> None:
+        """Somebody sets the wall clock."""
+        self._set_skew()
+        self.world.trace.add("clock-jump", self.name, self.clock.skew_ms)
+
+    def _set_skew(self) -> None:
+        width_ms = WILD_CLOCK_SKEW_MS if self.world.has_wild_clocks else CLOCK_SKEW_MS
+        if self.world.faults.rates.clock_jump:
+            self.clock.skew_ms = int((self.incarnation.random.random() - 0.5) * width_ms)
+
+    def _stall_s(self, lane: Lane) -> float:
+        return self.machine.disk.stall_s()
+
+    async def open_until_up(self) -> OpenEngine:
+        """Opens the engine, again and again while store or metadata are away."""
+        while True:
+            opening = self._open()
+            try:
+                self.engine = await opening.__aenter__()
+            except StreamlogError as error:
+                self.world.trace.add("open-failed", self.name, type(error).__name__)
+                if isinstance(error, LineageFenced):
+                    # A recovery is about to give it the newer metadata.
+                    await asyncio.sleep(0.5)
+                    continue
+                if not error.is_retryable and error.has_no_side_effects:
+                    if isinstance(error, Fenced) and self.is_replaced:
+                        await asyncio.get_running_loop().create_future()
+                    raise
+                await asyncio.sleep(0.5 + self.incarnation.random.random())
+                continue
+            self._opened = opening
+            self.world.trace.add("up", self.name, str(self.tenure))
+            return self.engine
+
+    def _open(self) -> AbstractAsyncContextManager[OpenEngine]:
+        world, node = self.world, self.incarnation
+        return streamlog.open(
+            "memory://",
+            wal=world.wal,
+            node_id=self.machine.node_id,
+            config=self.machine.config,
+            logs=NODE_LOGS,
+            components=Components(
+                clock=self.clock,
+                random=node.random,
+                offload=self.offload,
+                registry=CollectorRegistry(),
+                store=SimulationStore(world.store, node, world.faults),
+                kv=SimulationKV(world.kv, node, world.faults),
+                disk=self.machine.disk.disk if world.wal == "disk" else None,
+            ),
+        )
+
+    def pause(self) -> None:
+        """The process stands still; others may take it for dead."""
+        self.is_paused = True
+        self.world.trace.add("pause", self.name)
+        self.world.loop.pause(self.incarnation)
+
+    def go_on(self) -> None:
+        self.is_paused = False
+        self.world.trace.add("goes-on", self.name)
+        self.world.loop.go_on(self.incarnation)
+
+    def crash(self, *, is_power_cut: bool = False) -> None:
+        """Ends the process between two effects; with a power cut unsynced writes are torn."""
+        if self.incarnation.is_alive:
+            self.incarnation.crash()
+            if self.is_paused:
+                self.go_on()
+            if is_power_cut:
+                self.machine.disk.cut_power(self.offload)
+                self.machine.disk.crash()
+            else:
+                self.machine.disk.disk.restart()
+
+    async def close(self, timeout_s: float = 1e9) -> None:
+        """A clean close, cut short by a kill when it takes too long."""
+        if self._opened is not None and not self._is_closing:
+            self._is_closing = True
+            closing = self.incarnation.start(self._opened.__aexit__(None, None, None), name="close")
+            done, _ = await asyncio.wait([closing], timeout=timeout_s)
+            if done and not closing.cancelled():
+                error = closing.exception()
+                if error is not None and not isinstance(error, StreamlogError):
+                    raise error
+                self.world.trace.add("closed", self.name)
+                self.incarnation.end()
+                self.machine.disk.disk.restart()
+        self.crash()
+
+
+def find_node(world: World, wanted: Callable[[Node], bool]) -> Node | None:
+    """The newest node that is as wanted."""
+    return next((node for node in reversed(world.nodes) if wanted(node)), None)

@@ -1,0 +1,87 @@
+"""Offload without threads: the work runs inline after a virtual delay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar, TypeVarTuple
+
+from streamlog.errors import StreamlogError
+from streamlog.runtime.offload import THREADS, Lane
+from streamlog.testing.simulation.world.incarnation import Incarnation, answer
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+TYPICAL_S = {
+    Lane.WAL: 0.001,
+    Lane.META: 0.001,
+    Lane.STORE: 0.005,
+    Lane.READ: 0.005,
+    Lane.CPU: 0.0005,
+}
+
+
+class SimulationOffload:
+    """Lanes with one thread keep their order. A crash before the work began means it never runs.
+
+    `stall` says by how many seconds more a disk access is slow.
+    """
+
+    def __init__(self, incarnation: Incarnation, stall: Callable[[Lane], float]) -> None:
+        self._incarnation = incarnation
+        self._stall = stall
+        self._free_at = dict.fromkeys(Lane, 0.0)
+        self._handed_over: dict[object, Callable[[], Any]] = {}
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        node = self._incarnation
+        await node.gate()
+        loop = node.loop
+        done: asyncio.Future[T] = loop.create_future()
+        half_s = TYPICAL_S[lane] / 2
+        start = max(loop.time(), self._free_at[lane]) + node.latency(half_s)
+        answer_after = node.latency(half_s)
+        if lane is Lane.WAL:
+            # A slow sync is on the disk early or late; either way it holds up what follows.
+            stall_s = self._stall(lane)
+            start += stall_s / 2
+            answer_after += stall_s / 2
+            self._handed_over[done] = lambda: fn(*args)
+        if THREADS[lane] == 1:
+            self._free_at[lane] = start
+
+        def work() -> None:
+            if not node.is_alive:
+                return
+            self._handed_over.pop(done, None)
+            try:
+                result = fn(*args)
+            except Exception as error:  # noqa: BLE001 - carried to the caller, as a thread would
+                loop.call_later(answer_after, answer, node, done, None, error)
+            else:
+                loop.call_later(answer_after, answer, node, done, result, None)
+
+        loop.call_at(start, work)
+        return await done
+
+    def cut_off(self) -> None:
+        """At a crash: runs the disk work that a thread was in, for the disk to tear it."""
+        for work in list(self._handed_over.values())[:1]:
+            with contextlib.suppress(OSError, StreamlogError):
+                work()
+        self._handed_over.clear()
+
+    async def close(self) -> None:
+        """Work under way is ended by the timers."""
+
+
+class InlineOffload:
+    """Runs the work at the call: for those who look at the world when nothing else happens."""
+
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        return fn(*args)
+
+    async def close(self) -> None:
+        """Nothing is under way."""
