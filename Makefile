@@ -115,7 +115,7 @@ fuzz: $(VENV)/.installed-test ## fuzz the byte parsers for long (EXAMPLES=N of e
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n $(JOBS) --timeout 3600 tests/fuzz
 
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1
-ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/test_producer.py
+ASAN_TESTS ?= tests/codec tests/fuzz/test_differential.py tests/fuzz/test_corpus.py tests/client/produce/test_producer.py
 
 asan: $(VENV)/.installed-test ## run the codec's tests under the address and undefined behaviour sanitizers
 	rm -rf .cache/asan

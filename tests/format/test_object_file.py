@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from object_samples import DAMAGE, GOLDEN_ENTRIES, IDENTITY, as_tuple, entry
 
 from streamlog.codec.batch import scan
 from streamlog.codec.crc import crc32c
@@ -30,6 +29,7 @@ from streamlog.format.object.index import (
     decode_index,
 )
 from streamlog.format.rows import ObjectRow, Placement, Placements, RangeRow
+from tests.format.object_samples import DAMAGE, GOLDEN_ENTRIES, IDENTITY, as_tuple, entry
 
 KEY = "objects/aa/1"
 

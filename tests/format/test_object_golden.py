@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from object_samples import GOLDEN_ENTRIES, IDENTITY, as_tuple, entry
 
 from streamlog.format.object.block import decode_block
 from streamlog.format.object.build import build_object
 from streamlog.format.object.footer import decode_footer
 from streamlog.format.object.index import decode_index
 from streamlog.format.rows import Placement, RangeRow
+from tests.format.object_samples import GOLDEN_ENTRIES, IDENTITY, as_tuple, entry
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = {

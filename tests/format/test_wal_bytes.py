@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from object_samples import GOLDEN_ENTRIES, as_tuple, entry
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
@@ -36,6 +35,7 @@ from streamlog.format.wal.superblock import (
     encode_identity,
     encode_superblock,
 )
+from tests.format.object_samples import GOLDEN_ENTRIES, as_tuple, entry
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 LIFE = Life(17, 0xDEAD_BEEF_0123_4567)

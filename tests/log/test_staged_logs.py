@@ -37,7 +37,7 @@ from streamlog.runtime.buffers import join
 from streamlog.wiring import OpenEngine
 from tests.compaction.test_end_to_end import CONFIG
 from tests.engine.harness import error_of, until
-from tests.engine.test_staging import MODES, Site, WalMode, answer_lost, run
+from tests.engine.streams.test_staging import MODES, Site, WalMode, answer_lost, run
 from tests.repair.cluster import Cluster
 
 NOW_MS = 1_700_000_000_000

@@ -24,11 +24,11 @@ SUITES = {
 }
 RUNNERS = {
     "streamlog/testing/stream_conformance.py": {
-        "tests/engine/test_conformance.py": 4,
+        "tests/engine/streams/test_conformance.py": 4,
         "tests/log/test_media.py": 2,
     },
     "streamlog/testing/log_conformance.py": {
-        "tests/engine/test_log_conformance.py": 4,
+        "tests/engine/streams/test_log_conformance.py": 4,
         "tests/log/test_media.py": 2,
     },
     "streamlog/testing/store_conformance.py": {"tests/objectstore/test_s3_conformance.py": 1},

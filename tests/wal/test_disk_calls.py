@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from wal_helpers import CLUSTER, SMALL, group
 
 from streamlog.format.rows import Tenure
 from streamlog.runtime.disk.system_disk import SystemDisk
@@ -21,6 +20,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.wal.log import WriteAheadLog
 from tests.support.kernel_calls import recorded
+from tests.wal.wal_helpers import CLUSTER, SMALL, group
 
 
 def test_a_write_asks_for_dsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

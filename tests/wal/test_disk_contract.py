@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from wal_helpers import CLUSTER, SMALL, begin, group, open_wal, power_cut, recovered, turns
 
 from streamlog.errors import StoreUnavailable, StreamlogError
 from streamlog.format.rows import Tenure
@@ -24,6 +23,16 @@ from streamlog.wal.config import WalConfig
 from streamlog.wal.pool import FilePool
 from streamlog.wal.recovery import RecoveryPlan
 from streamlog.wal.writer import GroupWriter
+from tests.wal.wal_helpers import (
+    CLUSTER,
+    SMALL,
+    begin,
+    group,
+    open_wal,
+    power_cut,
+    recovered,
+    turns,
+)
 
 Scenario = Callable[[TornDisk], Awaitable[None]]
 OUTCOMES = 20

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from wal_helpers import CLUSTER, SMALL, group
 
 from streamlog.format.rows import Tenure
 from streamlog.runtime.disk.system_disk import SystemDisk, SystemFile
@@ -16,6 +15,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.wal.identity import load_identity
 from streamlog.wal.log import WriteAheadLog
+from tests.wal.wal_helpers import CLUSTER, SMALL, group
 
 WAIT_S = 20.0
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from wal_helpers import CLUSTER, SMALL, group, payload_of
 
 from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.format.rows import Tenure
@@ -18,6 +17,7 @@ from streamlog.runtime.disk.system_disk import SystemDisk
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.wal.log import WriteAheadLog
+from tests.wal.wal_helpers import CLUSTER, SMALL, group, payload_of
 
 
 def test_a_folder_of_files(tmp_path: Path) -> None:

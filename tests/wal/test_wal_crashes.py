@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wal_helpers import TIGHT, begin, group, kill_others, payload_of, turns
 
 from streamlog.errors import Unavailable
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault, TornDisk
 from streamlog.wal.log import WriteAheadLog
+from tests.wal.wal_helpers import TIGHT, begin, group, kill_others, payload_of, turns
 
 
 @dataclass

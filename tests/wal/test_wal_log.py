@@ -6,21 +6,6 @@ import asyncio
 
 import pytest
 from prometheus_client import CollectorRegistry
-from wal_helpers import (
-    CLUSTER,
-    SMALL,
-    TIGHT,
-    InlineOffload,
-    begin,
-    entry,
-    group,
-    open_wal,
-    overfilled,
-    payload_of,
-    power_cut,
-    recovered,
-    turns,
-)
 
 from streamlog.errors import (
     Closed,
@@ -37,6 +22,21 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault, TornDisk
 from streamlog.wal.config import WalConfig
 from streamlog.wal.log import WriteAheadLog
+from tests.wal.wal_helpers import (
+    CLUSTER,
+    SMALL,
+    TIGHT,
+    InlineOffload,
+    begin,
+    entry,
+    group,
+    open_wal,
+    overfilled,
+    payload_of,
+    power_cut,
+    recovered,
+    turns,
+)
 
 
 def torn_disk() -> TornDisk:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from wal_helpers import (
+
+from streamlog.errors import Closed, Corrupt, Internal
+from streamlog.format.rows import Tenure
+from streamlog.format.wal.superblock import FileState, Life, Superblock
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.torn_disk import DiskFault, TornDisk
+from streamlog.wal.file import WalFile
+from streamlog.wal.recovery import plan_recovery
+from streamlog.wal.scan import FrameRef, ScannedFile
+from streamlog.wal.writer import EarlierFailed, GroupWriter, NotWritten, Shelf, Written
+from tests.wal.wal_helpers import (
     CLUSTER,
     SMALL,
     begin,
@@ -17,16 +27,6 @@ from wal_helpers import (
     recovered,
     turns,
 )
-
-from streamlog.errors import Closed, Corrupt, Internal
-from streamlog.format.rows import Tenure
-from streamlog.format.wal.superblock import FileState, Life, Superblock
-from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
-from streamlog.wal.file import WalFile
-from streamlog.wal.recovery import plan_recovery
-from streamlog.wal.scan import FrameRef, ScannedFile
-from streamlog.wal.writer import EarlierFailed, GroupWriter, NotWritten, Shelf, Written
 
 
 def torn_disk() -> TornDisk:

@@ -46,7 +46,7 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "a node that was overtaken takes files that are gone for damage",
         "object",
         _damage_not_explained,
-        found_by="tests/repair/test_lineage.py",
+        found_by="tests/repair/recover/test_lineage.py",
     ),
     Mutant(
         "old nodes not fenced",
