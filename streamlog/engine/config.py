@@ -181,10 +181,11 @@ class ReadConfig:
         "from the system for each; smaller: less memory for each reader, and shorter waits where "
         "a connection is slow.",
     )
-    walk_bytes_max: int = setting(
+    object_scan_bytes_max: int = setting(
         12 * MIB,
         "Read ahead for those who go from one small stream of an object to the next, whichever "
         "streams lie there. Larger: fewer GETs; smaller: less is read in vain; 0: a GET for each.",
+        renamed_from="walk_bytes_max",
     )
     get_bytes_max: int = setting(
         8 * MIB,

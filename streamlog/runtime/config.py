@@ -18,10 +18,12 @@ def setting(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
     dynamic: bool = False,
+    renamed_from: str = "",
 ) -> Any:
     """A field with its documentation (what it does; what it costs in latency, money, memory).
 
     `minimum` and `maximum` are inclusive. `dynamic`: may change while the process runs.
+    `renamed_from`: its earlier name in the same table, which is still taken, with a warning.
     """
     return field(
         default=default,
@@ -31,5 +33,6 @@ def setting(
             "maximum": maximum,
             "choices": choices,
             "dynamic": dynamic,
+            "renamed_from": renamed_from,
         },
     )

@@ -68,6 +68,8 @@ def _tables() -> Iterator[str]:
 def _row(knob: Knob) -> str:
     default = f"`{written(knob.default)}`" if knob.default not in (None, "") else ""
     text = " ".join(knob.doc.split()).replace("|", "\\|")
+    if knob.renamed_from:
+        text += f" (Before: `{knob.renamed_from}`, still taken, with a warning.)"
     return f"| `{knob.name}` | {default} | {_allowed(knob)} | {text} |\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +20,10 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.settings.broker import BrokerConfig
 from streamlog.settings.limits import MESSAGE_OVERHEAD_BYTES_MAX, LimitsConfig
 from streamlog.settings.node import NodeConfig
-from streamlog.settings.schema import TABLES, Knob, build, knobs
+from streamlog.settings.schema import TABLES, Knob, build, earlier_paths, knobs, variables
 from streamlog.settings.values import parse, written
+
+log = logging.getLogger(__name__)
 
 PREFIX = "STREAMLOG_"
 NOT_SETTINGS = frozenset({"STREAMLOG_SERVER", "STREAMLOG_CONFIG", "STREAMLOG_JSON", CODEC})
@@ -112,6 +115,7 @@ def load(
     """Reads `file` (TOML), `env` (None: the process's), and `overrides` (path → value, from flags).
 
     A path without a table is one of `[node]`. Overrides that are None are left out.
+    An earlier name of a setting is taken, with a warning that names today's.
     Errors: InvalidConfig, which names the nearest known setting for one that is unknown.
     """
     values: dict[str, Any] = {}
@@ -123,7 +127,7 @@ def load(
         _from_flags(overrides or {}),
     )
     for layer in layers:
-        for path, given, where in layer:
+        for path, given, where in _by_todays_names(layer):
             if path.startswith(f"{TOPIC_DEFAULTS}."):
                 topics[path.removeprefix(f"{TOPIC_DEFAULTS}.")] = written(given)
             else:
@@ -160,6 +164,25 @@ def _check_topic_defaults(topics: Mapping[str, str], sources: Mapping[str, str])
 Given = tuple[str, Any, str]
 
 
+def _by_todays_names(layer: Iterable[Given]) -> list[Given]:
+    """Errors: InvalidConfig where one place gives a setting under both of its names."""
+    given = list(layer)
+    paths = {path for path, _, _ in given}
+    renamed = []
+    for path, value, where in given:
+        today = earlier_paths().get(path, path)
+        if today != path:
+            if today in paths:
+                raise InvalidConfig(
+                    f"{path} ({where}) is an earlier name of {today}, which is given there too: "
+                    f"keep {today} alone",
+                    name=path,
+                )
+            log.warning("%s (%s) is called %s now: use that name", path, where, today)
+        renamed.append((today, value, where))
+    return renamed
+
+
 def _from_file(file: str | os.PathLike[str] | None) -> Iterator[Given]:
     if file is None:
         return
@@ -185,7 +208,7 @@ def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _from_environment(env: Mapping[str, str]) -> Iterator[Given]:
-    by_variable = {knob.environment: knob.path for knob in knobs().values()}
+    by_variable = variables()
     topic_prefix = f"{PREFIX}TOPIC_DEFAULTS__"
     for variable, text in sorted(env.items()):
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:

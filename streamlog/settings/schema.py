@@ -46,7 +46,10 @@ TABLES: tuple[Table, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting; `table` is where it stands in the file, `name` its name there."""
+    """One setting; `table` is where it stands in the file, `name` its name there.
+
+    `renamed_from`: its earlier name in the same table; empty: it never had another.
+    """
 
     table: str
     name: str
@@ -59,6 +62,7 @@ class Knob:
     maximum: float | None
     choices: tuple[str, ...]
     is_dynamic: bool
+    renamed_from: str
 
     @property
     def path(self) -> str:
@@ -66,9 +70,13 @@ class Knob:
 
     @property
     def environment(self) -> str:
-        """The variable: upper case, `__` between tables, `_` for every dot of a name."""
-        table = self.table.replace("-", "_").replace(".", "__")
-        return f"STREAMLOG_{table}__{self.name.replace('.', '_')}".upper()
+        return _variable(self.table, self.name)
+
+
+def _variable(table: str, name: str) -> str:
+    """The environment variable: upper case, `__` between tables, `_` for every dot of a name."""
+    table = table.replace("-", "_").replace(".", "__")
+    return f"STREAMLOG_{table}__{name.replace('.', '_')}".upper()
 
 
 @cache
@@ -76,12 +84,28 @@ def knobs() -> dict[str, Knob]:
     """Path → setting, in the order of the documentation."""
     found: dict[str, Knob] = {}
     for table in TABLES:
-        for knob in _walk(table.name, table.cls, kafka=table.kafka, skip=table.skip):
+        for knob in _knobs_of(table.name, table.cls, kafka=table.kafka, skip=table.skip):
             found[knob.path] = knob
     return found
 
 
-def _walk(
+@cache
+def earlier_paths() -> dict[str, str]:
+    """Path under an earlier name → path today."""
+    return {
+        f"{knob.table}.{knob.renamed_from}": knob.path
+        for knob in knobs().values()
+        if knob.renamed_from
+    }
+
+
+def variables() -> dict[str, str]:
+    """Environment variable → path, earlier names included."""
+    earlier = {_variable(*path.rsplit(".", 1)): path for path in earlier_paths()}
+    return {**earlier, **{knob.environment: knob.path for knob in knobs().values()}}
+
+
+def _knobs_of(
     table: str, cls: type[Any], *, kafka: bool, skip: frozenset[str] = frozenset()
 ) -> Iterator[Knob]:
     hints = typing.get_type_hints(cls)
@@ -94,7 +118,7 @@ def _walk(
             nested.append((f"{table}.{field.name}", typing.cast("type[Any]", hint)))
             continue
         kind, is_optional = _kind(hint)
-        facts = field.metadata
+        stated = field.metadata
         yield Knob(
             table=table,
             name=field.name.replace("_", ".") if kafka else field.name,
@@ -102,14 +126,15 @@ def _walk(
             kind=kind,
             is_optional=is_optional,
             default=field.default,
-            doc=facts["doc"],
-            minimum=facts["minimum"],
-            maximum=facts["maximum"],
-            choices=facts["choices"],
-            is_dynamic=facts["dynamic"],
+            doc=stated["doc"],
+            minimum=stated["minimum"],
+            maximum=stated["maximum"],
+            choices=stated["choices"],
+            is_dynamic=stated["dynamic"],
+            renamed_from=stated["renamed_from"],
         )
     for name, inner in nested:
-        yield from _walk(name, inner, kafka=kafka)
+        yield from _knobs_of(name, inner, kafka=kafka)
 
 
 def _kind(hint: Any) -> tuple[type[Any], bool]:

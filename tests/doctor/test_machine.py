@@ -20,7 +20,7 @@ from streamlog.doctor.disk_checks import CHECKS, DiskSubject
 from streamlog.doctor.findings import Check, Finding, Good, Outcome, run_all
 from streamlog.doctor.ports import check_port
 from streamlog.engine.config import FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
-from streamlog.engine.read.object_scan import Walks
+from streamlog.engine.read.object_scan import ObjectScans
 from streamlog.engine.read.read_ahead import Readers
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
@@ -153,7 +153,7 @@ def test_gets_per_gib_are_those_that_the_reader_sends() -> None:
     for config in (ReadConfig(), ReadConfig(block_cache_bytes=16 << 20)):
         cost = request_costs(replace(CONFIG, read=config), wal="object")
         clock = ManualClock()
-        readers = Readers(config, clock, Walks(config, clock))
+        readers = Readers(config, clock, ObjectScans(config, clock))
         steps = []
         for number in range(1000):
             reader, _ = readers.at(number, 0)

@@ -9,7 +9,7 @@ import pytest
 from streamlog import settings
 from streamlog.errors import InvalidConfig
 from streamlog.settings import document
-from streamlog.settings.schema import knobs
+from streamlog.settings.schema import earlier_paths, knobs
 
 
 def write(path: Path, text: str) -> Path:
@@ -122,3 +122,29 @@ def test_defaults_lie_inside_their_limits_and_variables_are_unique() -> None:
 def test_the_document_names_every_setting() -> None:
     text = document.document()
     assert all(f"`{knob.name}`" in text for knob in knobs().values())
+
+
+def test_an_earlier_name_is_taken_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever it is given: file, environment or flag."""
+    file = write(tmp_path / "s.toml", "[engine.read]\nwalk_bytes_max = 1048576\n")
+    name = "engine.read.walk_bytes_max"
+    for place in (
+        (file, {}, {}),
+        (None, {"STREAMLOG_ENGINE__READ__WALK_BYTES_MAX": "1048576"}, {}),
+        (None, {}, {name: "1048576"}),
+    ):
+        assert settings.load(*place).engine.read.object_scan_bytes_max == 1_048_576
+        assert name in caplog.text
+        assert "is called engine.read.object_scan_bytes_max now" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("earlier", sorted(earlier_paths()))
+def test_a_setting_is_given_under_one_name(tmp_path: Path, earlier: str) -> None:
+    today = earlier_paths()[earlier]
+    assert earlier not in knobs()
+    value = knobs()[today].default
+    with pytest.raises(InvalidConfig, match=f"keep {today} alone"):
+        settings.load(None, {}, {earlier: value, today: value})

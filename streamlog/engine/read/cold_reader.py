@@ -18,7 +18,7 @@ from typing import Protocol
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.read.block_load import Block
 from streamlog.engine.read.block_reader import BlockReader, IndexRegion
-from streamlog.engine.read.object_scan import Part, Walks
+from streamlog.engine.read.object_scan import ObjectScans, Part
 from streamlog.engine.read.read_ahead import Reader, Readers
 from streamlog.engine.read.read_checks import check_offsets, check_run, check_seam, gap
 from streamlog.engine.stream_core import StreamCore
@@ -73,7 +73,7 @@ class ColdReader:
         self._background = background
         self._get_bytes_max = config.get_bytes_max
         self._index_bytes_ahead = config.index_cache_bytes // 4
-        self._walks = Walks(config, clock)
+        self._walks = ObjectScans(config, clock)
         self._readers = Readers(config, clock, self._walks)
 
     async def read(

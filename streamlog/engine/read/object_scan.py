@@ -45,7 +45,7 @@ class Part(NamedTuple):
     next_number: int
 
 
-class Walk:
+class ObjectScan:
     """Through one object; positions are bytes in it."""
 
     __slots__ = (
@@ -112,20 +112,20 @@ class Walk:
         return 5 * asked_bytes >= 2 * (max(self.passed) - min(self.passed.values()))
 
 
-class Walks:
+class ObjectScans:
     def __init__(self, config: ReadConfig, clock: Clock) -> None:
         self._clock = clock
-        self._max_bytes = config.walk_bytes_max
+        self._max_bytes = config.object_scan_bytes_max
         self._first_bytes = min(
-            max(config.read_ahead_bytes_min, _FIRST_BYTES_MIN), config.walk_bytes_max
+            max(config.read_ahead_bytes_min, _FIRST_BYTES_MIN), config.object_scan_bytes_max
         )
         self._shared_bytes = config.block_cache_bytes // 4
-        self._walks: OrderedDict[int, list[Walk]] = OrderedDict()
+        self._walks: OrderedDict[int, list[ObjectScan]] = OrderedDict()
         """By object; of both the one that was last asked for at the end."""
         self._active_count = 1
         self._counted_at_s = -1e9
 
-    def asked(self, object_id: int, part: Part, *, is_here: bool) -> tuple[Walk, int] | None:
+    def asked(self, object_id: int, part: Part, *, is_here: bool) -> tuple[ObjectScan, int] | None:
         """A part was asked for; `is_here`: all of it was here, or on its way.
 
         The walk for which to read ahead, and the bytes at most from its `until` on; None: nothing.
@@ -148,7 +148,7 @@ class Walks:
         wanted = min(window_bytes, self._shared_bytes - others_bytes) - walk.ahead_bytes
         return (walk, wanted) if wanted >= _STREAMS_PER_GET_MIN * size else None
 
-    def went_ahead(self, walk: Walk, start: int, until: int, next_number: int) -> None:
+    def went_ahead(self, walk: ObjectScan, start: int, until: int, next_number: int) -> None:
         """The bytes from `start` to `until` are on their way; the block `next_number` follows."""
         walk.read_from = min(walk.read_from, start)
         walk.until, walk.next_number = until, next_number
@@ -159,7 +159,7 @@ class Walks:
         """Of all walks that are under way."""
         return sum([one.ahead_bytes for one in self._active(self._clock.monotonic())])
 
-    def _at(self, object_id: int, part: Part) -> Walk:
+    def _at(self, object_id: int, part: Part) -> ObjectScan:
         """The walk that the part belongs to, or a new one."""
         known = self._walks.setdefault(object_id, [])
         self._walks.move_to_end(object_id)
@@ -170,7 +170,7 @@ class Walks:
                 known.remove(walk)
                 break
         else:
-            walk = Walk(part.start, self._first_bytes)
+            walk = ObjectScan(part.start, self._first_bytes)
         known.append(walk)
         del known[:-_WALKS_MAX]
         return walk
@@ -182,7 +182,7 @@ class Walks:
             self._active_count = max(1, len(self._active(now)))
         return self._shared_bytes // self._active_count
 
-    def _active(self, now: float) -> list[Walk]:
+    def _active(self, now: float) -> list[ObjectScan]:
         return [
             one
             for known in self._walks.values()

@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 from streamlog.engine.config import ReadConfig
-from streamlog.engine.read.object_scan import Walks
+from streamlog.engine.read.object_scan import ObjectScans
 from streamlog.metadata.interface import LiveRange
 from streamlog.runtime.clock import Clock
 
@@ -104,7 +104,7 @@ class Reader:
 
 
 class Readers:
-    def __init__(self, config: ReadConfig, clock: Clock, walks: Walks) -> None:
+    def __init__(self, config: ReadConfig, clock: Clock, walks: ObjectScans) -> None:
         self._clock = clock
         self._walks = walks
         self._config = config
@@ -116,7 +116,7 @@ class Readers:
         self._again: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
         """Where a reader's last fetch began: where its next one will, if it is still known."""
         self._active = 1
-        self._walks_bytes = 0
+        self._scans_bytes = 0
         self._counted_at = -1e9
 
     def at(self, stream_id: int, offset: int) -> tuple[Reader, bool]:
@@ -171,7 +171,7 @@ class Readers:
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_S:
             self._counted_at = now
-            self._walks_bytes = self._walks.ahead_bytes
+            self._scans_bytes = self._walks.ahead_bytes
             self._active = max(
                 1,
                 sum(
@@ -181,4 +181,4 @@ class Readers:
                     ]
                 ),
             )
-        return _share_of(self._config, self._active, self._walks_bytes)
+        return _share_of(self._config, self._active, self._scans_bytes)

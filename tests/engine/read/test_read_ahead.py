@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlog.engine.config import MIB, ReadConfig
-from streamlog.engine.read.object_scan import Walks
+from streamlog.engine.read.object_scan import ObjectScans
 from streamlog.engine.read.read_ahead import Reader, Readers
 from streamlog.testing.clocks import ManualClock
 
@@ -18,7 +18,7 @@ CONFIG = ReadConfig(
 def a_step_beside(others: int, *, is_at_end: bool) -> int:
     """The GET of a reader in sequence, beside others that have just moved."""
     clock = ManualClock()
-    readers = Readers(CONFIG, clock, Walks(CONFIG, clock))
+    readers = Readers(CONFIG, clock, ObjectScans(CONFIG, clock))
     for stream_id in range(others):
         for offset in (0, 10):
             reader, is_sequential = readers.at(stream_id, offset)
@@ -44,7 +44,7 @@ def test_a_reader_at_the_end_leaves_its_share_to_the_others() -> None:
 
 
 def test_a_reader_is_met_again_where_its_last_fetch_began() -> None:
-    readers = Readers(CONFIG, ManualClock(), Walks(CONFIG, ManualClock()))
+    readers = Readers(CONFIG, ManualClock(), ObjectScans(CONFIG, ManualClock()))
     first, _ = readers.at(1, 0)
     readers.moved(1, first, 0, 10, is_at_end=False)
     # An answer was lost, or its last batch was not wanted.
@@ -60,7 +60,7 @@ def test_a_reader_is_met_again_where_its_last_fetch_began() -> None:
 
 def test_who_was_seen_once_takes_no_share_from_others() -> None:
     clock = ManualClock()
-    readers = Readers(CONFIG, clock, Walks(CONFIG, clock))
+    readers = Readers(CONFIG, clock, ObjectScans(CONFIG, clock))
     for stream_id in range(200):
         reader, _ = readers.at(stream_id, 0)
         assert readers.step(reader) <= 4 * MIB

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from streamlog.engine.config import MIB, ReadConfig
-from streamlog.engine.read.object_scan import Part, Walks
+from streamlog.engine.read.object_scan import ObjectScans, Part
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.objectstore.keys import data_key
@@ -104,7 +104,7 @@ def test_a_small_cache_is_not_filled_with_what_is_dropped_again() -> None:
 
 def test_reading_ahead_for_walks_can_be_switched_off() -> None:
     async def scenario() -> None:
-        gets, _ = await gets_of(STREAMS, config=ReadConfig(walk_bytes_max=0))
+        gets, _ = await gets_of(STREAMS, config=ReadConfig(object_scan_bytes_max=0))
         assert gets == len(STREAMS)
 
     run(scenario)
@@ -155,11 +155,11 @@ def test_what_is_damaged_is_told_to_whom_it_belongs_alone(readers: int) -> None:
 
 
 class Asked:
-    """Walks, and an LRU cache of parts that all have one size."""
+    """ObjectScans, and an LRU cache of parts that all have one size."""
 
     def __init__(self, size: int, objects: int, parts: int, cache_bytes: int = 128 * MIB) -> None:
         self.clock = ManualClock()
-        self.walks = Walks(ReadConfig(block_cache_bytes=cache_bytes), self.clock)
+        self.walks = ObjectScans(ReadConfig(block_cache_bytes=cache_bytes), self.clock)
         self.size, self.objects, self.parts = size, objects, parts
         self.cached: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.cache_parts = cache_bytes // size
