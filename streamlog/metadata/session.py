@@ -248,7 +248,10 @@ class TenureMetadata:
         return await self._mover.open_streams(wanted, accept_data_loss=accept_data_loss)
 
     async def take_streams(self, wanted: Sequence[tuple[int, int | None]]) -> list[StreamRow]:
-        """As open_streams, but takes open streams away from a live holder too (balancing)."""
+        """As open_streams, but takes open streams away from a live holder too (balancing).
+
+        A stream that this tenure holds open already keeps its epoch, where none is asked for.
+        """
         self._check_open()
         return await self._mover.open_streams(wanted, accept_data_loss=False, force=True)
 

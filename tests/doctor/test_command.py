@@ -85,7 +85,7 @@ def test_what_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
 
 def test_without_a_place_it_says_what_to_give() -> None:
     ended = run("doctor")
-    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert (ended.returncode, ended.stdout) == (2, b"")
     assert b"--data DIR" in ended.stderr
 
 

@@ -69,15 +69,18 @@ def judge(
 ) -> Judgement:
     """`fences` may lack holders: their streams are moved on no other ground than the fold.
 
-    `force` takes open streams from a holder that lives, too.
+    `force` takes open streams from a holder that lives, too. What this tenure came to hold open in
+    the meantime is not moved by it: its engine may have acknowledged appends out of the WAL, which
+    a new epoch would cut off.
     Errors: StreamNotFound, StreamFenced, Conflict, WalPending: nothing is moved."""
     found = Judgement()
     for stream_id, epoch in wanted.items():
         info = fold.info.get(stream_id)
         if info is None:
             raise StreamNotFound(f"there is no stream {stream_id}", stream_id=stream_id)
-        if epoch == info.epoch and info.holder == me and info.is_open:
-            found.held[stream_id] = epoch
+        is_held = info.holder == me and info.is_open
+        if is_held and (epoch == info.epoch or (force and epoch is None)):
+            found.held[stream_id] = info.epoch
             continue
         if epoch is not None and epoch <= info.epoch:
             raise StreamFenced(

@@ -206,6 +206,27 @@ def test_a_living_tenure_is_not_taken_over() -> None:
     asyncio.run(main())
 
 
+def test_a_stream_is_not_taken_from_the_tenure_that_takes_it() -> None:
+    """A take that was slow finds that its own tenure opened the stream meanwhile.
+
+    A new epoch would cut off what the engine acknowledged out of its WAL since.
+    """
+
+    async def main() -> None:
+        world = World()
+        async with world.tenure(1) as a, world.tenure(2) as b:
+            (stream,) = await create(a)
+            (taken,) = await b.take_streams([(stream, None)])
+            assert (taken.holder, taken.epoch) == (b.tenure, 2)
+            await append(b, stream, 3)
+            (again,) = await b.take_streams([(stream, None)])
+            assert (again.holder, again.epoch, again.end) == (b.tenure, 2, 3)
+            (raised,) = await b.take_streams([(stream, 5)])
+            assert raised.epoch == 5
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("plan", [["lost"], ["dropped"], ["late"], ["away", "lost"]])
 def test_a_move_with_an_unknown_outcome_happens_once(plan: list[str]) -> None:
     async def main() -> None:
