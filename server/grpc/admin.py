@@ -17,7 +17,7 @@ from streamlog.server.services.admin import (
     AdminService,
     ConfigChange,
     ConfigOperation,
-    PartitionDescription,
+    DescribedPartition,
     ResourceKind,
 )
 from streamlog.server.services.kv import checked_limit
@@ -168,25 +168,27 @@ class GrpcAdmin:
         return response
 
     def _set_partition(
-        self, out: admin_pb2.PartitionDescription, described: PartitionDescription
+        self, out: admin_pb2.PartitionDescription, described: DescribedPartition
     ) -> None:
         out.partition = described.partition
         if described.error is not None:
             out.error.CopyFrom(to_proto(described.error))
+        description = described.description
+        if description is None:
             return
         out.leader_node = self._admin.node_id
-        out.leader_epoch = described.leader_epoch
-        out.log_start_offset = described.log_start_offset
-        out.high_watermark = described.high_watermark
-        out.last_stable_offset = described.last_stable_offset
-        out.log_end_offset = described.log_end_offset
-        out.size_bytes = described.size_bytes
-        out.segments = described.segments
-        if described.facts is not None:
-            out.meta_stream_id = described.facts.meta_stream_id
-            out.data_stream_id = described.facts.data_stream_id
-            out.time_stream_id = described.facts.time_stream_id
-            out.txn_stream_id = described.facts.txn_stream_id
+        out.leader_epoch = description.leader_epoch
+        out.log_start_offset = description.log_start_offset
+        out.high_watermark = description.high_watermark
+        out.last_stable_offset = description.last_stable_offset
+        out.log_end_offset = description.log_end_offset
+        out.size_bytes = description.size_bytes
+        out.segments = description.segments
+        # Ids are 0 where the partition's data does not lie on streams.
+        out.meta_stream_id = description.storage_ids.get("meta", 0)
+        out.data_stream_id = description.storage_ids.get("data", 0)
+        out.time_stream_id = description.storage_ids.get("time", 0)
+        out.txn_stream_id = description.storage_ids.get("txn", 0)
 
     async def _create_partitions(
         self, known: RequestContext, request: admin_pb2.CreatePartitionsRequest, _: Context

@@ -18,8 +18,8 @@ from streamlog.server.metrics import ServerMetrics
 from streamlog.server.services.kv import checked_limit
 from streamlog.server.services.stream import (
     AppendCall,
+    DescribedStream,
     SequencedAppend,
-    StreamFacts,
     StreamService,
 )
 from streamlog.v1 import stream_pb2
@@ -104,8 +104,8 @@ class GrpcStream:
     async def _create(
         self, known: RequestContext, request: stream_pb2.CreateStreamRequest, _: Context
     ) -> stream_pb2.CreateStreamResponse:
-        facts = await self._streams.create(known, dict(request.tags))
-        return stream_pb2.CreateStreamResponse(stream=_info(facts))
+        described = await self._streams.create(known, dict(request.tags))
+        return stream_pb2.CreateStreamResponse(stream=_info(described))
 
     async def _open(
         self, known: RequestContext, request: stream_pb2.OpenStreamRequest, _: Context
@@ -113,8 +113,8 @@ class GrpcStream:
         options = OpenStreamOptions(
             request.epoch if request.HasField("epoch") else None, request.accept_data_loss
         )
-        facts = await self._streams.open(known, request.stream_id, options)
-        return stream_pb2.OpenStreamResponse(stream=_info(facts))
+        described = await self._streams.open(known, request.stream_id, options)
+        return stream_pb2.OpenStreamResponse(stream=_info(described))
 
     async def _close(
         self, known: RequestContext, request: stream_pb2.CloseStreamRequest, _: Context
@@ -132,14 +132,14 @@ class GrpcStream:
     async def _describe(
         self, known: RequestContext, request: stream_pb2.DescribeStreamRequest, _: Context
     ) -> stream_pb2.DescribeStreamResponse:
-        facts = await self._streams.describe(known, request.stream_id)
-        return stream_pb2.DescribeStreamResponse(stream=_info(facts))
+        described = await self._streams.describe(known, request.stream_id)
+        return stream_pb2.DescribeStreamResponse(stream=_info(described))
 
     async def _list(
         self, known: RequestContext, request: stream_pb2.ListStreamsRequest, _: Context
     ) -> stream_pb2.ListStreamsResponse:
         found = await self._streams.list(known, request.after, checked_limit(request.limit))
-        return stream_pb2.ListStreamsResponse(streams=[_info(facts) for facts in found])
+        return stream_pb2.ListStreamsResponse(streams=[_info(described) for described in found])
 
     async def _trim(
         self, known: RequestContext, request: stream_pb2.TrimStreamRequest, _: Context
@@ -244,15 +244,15 @@ def _append_call(request: stream_pb2.AppendRequest) -> AppendCall:
     )
 
 
-def _info(facts: StreamFacts) -> stream_pb2.StreamInfo:
-    known = facts.description
+def _info(described: DescribedStream) -> stream_pb2.StreamInfo:
+    known = described.description
     return stream_pb2.StreamInfo(
         stream_id=known.stream_id,
         epoch=known.epoch,
         state=int(known.state),  # type: ignore[arg-type]
-        start_offset=facts.start_offset,
-        confirm_offset=facts.confirm_offset,
-        next_offset=facts.next_offset,
+        start_offset=described.start_offset,
+        confirm_offset=described.confirm_offset,
+        next_offset=described.next_offset,
         holder=known.holder,
         tags=known.tags,
         fencing_token=known.fencing_token,

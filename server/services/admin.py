@@ -15,7 +15,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api import topic_config
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.log.api.abstract_log import PartitionDescription, TopicPartition
 from streamlog.server.context import (
     CLUSTER,
     Authorize,
@@ -26,7 +26,7 @@ from streamlog.server.context import (
 )
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
 from streamlog.server.services.in_order import in_order
-from streamlog.server.services.ports import Logs, PartitionFacts, TopicFacts, opened_within
+from streamlog.server.services.ports import Logs, TopicDescription, opened_within
 from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
 
@@ -65,18 +65,11 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """`facts` None: `error` says why."""
+class DescribedPartition:
+    """`description` None: `error` says why."""
 
     partition: int
-    leader_epoch: int = 0
-    log_start_offset: int = 0
-    high_watermark: int = 0
-    last_stable_offset: int = 0
-    log_end_offset: int = 0
-    size_bytes: int = 0
-    segments: int = 0
-    facts: PartitionFacts | None = None
+    description: PartitionDescription | None = None
     error: StreamlogError | None = None
 
 
@@ -114,7 +107,7 @@ class AdminService:
         partitions: int,
         configs: Mapping[str, str],
         validate_only: bool,
-    ) -> TopicFacts:
+    ) -> TopicDescription:
         """`partitions` 0: the broker's num.partitions."""
         self._authorize(context, Operation.CREATE, _topic(name))
         if len(name.encode("utf-8", "replace")) > TOPIC_NAME_BYTES_MAX:
@@ -128,11 +121,15 @@ class AdminService:
         await self._logs.delete_topic(name)
         self._topic_metrics.forget(name)
 
-    def list_topics(self, context: RequestContext, after: str, limit: int) -> Sequence[TopicFacts]:
+    def list_topics(
+        self, context: RequestContext, after: str, limit: int
+    ) -> Sequence[TopicDescription]:
         self._authorize(context, Operation.DESCRIBE, CLUSTER)
         return self._logs.list_topics(after, limit)
 
-    async def topic(self, context: RequestContext, name: str, *, auto_create: bool) -> TopicFacts:
+    async def topic(
+        self, context: RequestContext, name: str, *, auto_create: bool
+    ) -> TopicDescription:
         """Errors: UnknownTopicOrPartition, unless it may be made and is."""
         self._authorize(context, Operation.DESCRIBE, _topic(name))
         found = self._logs.topic(name)
@@ -147,11 +144,11 @@ class AdminService:
             )
         return found
 
-    async def partitions(self, topic: str, count: int) -> list[PartitionDescription]:
+    async def partitions(self, topic: str, count: int) -> list[DescribedPartition]:
         """All of the topic's partitions as they are now, each with its error inside."""
         return await in_order([self.partition(topic, one) for one in range(count)])
 
-    async def partition(self, topic: str, partition: int) -> PartitionDescription:
+    async def partition(self, topic: str, partition: int) -> DescribedPartition:
         """The partition as it is now; its error inside."""
         key = TopicPartition(topic, partition)
         try:
@@ -159,19 +156,9 @@ class AdminService:
             if log is None:
                 wait_s = self._settings.limits.open_wait_ms / 1000
                 log = await opened_within(wait_s, self._logs.log(key), key)
-            return PartitionDescription(
-                partition,
-                log.leader_epoch,
-                log.log_start_offset,
-                log.high_watermark,
-                log.last_stable_offset,
-                log.log_end_offset,
-                log.size_bytes,
-                len(log.segments),
-                self._logs.partition_info(key),
-            )
+            return DescribedPartition(partition, log.describe())
         except StreamlogError as error:
-            return PartitionDescription(partition, error=error)
+            return DescribedPartition(partition, error=error)
 
     async def create_partitions(self, context: RequestContext, name: str, count: int) -> None:
         self._authorize(context, Operation.ALTER, _topic(name))

@@ -63,7 +63,7 @@ async def opened_within(
         ) from None
 
 
-class TopicFacts(Protocol):
+class TopicDescription(Protocol):
     """A topic as the log manager knows it."""
 
     @property
@@ -74,19 +74,6 @@ class TopicFacts(Protocol):
     def partitions(self) -> int: ...
     @property
     def configs(self) -> Mapping[str, str]: ...
-
-
-class PartitionFacts(Protocol):
-    """The streams that a partition lives in."""
-
-    @property
-    def meta_stream_id(self) -> int: ...
-    @property
-    def data_stream_id(self) -> int: ...
-    @property
-    def time_stream_id(self) -> int: ...
-    @property
-    def txn_stream_id(self) -> int: ...
 
 
 class Logs(Protocol):
@@ -105,11 +92,9 @@ class Logs(Protocol):
         """Bytes of the largest record batch that any topic takes."""
         ...
 
-    def topic(self, name: str) -> TopicFacts | None: ...
+    def topic(self, name: str) -> TopicDescription | None: ...
 
-    def list_topics(self, after: str = "", limit: int = 1000) -> Sequence[TopicFacts]: ...
-
-    def partition_info(self, partition: TopicPartition) -> PartitionFacts: ...
+    def list_topics(self, after: str = "", limit: int = 1000) -> Sequence[TopicDescription]: ...
 
     async def create_topic(
         self,
@@ -117,7 +102,7 @@ class Logs(Protocol):
         partitions: int | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
-    ) -> TopicFacts:
+    ) -> TopicDescription:
         """Errors: TopicAlreadyExists, InvalidName, InvalidPartitions, InvalidConfig."""
         ...
 

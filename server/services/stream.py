@@ -57,7 +57,7 @@ HANDLE_ENDED = (Fenced, Closed, StreamNotFound)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFacts:
+class DescribedStream:
     """A stream as this node knows it; confirm and next offset as the tail has them if open here."""
 
     description: StreamDescription
@@ -134,7 +134,7 @@ class StreamService:
         self._open: dict[int, Stream] = {}
         self._writable: set[int] = set()
 
-    async def create(self, context: RequestContext, tags: dict[str, str]) -> StreamFacts:
+    async def create(self, context: RequestContext, tags: dict[str, str]) -> DescribedStream:
         self._authorize(context, Operation.CREATE, CLUSTER)
         size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
         if size > TAGS_BYTES_MAX:
@@ -144,16 +144,16 @@ class StreamService:
         stream = await self._streams.create_and_open_stream(CreateStreamOptions(tags))
         self._open[stream.stream_id] = stream
         self._writable.add(stream.stream_id)
-        return await self._facts(stream.stream_id)
+        return await self._describe(stream.stream_id)
 
     async def open(
         self, context: RequestContext, stream_id: int, options: OpenStreamOptions
-    ) -> StreamFacts:
+    ) -> DescribedStream:
         """Takes the stream to this node, at the epoch given or the next one."""
         self._authorize(context, Operation.WRITE, _resource(stream_id))
         await self._check_writable(stream_id)
         self._open[stream_id] = await self._streams.open_stream(stream_id, options)
-        return await self._facts(stream_id)
+        return await self._describe(stream_id)
 
     async def close(self, context: RequestContext, stream_id: int) -> None:
         self._authorize(context, Operation.WRITE, _resource(stream_id))
@@ -171,11 +171,11 @@ class StreamService:
         await self._streams.delete_stream(stream_id, DeleteStreamOptions(epoch))
         self._writable.discard(stream_id)
 
-    async def describe(self, context: RequestContext, stream_id: int) -> StreamFacts:
+    async def describe(self, context: RequestContext, stream_id: int) -> DescribedStream:
         self._authorize(context, Operation.DESCRIBE, _resource(stream_id))
-        return await self._facts(stream_id)
+        return await self._describe(stream_id)
 
-    async def list(self, context: RequestContext, after: int, limit: int) -> list[StreamFacts]:
+    async def list(self, context: RequestContext, after: int, limit: int) -> list[DescribedStream]:
         self._authorize(context, Operation.DESCRIBE, CLUSTER)
         found = await self._streams.list_streams(after=after, limit=limit)
         return [self._with_tail(description) for description in found]
@@ -334,14 +334,16 @@ class StreamService:
             )
         self._writable.add(stream_id)
 
-    async def _facts(self, stream_id: int) -> StreamFacts:
+    async def _describe(self, stream_id: int) -> DescribedStream:
         return self._with_tail(await self._streams.describe_stream(stream_id))
 
-    def _with_tail(self, known: StreamDescription) -> StreamFacts:
+    def _with_tail(self, known: StreamDescription) -> DescribedStream:
         stream = self._open.get(known.stream_id)
         if stream is None:
-            return StreamFacts(known, known.start_offset, known.end_offset, known.end_offset)
-        return StreamFacts(known, stream.start_offset, stream.confirm_offset, stream.next_offset)
+            return DescribedStream(known, known.start_offset, known.end_offset, known.end_offset)
+        return DescribedStream(
+            known, stream.start_offset, stream.confirm_offset, stream.next_offset
+        )
 
 
 def _belongs_to_log(tags: Mapping[str, str]) -> bool:

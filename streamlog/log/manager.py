@@ -9,25 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Closed, NotFound, StreamlogError, UnknownTopicOrPartition
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription, TopicPartition
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.retention import UNLIMITED, expired
+from streamlog.log.partition.retention import UNLIMITED, expired
 from streamlog.log.shared.shared_logs import SharedLogFactory, partition_of
 from streamlog.log.shared.staged_logs import StagedLogs
-from streamlog.log.topics.log_cache import OpenLogs, unknown_topic
+from streamlog.log.topics.log_cache import LogCache, unknown_topic
 from streamlog.log.topics.producer_ids import ProducerIds
 from streamlog.log.topics.topic_admin import TopicAdmin
 from streamlog.log.topics.topic_record import TopicRecord
-from streamlog.log.topics.topics import TopicInfo, Topics
+from streamlog.log.topics.topics import TopicDescription, Topics
 from streamlog.model.kv import KVClient
 from streamlog.model.staging import StagedStreams
 from streamlog.model.stream import StreamClient
@@ -38,24 +37,6 @@ from streamlog.runtime.progress import Due
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """An open partition; stream ids 0 where its log does not lie on streams."""
-
-    partition: TopicPartition
-    leader_epoch: int
-    log_start_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    log_end_offset: int
-    size_bytes: int
-    segments: int
-    meta_stream_id: int = 0
-    data_stream_id: int = 0
-    time_stream_id: int = 0
-    txn_stream_id: int = 0
 
 
 class LogManager:
@@ -77,7 +58,7 @@ class LogManager:
         self._is_closed = False
         self._background = Background("log manager", self._background_failed)
         self._topics = Topics(kv, self._topic_changed)
-        self._logs = OpenLogs(factory, kv, self._topics, self._background, metrics, config)
+        self._logs = LogCache(factory, kv, self._topics, self._background, metrics, config)
         self._admin = TopicAdmin(factory, kv, self._topics, self._logs, random, config)
         self._producer_ids = ProducerIds(kv, config.producer_id_block)
         self.staged: StagedLogs | None = None
@@ -132,7 +113,7 @@ class LogManager:
         await manager._topics.load()
         background = manager._background
         background.spawn(manager._topics.follow(), name="topics")
-        background.spawn(manager._repair_and_reap(), name="reaper")
+        background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         background.every(
             lambda: config.retention_check_interval_ms / 1000,
             manager.retention_tick,
@@ -145,11 +126,11 @@ class LogManager:
         """Bytes of the largest record batch that any topic takes."""
         return self._config.message_bytes_max
 
-    def topic(self, name: str) -> TopicInfo | None:
+    def topic(self, name: str) -> TopicDescription | None:
         """None where there is no such topic; never waits."""
         return self._topics.usable(name)
 
-    def list_topics(self, after: str = "", limit: int = 1000) -> list[TopicInfo]:
+    def list_topics(self, after: str = "", limit: int = 1000) -> list[TopicDescription]:
         """By name, those past `after`; never waits."""
         return self._topics.page(after, limit)
 
@@ -159,7 +140,7 @@ class LogManager:
         partitions: int | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """Durable on return. `partitions` None: `num.partitions`.
 
         Cut short, the topic is there or not; never in between for long; it goes on when the caller
@@ -172,7 +153,7 @@ class LogManager:
             lambda: self._admin.create(name, partitions, configs, validate_only), name="create"
         )
 
-    async def create_partitions(self, name: str, count: int) -> TopicInfo:
+    async def create_partitions(self, name: str, count: int) -> TopicDescription:
         """Raises the number of partitions to `count`.
 
         Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time).
@@ -191,7 +172,7 @@ class LogManager:
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """All changes or none; open partitions follow at once.
 
         Errors: UnknownTopicOrPartition, InvalidConfig.
@@ -218,14 +199,14 @@ class LogManager:
         """Finishes creations and deletions that a crash cut short; done at open and each tick."""
         await self._admin.repair()
 
-    async def reap(self) -> int:
+    async def delete_orphans(self) -> int:
         """Removes streams that no topic names; how many partitions' worth. Done at open."""
-        return await self._admin.reap()
+        return await self._admin.delete_orphans()
 
-    async def _repair_and_reap(self) -> None:
+    async def _repair_and_delete_orphans(self) -> None:
         await self.repair()
         try:
-            await self.reap()
+            await self.delete_orphans()
         except StreamlogError as error:
             log.warning("could not look for abandoned streams: %s", error)
 
@@ -263,27 +244,16 @@ class LogManager:
             return None
         return None if found is None or self._topics.get(found.topic) is None else found
 
-    def partition_info(self, partition: TopicPartition) -> PartitionInfo:
-        """Of a partition that is open here; never waits. Errors: UnknownTopicOrPartition."""
-        found = self._logs.get(partition)
-        if found is None:
+    def describe_partition(self, partition: TopicPartition) -> PartitionDescription:
+        """A partition that is open here; never waits. Errors: UnknownTopicOrPartition."""
+        opened = self._logs.get(partition)
+        if opened is None:
             raise UnknownTopicOrPartition(
                 f"{partition} is not open here",
                 topic=partition.topic,
                 partition=partition.partition,
             )
-        ids = found.stream_ids
-        return PartitionInfo(
-            partition,
-            found.leader_epoch,
-            found.log_start_offset,
-            found.high_watermark,
-            found.last_stable_offset,
-            found.log_end_offset,
-            found.size_bytes,
-            len(found.segments),
-            *(() if ids is None else (ids.meta, ids.data, ids.time, ids.txn)),
-        )
+        return opened.describe()
 
     async def init_producer_id(
         self, producer_id: int | None = None, producer_epoch: int | None = None

@@ -1,4 +1,4 @@
-"""Meta streams, batch facts, the time index, topics."""
+"""Meta streams, batch metadata, the time index, topics."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from uuid import UUID
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.log.partition.batch_metadata import BatchFacts, decode_facts, encode_facts
+from streamlog.log.partition.batch_metadata import (
+    BatchMetadata,
+    decode_batch_metadata,
+    encode_batch_metadata,
+)
+from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
     Description,
     LeaderEpoch,
     LogStart,
-    ProducerBatch,
-    ProducerRecord,
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
@@ -57,7 +60,7 @@ _RECORDS = (
         140,
         139,
         33,
-        (ProducerRecord.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),),
+        (ProducerStateEntry.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),),
     ),
     LogStart(50),
     SegmentRemoved(0),
@@ -93,9 +96,9 @@ PARSERS = (
     ),
     Parser("meta_state", _folded, (encode_entry(_RECORDS, is_snapshot=True),), mend=mend_entry),
     Parser(
-        "batch_facts",
-        decode_facts,
-        (encode_facts(BatchFacts(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),),
+        "batch_metadata",
+        decode_batch_metadata,
+        (encode_batch_metadata(BatchMetadata(0x0C, 7, 1000, 1, 2, 42, 3, 17, 10)),),
     ),
     Parser(
         "time_index",

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from streamlog.client.produce.wire import ACKS_ALL, encode_produce, topic_head
 from streamlog.errors import Invalid
 from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.partition.log_validator import check_batches
+from streamlog.log.partition.log_validator import validate_batches
 from streamlog.server.grpc.conversion import produce_call
 from streamlog.server.grpc.envelope import parse_request, parse_stream_request
 from streamlog.server.services.plain_records import decode_plain_records, encode_plain_records
@@ -50,7 +50,7 @@ def _request(data: bytes) -> object:
 
 
 def _checked(data: bytes) -> object:
-    return [batch.header for batch in check_batches(data, TopicConfig(), NOW_MS)]
+    return [batch.header for batch in validate_batches(data, TopicConfig(), NOW_MS)]
 
 
 def _as_records(data: bytes) -> object:

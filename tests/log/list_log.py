@@ -174,7 +174,7 @@ class ListLogFactory:
         self._configs.pop(handle, None)
         self.logs.pop(handle, None)
 
-    async def reap(self, attempts_under_way, registered):
+    async def delete_orphans(self, attempts_under_way, registered):
         under_way, known = attempts_under_way(), await registered()
         gone = [one for one in self._configs if one not in known and not under_way]
         for handle in gone:

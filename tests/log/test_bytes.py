@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.api.abstract_log import TopicPartition
-from streamlog.log.partition.batch_metadata import BatchFacts, decode_facts, encode_facts
+from streamlog.log.partition.batch_metadata import (
+    BatchMetadata,
+    decode_batch_metadata,
+    encode_batch_metadata,
+)
+from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -19,8 +24,6 @@ from streamlog.log.shared.meta.codec import (
     LeaderEpoch,
     LogStart,
     MetaEntry,
-    ProducerBatch,
-    ProducerRecord,
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
@@ -77,14 +80,16 @@ RECORDS = (
         139,
         33,
         (
-            ProducerRecord.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),
-            ProducerRecord.of(2**40, 32000, 9, tuple(ProducerBatch(i, i, i, i) for i in range(32))),
+            ProducerStateEntry.of(1, 0, 1235, (ProducerBatch(2**31 - 1, 1, 100, 102),)),
+            ProducerStateEntry.of(
+                2**40, 32000, 9, tuple(ProducerBatch(i, i, i, i) for i in range(32))
+            ),
         ),
     ),
     LogStart(50),
     SegmentRemoved(0),
 )
-FACTS = BatchFacts(0x0C, 7, 1000, 1_700_000_000_000, 1_700_000_000_001, 42, 3, 17, 10)
+METADATA = BatchMetadata(0x0C, 7, 1000, 1_700_000_000_000, 1_700_000_000_001, 42, 3, 17, 10)
 TOPIC = TopicRecord(TOPIC_ID, 4, {"retention.ms": "7"}, (9, 2**40), TopicState.LIVE)
 
 
@@ -126,9 +131,9 @@ def test_a_group_of_meta_entries_without_its_end_has_no_effect():
 
 
 def test_golden_attributes():
-    data = encode_facts(FACTS)
+    data = encode_batch_metadata(METADATA)
     assert data == golden("log_attributes_v1.bin", data)
-    assert decode_facts(data) == FACTS
+    assert decode_batch_metadata(data) == METADATA
     assert len(data) == 45 <= ATTRIBUTES_BYTES_MAX
 
 
@@ -168,7 +173,7 @@ def test_damaged_meta_entries_are_corrupt(data):
 def test_noise_gives_typed_errors_only(noise):
     for decode in (
         decode_entry,
-        decode_facts,
+        decode_batch_metadata,
         lambda data: decode_topic("t", data),
         lambda data: decode_partition(b"t/0", data),
     ):
@@ -179,14 +184,18 @@ def test_noise_gives_typed_errors_only(noise):
 
 
 def test_newer_versions_are_refused():
-    meta, facts, topic = encode_entry(RECORDS), encode_facts(FACTS), encode_topic(TOPIC)
+    meta, metadata, topic = (
+        encode_entry(RECORDS),
+        encode_batch_metadata(METADATA),
+        encode_topic(TOPIC),
+    )
     with pytest.raises(UnsupportedVersion):
         decode_entry(meta[:2] + b"\x03" + meta[3:])
     with pytest.raises(UnsupportedVersion):
-        decode_facts(b"\x02" + facts[1:])
+        decode_batch_metadata(b"\x02" + metadata[1:])
     with pytest.raises(UnsupportedVersion):
         decode_topic("t", b"\x02" + topic[1:])
     with pytest.raises(UnsupportedVersion):
         decode_partition(b"t/0", b"\x02" + encode_partition(1)[1:])
     with pytest.raises(Corrupt):
-        decode_facts(b"")
+        decode_batch_metadata(b"")

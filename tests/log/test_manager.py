@@ -109,17 +109,14 @@ def test_a_topic_from_creation_to_deletion():
         assert logs.open_log(TopicPartition("a.topic", 2)) is opened
         assert logs.open_log(TopicPartition("a.topic", 1)) is None
         await append(opened, encoded([b"x"]))
-        facts = logs.partition_info(TopicPartition("a.topic", 2))
-        assert (facts.high_watermark, facts.segments, facts.size_bytes) == (1, 1, opened.size_bytes)
-        ids = (
-            facts.meta_stream_id,
-            facts.data_stream_id,
-            facts.time_stream_id,
-            facts.txn_stream_id,
-        )
-        assert len(set(ids)) == 4
-        tags = [(await made.running[0][1].describe_stream(one)).tags for one in ids]
-        assert [one["role"] for one in tags] == ["meta", "data", "time", "txn"]
+        described = logs.describe_partition(TopicPartition("a.topic", 2))
+        assert (described.high_watermark, described.segments) == (1, 1)
+        assert described.size_bytes == opened.size_bytes
+        ids = described.storage_ids
+        assert len(set(ids.values())) == 4
+        for role, stream_id in ids.items():
+            assert (await made.running[0][1].describe_stream(stream_id)).tags["role"] == role
+        assert list(ids) == ["meta", "data", "time", "txn"]
         await logs.delete_topic("a.topic")
         assert logs.topic("a.topic") is None
         assert logs.list_topics() == []
@@ -244,7 +241,10 @@ def test_two_nodes_race_for_a_name_and_one_wins():
         results = await asyncio.gather(
             first.create_topic("t", 2), second.create_topic("t", 2), return_exceptions=True
         )
-        assert sorted(type(one).__name__ for one in results) == ["TopicAlreadyExists", "TopicInfo"]
+        assert sorted(type(one).__name__ for one in results) == [
+            "TopicAlreadyExists",
+            "TopicDescription",
+        ]
         assert len(made.medium.rows) == 8, "the loser's streams are gone"
         for _ in range(20):
             await asyncio.sleep(0)
@@ -281,7 +281,7 @@ def test_a_log_that_loses_its_stream_is_dropped_and_opened_again():
         opened = await logs.log(partition)
         await append(opened, encoded([b"a"], producer=(1, 0, 0)))
         client = made.running[0][1]
-        data = logs.partition_info(partition).data_stream_id
+        data = logs.describe_partition(partition).storage_ids["data"]
         client.hold()
         wait = await opened.append(encoded([b"b"], producer=(1, 0, 1)))
         await client.open_stream(data, OpenStreamOptions())
@@ -342,7 +342,7 @@ def test_a_creation_that_is_cut_short_is_finished_or_cleaned_up(call, count, how
             fickle.plan = None
             logs = await made.node()
             await logs.repair()
-            await logs.reap()
+            await logs.delete_orphans()
             info = logs.topic("t")
             assert info is not None or not created
             assert len(made.medium.rows) == (0 if info is None else 8)
@@ -529,7 +529,7 @@ def test_a_node_that_deletes_late_spares_the_next_topic_of_the_name():
     run(test)
 
 
-def test_the_reaper_spares_what_is_registered_under_way_or_held_by_others():
+def test_orphan_deletion_spares_registered_attempted_and_held_partitions():
     async def test(made, logs):
         await logs.create_topic("t", 1)
         other = await made.node()
@@ -538,12 +538,12 @@ def test_the_reaper_spares_what_is_registered_under_way_or_held_by_others():
         fickle.plan = ("put_kv_if_absent", 0, "before")
         await refused(MetadataUnavailable, other.create_topic("u", 1))
         assert len(made.medium.rows) == 8
-        assert await logs.reap() == 0, "another living process may still be at it"
+        assert await logs.delete_orphans() == 0, "another living process may still be at it"
         other_client = made.running[1][1]
         await other_client.kill()
-        assert await logs.reap() == 1
+        assert await logs.delete_orphans() == 1
         assert len(made.medium.rows) == 4
-        assert await logs.reap() == 0
+        assert await logs.delete_orphans() == 0
 
     run(test)
 

@@ -58,7 +58,7 @@ def test_retention_and_deletion_of_a_plain_list():
             clock.advance(2 * DAY_MS)
             await logs.retention_tick()
             assert (log.log_start_offset, log.size_bytes) == (12, 0)
-            assert logs.partition_info(TopicPartition("t", 0)).meta_stream_id == 0
+            assert logs.describe_partition(TopicPartition("t", 0)).storage_ids == {}
             await logs.delete_topic("t")
             assert not log.is_open
             assert not any(one.is_open for one in factory.logs.values())

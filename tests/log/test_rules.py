@@ -12,9 +12,11 @@ from streamlog.errors import Corrupt, InvalidConfig
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLogSegment, EpochEndOffset
 from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.partition.batch_metadata import BatchFacts
-from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochs
-from streamlog.log.retention import Expired, expired
+from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.leader_epoch_cache import UNDEFINED, LeaderEpochCache
+from streamlog.log.partition.producer_state_entry import ProducerBatch, ProducerStateEntry
+from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
+from streamlog.log.partition.retention import Expired, expired
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -22,14 +24,11 @@ from streamlog.log.shared.meta.codec import (
     LeaderEpoch,
     LogStart,
     MetaEntry,
-    ProducerBatch,
-    ProducerRecord,
     SegmentOpened,
     SegmentRemoved,
     SegmentSealed,
 )
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.log.shared.state.producer_state import ProducerLimits, ProducerStates
 from streamlog.log.shared.state.time_index import SegmentTimeIndex, TimeEntry, encode_entries
 from streamlog.model.batch import CreateStreamOptions, RecordBatch, StreamSlice
 from streamlog.testing.clocks import ManualClock
@@ -38,8 +37,8 @@ from streamlog.testing.memory_streams import MemoryMedium
 # Leader epochs (Kafka's LeaderEpochFileCacheTest)
 
 
-def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
-    made = LeaderEpochs()
+def epochs(*entries: tuple[int, int]) -> LeaderEpochCache:
+    made = LeaderEpochCache()
     for epoch, start in entries:
         made.assign(epoch, start)
     return made
@@ -60,7 +59,7 @@ def test_end_offsets_of_epochs():
     }
     for epoch, end in expected.items():
         assert known.end_offset_for(epoch, 44) == end
-    assert LeaderEpochs().end_offset_for(0, 44) == UNDEFINED
+    assert LeaderEpochCache().end_offset_for(0, 44) == UNDEFINED
     assert [known.epoch_at(one) for one in (9, 10, 19, 20, 29, 30, 99)] == [-1, 2, 2, 4, 4, 7, 7]
 
 
@@ -100,8 +99,8 @@ def sealed(base: int, end: int) -> SegmentSealed:
     return SegmentSealed(base, end, end - base, 1, base + end, 9, *parts)
 
 
-def producer(*offsets: int) -> ProducerRecord:
-    return ProducerRecord.of(4, 0, 9, tuple(ProducerBatch(o, o, o, o) for o in offsets))
+def producer(*offsets: int) -> ProducerStateEntry:
+    return ProducerStateEntry.of(4, 0, 9, tuple(ProducerBatch(o, o, o, o) for o in offsets))
 
 
 CHECKPOINT = Checkpoint(205, 200, 77, 1, 900, 9, 20, 800, 203, 3, (producer(95, 150, 204),))
@@ -235,14 +234,14 @@ def test_repeated_entries_do_not_mislead_the_search():
 
 class Segment(AbstractLogSegment):
     def __init__(self, base, end, size, largest, is_active=False, appended=-1):
-        self._facts = base, end, size, largest, is_active, appended
+        self._values = base, end, size, largest, is_active, appended
 
-    base_offset = property(lambda self: self._facts[0])
-    end_offset = property(lambda self: self._facts[1])
-    size_bytes = property(lambda self: self._facts[2])
-    largest_timestamp_ms = property(lambda self: self._facts[3])
-    is_active = property(lambda self: self._facts[4])
-    last_append_ms = property(lambda self: self._facts[5])
+    base_offset = property(lambda self: self._values[0])
+    end_offset = property(lambda self: self._values[1])
+    size_bytes = property(lambda self: self._values[2])
+    largest_timestamp_ms = property(lambda self: self._values[3])
+    is_active = property(lambda self: self._values[4])
+    last_append_ms = property(lambda self: self._values[5])
 
 
 class Log:
@@ -339,10 +338,10 @@ def test_stored_settings_of_a_later_version_are_passed_over():
 def test_producers_of_a_checkpoint_in_any_order_are_forgotten_in_that_of_their_appends():
     """Earlier versions wrote them in the order of their first appends."""
     batch = [ProducerBatch(0, 0, 0, 0)]
-    states = ProducerStates(ProducerLimits(1000, ids_max=3))
+    states = ProducerStateManager(ProducerLimits(1000, ids_max=3))
     states.restore(
-        [ProducerRecord.of(one, 0, at, batch) for one, at in ((1, 30), (2, 10), (3, 20))]
+        [ProducerStateEntry.of(one, 0, at, batch) for one, at in ((1, 30), (2, 10), (3, 20))]
     )
-    states.account(9, 1, BatchFacts(0, 0, 100, -1, 40, 4, 0, 0, 1))
+    states.account(9, 1, BatchMetadata(0, 0, 100, -1, 40, 4, 0, 0, 1))
     assert [one.producer_id for one in states.snapshot()] == [3, 1, 4]
     assert states.expire(1030) == 2

@@ -533,7 +533,7 @@ async def factory_of(t):
     yield SharedLogFactory(t.client, t.environment())
 
 
-def test_the_reaper_looks_again_after_fencing():
+def test_orphan_deletion_looks_at_registrations_again_after_fencing():
     """A creation that is registered between the first look and the fence is spared."""
 
     async def test(t):
@@ -545,13 +545,13 @@ def test_the_reaper_looks_again_after_fencing():
             async def registered():
                 return answers.pop(0)
 
-            assert await factory.reap(set, registered) == 0
+            assert await factory.delete_orphans(set, registered) == 0
             assert answers == []
             assert len(t.medium.rows) == 8
             answers = [{t.handle}]
-            assert await factory.reap(lambda: {"try"}, registered) == 0
+            assert await factory.delete_orphans(lambda: {"try"}, registered) == 0
             answers = [{t.handle}, {t.handle}]
-            assert await factory.reap(set, registered) == 1
+            assert await factory.delete_orphans(set, registered) == 1
             assert sorted(t.medium.rows) == [1, 2, 3, 4]
 
     run(test)

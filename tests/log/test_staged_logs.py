@@ -267,7 +267,7 @@ def test_segments_roll_between_attached_batches(tmp_path: Path) -> None:
         size = len(one_batch)
         configs = {"internal.segment.bytes": str(2 * size + 10), "index.interval.bytes": "0"}
 
-        def facts(log: AbstractLog) -> list[tuple[int, int, int, int]]:
+        def state(log: AbstractLog) -> list[tuple[int, int, int, int]]:
             return [
                 (s.base_offset, s.end_offset, s.size_bytes, s.largest_timestamp_ms)
                 for s in log.segments
@@ -286,13 +286,13 @@ def test_segments_roll_between_attached_batches(tmp_path: Path) -> None:
                 (4, 6),
                 (6, 7),
             ]
-            before = facts(log)
+            before = state(log)
             isolation = Isolation.READ_COMMITTED
             hit = await log.offset_for_timestamp(NOW_MS + 3, isolation)
             assert hit.offset == 4
         async with site.open() as engine:
             log = await engine.logs.log(partition)
-            assert facts(log) == before
+            assert state(log) == before
             assert (await log.offset_for_timestamp(NOW_MS + 3, isolation)).offset == 4
             assert await log.delete_oldest_segments(4, "size") == 2
             assert log.log_start_offset == 4

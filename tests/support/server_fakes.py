@@ -161,14 +161,6 @@ class FakeTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class FakePartition:
-    meta_stream_id: int = 1
-    data_stream_id: int = 2
-    time_stream_id: int = 3
-    txn_stream_id: int = 4
-
-
 class FakeLogs:
     message_bytes_max = 1 << 30
 
@@ -196,9 +188,6 @@ class FakeLogs:
         return sorted((t for t in self.topics.values() if t.name > after), key=lambda t: t.name)[
             :limit
         ]
-
-    def partition_info(self, partition: TopicPartition) -> FakePartition:
-        return FakePartition()
 
     async def create_topic(
         self,

@@ -24,14 +24,14 @@ from streamlog.client.aio.delivery import Delivery, ManyDeliveries, wait
 from streamlog.client.calls.topic import init_producer_id
 from streamlog.client.calls.topic_lookup import run_async
 from streamlog.client.channel import Retry, typed_error
-from streamlog.client.produce.accumulator import TopicFacts, TopicQueues
+from streamlog.client.produce.accumulator import TopicDescription, TopicQueues
 from streamlog.client.produce.batches import RecordMetadata, Run, call_back
 from streamlog.client.produce.core import NEVER, ProducerCore
 from streamlog.client.produce.partitioner import Partitioner, partition_for_key
 from streamlog.client.produce.producer import (
     NO_HEADERS,
     PRODUCE_STREAM,
-    AskFacts,
+    DescribeTopic,
     OnDelivery,
     checked_headers,
     no_room,
@@ -263,18 +263,20 @@ class Producer:
 
     async def _load_topic(self, name: str) -> TopicQueues:
         self._check_open(None, 0)
-        facts = await self._ask_facts(name, self._retry(), self._directory.facts)
+        description = await self._ask_description(name, self._retry(), self._directory.describe)
         self._check_open(None, 0)
         if not self._asking:
             self._asking = True
             for work, task_name in (self._watch, "watch"), (self._keep_connected, "connection"):
                 task = self._background.spawn(work(), name=task_name)
                 task.add_done_callback(self._task_ended)
-        return self._core.accumulator.update_topic(name, facts, now_s())
+        return self._core.accumulator.update_topic(name, description, now_s())
 
     async def _learn_limit(self, queues: TopicQueues) -> None:
-        facts = await self._ask_facts(queues.name, self._retry(), self._directory.fresh_facts)
-        self._core.accumulator.update_topic(queues.name, facts, now_s())
+        description = await self._ask_description(
+            queues.name, self._retry(), self._directory.describe_afresh
+        )
+        self._core.accumulator.update_topic(queues.name, description, now_s())
 
     def _retry(self) -> Retry:
         return Retry(
@@ -284,7 +286,9 @@ class Producer:
             server=self._caller.server,
         )
 
-    async def _ask_facts(self, name: str, retry: Retry, ask: AskFacts) -> TopicFacts:
+    async def _ask_description(
+        self, name: str, retry: Retry, ask: DescribeTopic
+    ) -> TopicDescription:
         while True:
             try:
                 left_ms = retry.left_s() * 1000
@@ -295,13 +299,15 @@ class Producer:
             await asyncio.sleep(wait_s)
 
     async def _refresh(self, queues: TopicQueues) -> None:
-        facts: TopicFacts | None = None
+        description: TopicDescription | None = None
         try:
             retry = Retry(self._settings.request_timeout_ms)
-            facts = await self._ask_facts(queues.name, retry, self._directory.fresh_facts)
+            description = await self._ask_description(
+                queues.name, retry, self._directory.describe_afresh
+            )
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
-        self._core.refreshed(queues, facts, now_s())
+        self._core.refreshed(queues, description, now_s())
         del self._loads[queues.name]
         self._deliver()
         self._wake()

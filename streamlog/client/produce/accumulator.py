@@ -34,7 +34,7 @@ GROW_AT_BATCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class TopicDescription:
     """What the server says about a topic."""
 
     partitions: int
@@ -139,30 +139,33 @@ class Accumulator:
         self.is_short_of_room = False
         """Somebody waits for room: open batches are sent at once."""
 
-    def update_topic(self, name: str, facts: TopicFacts, now: float) -> TopicQueues:
+    def update_topic(self, name: str, description: TopicDescription, now: float) -> TopicQueues:
         """Takes over what the server says.
 
         Partitions that are gone were those of a topic that was made anew: what waits for them
         fails. Of the same topic partitions never go: an answer with fewer of them is an old one.
         """
         topic = self.topics.get(name) or TopicQueues(name)
-        is_same = facts.topic_id and facts.topic_id == topic.topic_id
-        count = max(facts.partitions, len(topic.queues) if is_same else 0)
-        if facts.topic_id != topic.topic_id and facts.topic_id:
+        is_same = description.topic_id and description.topic_id == topic.topic_id
+        count = max(description.partitions, len(topic.queues) if is_same else 0)
+        if description.topic_id != topic.topic_id and description.topic_id:
             is_another = bool(topic.topic_id)
-            topic.topic_id, topic.head = facts.topic_id, topic_head(name, facts.topic_id)
+            topic.topic_id, topic.head = (
+                description.topic_id,
+                topic_head(name, description.topic_id),
+            )
             for queue in topic.queues if is_another else ():
                 queue.sequencer.topic_made_anew()
         self._drop_partitions(topic, count)
         for partition in range(len(topic.queues), count):
             sequencer = PartitionSequencer(self._settings, self.done)
-            size = min(self._settings.batch_size_bytes, facts.batch_bytes_max)
+            size = min(self._settings.batch_size_bytes, description.batch_bytes_max)
             topic.queues.append(PartitionQueue(topic, partition, sequencer, size))
         if name not in self.topics:
-            topic.sticky = topic.queues[next_sticky(-1, facts.partitions + 1) - 1]
+            topic.sticky = topic.queues[next_sticky(-1, description.partitions + 1) - 1]
         topic.loaded_at = now
-        topic.knows_limit = facts.knows_limit
-        topic.limit_batches(facts.batch_bytes_max)
+        topic.knows_limit = description.knows_limit
+        topic.limit_batches(description.batch_bytes_max)
         self.topics[name] = topic
         return topic
 

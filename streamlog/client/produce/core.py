@@ -23,7 +23,7 @@ from typing import Any
 from streamlog.client.produce.accumulator import (
     Accumulator,
     PartitionQueue,
-    TopicFacts,
+    TopicDescription,
     TopicQueues,
 )
 from streamlog.client.produce.batches import PendingBatch, Run
@@ -137,13 +137,15 @@ class ProducerCore:
 
     # -- topics
 
-    def refreshed(self, topic: TopicQueues, facts: TopicFacts | None, now: float) -> None:
+    def refreshed(
+        self, topic: TopicQueues, description: TopicDescription | None, now: float
+    ) -> None:
         """Takes over the answer to a repeated look-up of a topic. None: the look-up failed, and the
-        facts known by now stay, which may be newer than the question."""
-        if facts is None:
+        description known by now stays, which may be newer than the question."""
+        if description is None:
             topic.loaded_at = now
         else:
-            self.accumulator.update_topic(topic.name, facts, now)
+            self.accumulator.update_topic(topic.name, description, now)
 
     # -- appending
 

@@ -23,7 +23,7 @@ from streamlog.client import forking
 from streamlog.client.calls.topic import init_producer_id
 from streamlog.client.calls.topic_lookup import run
 from streamlog.client.channel import Call, Caller, Retry, typed_error
-from streamlog.client.produce.accumulator import TopicFacts, TopicQueues
+from streamlog.client.produce.accumulator import TopicDescription, TopicQueues
 from streamlog.client.produce.batches import PendingBatch, RecordMetadata, Run
 from streamlog.client.produce.core import NEVER, ProducerCore
 from streamlog.client.produce.delivery import (
@@ -63,7 +63,7 @@ NO_HEADERS: list[tuple[str, bytes | None]] = []
 OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
 """Called with the metadata or with the error, from the producer's thread: it must be quick."""
 
-AskFacts = Callable[[str, float], Generator[Call, Any, TopicFacts]]
+DescribeTopic = Callable[[str, float], Generator[Call, Any, TopicDescription]]
 
 now_s = time.monotonic
 new_object = object.__new__
@@ -407,9 +407,11 @@ class Producer:
                 self._lock.acquire()
 
     def _learn_limit(self, queues: TopicQueues) -> None:
-        facts = self._ask_facts(queues.name, self._retry(), self._directory.fresh_facts)
+        description = self._ask_description(
+            queues.name, self._retry(), self._directory.describe_afresh
+        )
         with self._lock:
-            self._core.accumulator.update_topic(queues.name, facts, now_s())
+            self._core.accumulator.update_topic(queues.name, description, now_s())
 
     def _retry(self) -> Retry:
         return Retry(
@@ -424,11 +426,11 @@ class Producer:
             raise self._failure.with_traceback(None)
         if self._is_closed:
             raise Closed("the producer is closed; open another one")
-        facts = self._ask_facts(name, self._retry(), self._directory.facts)
+        description = self._ask_description(name, self._retry(), self._directory.describe)
         with self._lock:
-            return self._core.accumulator.update_topic(name, facts, now_s())
+            return self._core.accumulator.update_topic(name, description, now_s())
 
-    def _ask_facts(self, name: str, retry: Retry, ask: AskFacts) -> TopicFacts:
+    def _ask_description(self, name: str, retry: Retry, ask: DescribeTopic) -> TopicDescription:
         while True:
             try:
                 left_ms = min(retry.left_s(), METADATA_TIMEOUT_S_MAX) * 1000
@@ -438,10 +440,10 @@ class Producer:
                 time.sleep(retry.wait_s(error))
 
     def _refresh(self, queues: TopicQueues) -> None:
-        facts: TopicFacts | None = None
+        description: TopicDescription | None = None
         try:
             retry = Retry(self._settings.request_timeout_ms)
-            facts = self._ask_facts(queues.name, retry, self._directory.fresh_facts)
+            description = self._ask_description(queues.name, retry, self._directory.describe_afresh)
         except StreamlogError as error:
             log.warning("metadata not refreshed", extra={"topic": queues.name, "error": str(error)})
         except Exception:
@@ -450,7 +452,7 @@ class Producer:
                 log.exception("metadata not refreshed")
         finally:
             with self._lock:
-                self._core.refreshed(queues, facts, now_s())
+                self._core.refreshed(queues, description, now_s())
                 self._refreshing = False
                 done = self._take_done()
                 self._work.notify_all()

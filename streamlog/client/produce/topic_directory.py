@@ -15,7 +15,7 @@ from typing import Any
 from streamlog.client.calls.topic import batch_bytes_max, create_if_missing
 from streamlog.client.calls.topic_lookup import PAGE, Found, TopicEntry, just_before, page
 from streamlog.client.channel import Call
-from streamlog.client.produce.accumulator import TopicFacts
+from streamlog.client.produce.accumulator import TopicDescription
 from streamlog.errors import Unauthorized, UnsupportedVersion
 
 READ_AHEAD_FROM = 8
@@ -30,20 +30,20 @@ class TopicDirectory:
         self._entries: dict[str, tuple[TopicEntry, float]] = {}
         self._asked = 0
 
-    def facts(self, topic: str, now: float) -> Generator[Call, Any, TopicFacts]:
+    def describe(self, topic: str, now: float) -> Generator[Call, Any, TopicDescription]:
         """What is known of a topic that is new to the producer. Errors: those of the calls."""
         entry, read_at = self._entries.pop(topic, (None, 0.0))
         if entry is not None and now - read_at < self._age_s:
-            return TopicFacts(entry.partitions, topic_id=entry.topic_id, knows_limit=False)
+            return TopicDescription(entry.partitions, topic_id=entry.topic_id, knows_limit=False)
         self._asked += 1
         is_one_of_many = self._asked > READ_AHEAD_FROM
         entry = yield from self._look_up(topic, now, PAGE if is_one_of_many else 1)
         if is_one_of_many:
-            return TopicFacts(entry.partitions, topic_id=entry.topic_id, knows_limit=False)
+            return TopicDescription(entry.partitions, topic_id=entry.topic_id, knows_limit=False)
         return (yield from self._whole(entry))
 
-    def fresh_facts(self, topic: str, now: float) -> Generator[Call, Any, TopicFacts]:
-        """As `facts`, but asks the server even where the topic was read ahead."""
+    def describe_afresh(self, topic: str, now: float) -> Generator[Call, Any, TopicDescription]:
+        """As `describe`, but asks the server even where the topic was read ahead."""
         return (yield from self._whole((yield from self._look_up(topic, now, 1))))
 
     def _look_up(self, topic: str, now: float, limit: int) -> Generator[Call, Any, TopicEntry]:
@@ -61,6 +61,6 @@ class TopicDirectory:
         return entry
 
     @staticmethod
-    def _whole(entry: TopicEntry) -> Generator[Call, Any, TopicFacts]:
+    def _whole(entry: TopicEntry) -> Generator[Call, Any, TopicDescription]:
         limit = yield batch_bytes_max(entry.name)
-        return TopicFacts(entry.partitions, limit, entry.topic_id)
+        return TopicDescription(entry.partitions, limit, entry.topic_id)

@@ -6,8 +6,8 @@ A log is one partition. log_start_offset ≤ last_stable_offset ≤ high_waterma
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from streamlog.log.api.topic_config import TopicConfig
@@ -98,13 +98,22 @@ class EpochEndOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamIds:
-    """The four streams of a shared log."""
+class PartitionDescription:
+    """A log at one moment, for operators and tools.
 
-    meta: int
-    data: int
-    time: int
-    txn: int
+    `storage_ids`: what holds the data, by roles that the kind of log defines. A shared log names
+    its streams: meta, data, time, txn.
+    """
+
+    partition: TopicPartition
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_end_offset: int
+    size_bytes: int
+    segments: int
+    storage_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 class AbstractLogSegment(ABC):
@@ -238,10 +247,17 @@ class AbstractLog(ABC):
         """Follows these settings from now on; a log that has none leaves it at that."""
         return
 
-    @property
-    def stream_ids(self) -> StreamIds | None:
-        """None for a log that does not lie on streams."""
-        return None
+    def describe(self) -> PartitionDescription:
+        return PartitionDescription(
+            self.topic_partition,
+            self.leader_epoch,
+            self.log_start_offset,
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log_end_offset,
+            self.size_bytes,
+            len(self.segments),
+        )
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -44,7 +44,7 @@ class LogFactory(Protocol):
         """Deletes a partition that is not open; nothing where it is gone."""
         ...
 
-    async def reap(
+    async def delete_orphans(
         self,
         attempts_under_way: Callable[[], Set[str]],
         registered: Callable[[], Awaitable[Set[int]]],

@@ -31,7 +31,7 @@ NO_LEADER_EPOCH = -1
 _FORM = Struct(">BhiiqqqhiI")
 
 
-class BatchFacts(NamedTuple):
+class BatchMetadata(NamedTuple):
     """The fields of the byte table."""
 
     attributes: int
@@ -47,7 +47,7 @@ class BatchFacts(NamedTuple):
     @classmethod
     def of(
         cls, header: BatchHeader, *, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
-    ) -> BatchFacts:
+    ) -> BatchMetadata:
         return cls(
             header.attributes,
             leader_epoch,
@@ -65,11 +65,11 @@ class BatchFacts(NamedTuple):
         return (self.base_sequence + span - 1) & SEQUENCE_MAX
 
 
-def encode_facts(facts: BatchFacts) -> bytes:
-    return _FORM.pack(VERSION, *facts)
+def encode_batch_metadata(metadata: BatchMetadata) -> bytes:
+    return _FORM.pack(VERSION, *metadata)
 
 
-def decode_facts(data: Buffer) -> BatchFacts:
+def decode_batch_metadata(data: Buffer) -> BatchMetadata:
     """Errors: UnsupportedVersion, Corrupt."""
     if len(data) and data[0] != VERSION:
         raise UnsupportedVersion(
@@ -80,4 +80,4 @@ def decode_facts(data: Buffer) -> BatchFacts:
         )
     if len(data) != _FORM.size:
         raise Corrupt(f"a batch's attributes have {len(data)} bytes instead of {_FORM.size}")
-    return BatchFacts._make(_FORM.unpack(data)[1:])
+    return BatchMetadata._make(_FORM.unpack(data)[1:])

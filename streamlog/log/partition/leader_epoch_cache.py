@@ -12,7 +12,7 @@ from streamlog.log.api.abstract_log import EpochEndOffset
 UNDEFINED = EpochEndOffset(-1, -1)
 
 
-class LeaderEpochs:
+class LeaderEpochCache:
     def __init__(self) -> None:
         self.entries: list[tuple[int, int]] = []
         """(epoch, start offset)."""

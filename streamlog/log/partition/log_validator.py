@@ -30,7 +30,7 @@ NO_TIMESTAMP = -1
 SEARCHED_BYTES_MAX = 1 << 20
 
 
-def check_batches(
+def validate_batches(
     buffer: Buffer, config: TopicConfig, now_ms: int, *, with_records: bool = True
 ) -> list[ScannedBatch]:
     """The batches in `buffer`, all of them acceptable. Errors: those of AbstractLog.append."""

@@ -22,14 +22,14 @@ class SharedLogAttach:
         data: Stream,
         writer: LogWriter,
         end: Callable[[], int],
-        settled: Callable[[], Awaitable[None]],
+        flushed: Callable[[], Awaitable[None]],
         shown: Callable[[int], None],
         failed: Callable[[StreamlogError], None],
     ) -> None:
         self._data = data
         self._writer = writer
         self._end = end
-        self._settled = settled
+        self._flushed = flushed
         self._shown = shown
         self._failed = failed
         self._is_given_up = False
@@ -43,7 +43,7 @@ class SharedLogAttach:
 
     async def ready(self) -> None:
         """As Attaching.ready."""
-        await self._settled()
+        await self._flushed()
 
     def account(self, batches: Sequence[BatchAttributes]) -> None:
         """As Attaching.account."""

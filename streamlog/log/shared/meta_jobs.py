@@ -65,7 +65,7 @@ class MetaJobs:
         if self._jobs:
             self._start()
 
-    async def settle(self, offset: int) -> None:
+    async def flush_until(self, offset: int) -> None:
         """Returns when every job now queued at or below the offset is done.
 
         The caller has made sure that data is, or becomes, durable up to there. Errors: what failed.

@@ -31,20 +31,20 @@ from streamlog.log.api.abstract_log import (
     Isolation,
     LogAppendInfo,
     LogFetch,
+    PartitionDescription,
     ProduceContext,
-    StreamIds,
     TimestampAndOffset,
     TopicPartition,
 )
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
+from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
 from streamlog.log.partition.waiters import OffsetWaiters
-from streamlog.log.shared.ack_queue import AckQueue, PendingAppend
 from streamlog.log.shared.attaching import SharedLogAttach
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
 from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.state.reading import fetch_batches
-from streamlog.log.shared.state.recovery import OpenStreams, open_streams, recover_tail
+from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_lookup import lookup
@@ -136,7 +136,10 @@ class SharedLog(AbstractLog):
             raise
         return log
 
-    # Facts
+    # Description
+
+    def describe(self) -> PartitionDescription:
+        return replace(super().describe(), storage_ids=self.stream_ids._asdict())
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -219,7 +222,7 @@ class SharedLog(AbstractLog):
                 self._streams.data,
                 self._writer,
                 lambda: self.log_end_offset,
-                self._settle_end,
+                self._flush_end,
                 self._attached,
                 self._fail,
             )
@@ -233,11 +236,11 @@ class SharedLog(AbstractLog):
                 self._fail(Closed(f"a commit to {self._partition} was cut off; open it again"))
                 raise
 
-    async def _settle_end(self) -> None:
+    async def _flush_end(self) -> None:
         """All before the end is durable, and the leader epoch of what follows; the turn is held."""
         await self._end_durable()
         self._writer.begin_epoch()
-        await self._jobs.settle(self.log_end_offset)
+        await self._jobs.flush_until(self.log_end_offset)
 
     def _attached(self, end: int) -> None:
         for segment in self._tail.segments:
@@ -377,7 +380,7 @@ class SharedLog(AbstractLog):
 
     async def _raise_start(self, offset: int, removed: Sequence[MetaRecord]) -> None:
         """Durable before it is seen, and seen before the streams are trimmed."""
-        await self._jobs.settle(await self._end_durable())
+        await self._jobs.flush_until(await self._end_durable())
         try:
             await self._streams.meta.write((*removed, LogStart(offset)))
         except StreamlogError as error:
@@ -405,7 +408,7 @@ class SharedLog(AbstractLog):
         self._check_open()
         if self._tail.active.size:
             self._writer.roll()
-            await self._jobs.settle(await self._end_durable())
+            await self._jobs.flush_until(await self._end_durable())
 
     async def _end_durable(self) -> int:
         """The log's end as it is now, when data is durable up to there."""
@@ -488,7 +491,7 @@ class SharedLog(AbstractLog):
         await self._acks.drained()
         if self._failure is None and self._tail.batches_since_checkpoint:
             self._writer.checkpoint()
-        await self._jobs.settle(self.log_end_offset)
+        await self._jobs.flush_until(self.log_end_offset)
 
     async def _end_work(self) -> None:
         """Whoever still waits is told."""

@@ -179,7 +179,7 @@ class SharedLogFactory:
         except StreamNotFound:
             log.debug("stream is gone already", extra={"stream_id": stream_id})
 
-    async def reap(
+    async def delete_orphans(
         self,
         attempts_under_way: Callable[[], Set[str]],
         registered: Callable[[], Awaitable[Set[int]]],
@@ -188,11 +188,11 @@ class SharedLogFactory:
         attempts = await self._list_attempts()
         under_way = set(attempts_under_way())
         handles = await registered()
-        reaped = 0
+        deleted = 0
         for (partition, attempt), found in attempts.items():
             if attempt not in under_way and found.meta_stream_id not in handles:
-                reaped += await self._reap_one(partition, found, registered)
-        return reaped
+                deleted += await self._delete_orphan(partition, found, registered)
+        return deleted
 
     async def _list_attempts(self) -> dict[tuple[str, str], _Attempt]:
         attempts: dict[tuple[str, str], _Attempt] = {}
@@ -205,7 +205,7 @@ class SharedLogFactory:
                 return attempts
             after = page[-1].stream_id
 
-    async def _reap_one(
+    async def _delete_orphan(
         self,
         partition: str,
         found: _Attempt,

@@ -28,15 +28,16 @@ from streamlog.errors import (
 from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext, TopicPartition
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
+from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
 from streamlog.log.partition.batch_metadata import (
     NO_LEADER_EPOCH,
-    BatchFacts,
-    decode_facts,
-    encode_facts,
+    BatchMetadata,
+    decode_batch_metadata,
+    encode_batch_metadata,
 )
-from streamlog.log.partition.log_validator import check_batches
-from streamlog.log.shared.ack_queue import AckQueue, PendingAppend
-from streamlog.log.shared.meta.codec import LeaderEpoch, ProducerBatch
+from streamlog.log.partition.log_validator import validate_batches
+from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.shared.meta.codec import LeaderEpoch
 from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.tail import LogTail
@@ -125,7 +126,7 @@ class LogWriter:
         return [_staged(one, config, now_ms) for one in self._checked(batches, now_ms)]
 
     def _checked(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
-        return check_batches(batches, self.config, now_ms, with_records=self._checks_records)
+        return validate_batches(batches, self.config, now_ms, with_records=self._checks_records)
 
     def begin_epoch(self) -> None:
         """The leader epoch begins at the log's end, if it has not begun: of attached batches the
@@ -148,13 +149,13 @@ class LogWriter:
         tail, config, shift = self._tail, self.config, self.data_shift
         records = size_bytes = 0
         for batch in batches:
-            facts = decode_facts(batch.attributes)
-            span, size, base = batch.record_count, facts.size_bytes, batch.base_offset - shift
+            metadata = decode_batch_metadata(batch.attributes)
+            span, size, base = batch.record_count, metadata.size_bytes, batch.base_offset - shift
             if base != tail.accounted_end:
                 raise Internal(f"a staged batch came to {base}, where {tail.accounted_end} follows")
-            if tail.should_roll(span, size, facts.max_timestamp_ms, config, self._jitter):
+            if tail.should_roll(span, size, metadata.max_timestamp_ms, config, self._jitter):
                 self.roll()
-            tail.account(base, span, facts, config)
+            tail.account(base, span, metadata, config)
             records += span
             size_bytes += size
         self._metrics.attached(len(batches), records, size_bytes)
@@ -238,18 +239,22 @@ class LogWriter:
             parts = placed_at_append_time(batch.view, base, epoch, now_ms)
         else:
             parts = placed(batch.view, base, epoch)
-        facts = BatchFacts.of(
+        metadata = BatchMetadata.of(
             header, leader_epoch=epoch, append_time_ms=now_ms, max_timestamp_ms=stamp
         )
         durable = self._data.append(
             RecordBatch(
-                span, header.base_timestamp_ms, parts, encode_facts(facts), placed_crc32c(parts)
+                span,
+                header.base_timestamp_ms,
+                parts,
+                encode_batch_metadata(metadata),
+                placed_crc32c(parts),
             ),
             AppendContext(trace_id=context.trace_id, reservation=reservation),
         )
         if tail.end_offset != base + span:
             await self._refused(durable)
-        begins_epoch = tail.account(base, span, facts, config)
+        begins_epoch = tail.account(base, span, metadata, config)
         pending = PendingAppend(base, base + span, durable, tail.active, stamp)
         future = pending.wait(
             LogAppendInfo(
@@ -268,7 +273,7 @@ class LogWriter:
         return future
 
     def _original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
-        """As ProducerStates.check."""
+        """As ProducerStateManager.check."""
         try:
             return self._tail.producers.check(header, now_ms)
         except QuotaExceeded:
@@ -307,7 +312,7 @@ def _staged(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> RecordBatc
         parts = placed_at_append_time(batch.view, 0, NO_LEADER_EPOCH, now_ms)
     else:
         parts = placed(batch.view, 0, NO_LEADER_EPOCH)
-    facts = BatchFacts.of(
+    metadata = BatchMetadata.of(
         header,
         leader_epoch=NO_LEADER_EPOCH,
         append_time_ms=now_ms,
@@ -315,5 +320,5 @@ def _staged(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> RecordBatc
     )
     span = header.last_offset_delta + 1
     return RecordBatch(
-        span, header.base_timestamp_ms, parts, encode_facts(facts), placed_crc32c(parts)
+        span, header.base_timestamp_ms, parts, encode_batch_metadata(metadata), placed_crc32c(parts)
     )

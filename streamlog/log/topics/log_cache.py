@@ -35,7 +35,7 @@ STOPS_AT_ONCE_MAX = 4096
 """Logs that end at the same time when the node stops; each holds a task and two small appends."""
 
 
-class OpenLogs:
+class LogCache:
     def __init__(
         self,
         factory: LogFactory,

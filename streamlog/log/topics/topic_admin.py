@@ -3,7 +3,7 @@
 1. A topic exists from the put-if-absent of its record on; partitions get their keys right after,
    and whoever finds a record with pending partitions finishes the work.
 2. A deletion is a state of the record first; it is resumed by whoever finds it.
-3. Whoever loses a race removes what it made; what a crash leaves behind is reaped.
+3. Whoever loses a race removes what it made; what a crash leaves behind is deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import LogFactory, TopicIdentity
 from streamlog.log.api.names import check_topic_name
-from streamlog.log.topics.log_cache import OpenLogs, unknown_topic, usable_topic
+from streamlog.log.topics.log_cache import LogCache, unknown_topic, usable_topic
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
     TopicRecord,
@@ -36,7 +36,7 @@ from streamlog.log.topics.topic_record import (
     encode_partition,
     partition_key,
 )
-from streamlog.log.topics.topics import CachedTopic, TopicInfo, Topics
+from streamlog.log.topics.topics import CachedTopic, TopicDescription, Topics
 from streamlog.model.kv import KVClient
 from streamlog.runtime.concurrency.gather import each
 from streamlog.runtime.rand import Random
@@ -53,7 +53,7 @@ class TopicAdmin:
         factory: LogFactory,
         kv: KVClient,
         topics: Topics,
-        logs: OpenLogs,
+        logs: LogCache,
         random: Random,
         config: LogConfig,
     ) -> None:
@@ -75,7 +75,7 @@ class TopicAdmin:
         partitions: int | None,
         configs: Mapping[str, str] | None,
         validate_only: bool,
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """As LogManager.create_topic."""
         check_topic_name(name)
         count = self._config.num_partitions if partitions is None else partitions
@@ -89,7 +89,7 @@ class TopicAdmin:
             raise _exists(name)
         self._check_limits(count, count, new_topics=1)
         if validate_only:
-            return TopicInfo(name, "", count, given)
+            return TopicDescription(name, "", count, given)
         identity = TopicIdentity(name, self._random.uuid(), self._random.uuid().hex)
         self._attempts.add(identity.attempt)
         try:
@@ -115,7 +115,7 @@ class TopicAdmin:
                 log.info("creating topic %s: %s; asking again", name, error)
         return await self._topics.create(name, record)
 
-    async def create_partitions(self, name: str, count: int) -> TopicInfo:
+    async def create_partitions(self, name: str, count: int) -> TopicDescription:
         """As LogManager.create_partitions."""
         topic = await usable_topic(self._topics, name)
         record = topic.record
@@ -148,7 +148,7 @@ class TopicAdmin:
         append: Mapping[str, str],
         subtract: Mapping[str, str],
         validate_only: bool,
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """As LogManager.alter_topic_configs."""
         while True:
             topic = await usable_topic(self._topics, name)
@@ -335,9 +335,9 @@ class TopicAdmin:
         await self._exclusively(name, self._finish_deletion)
         return True
 
-    async def reap(self) -> int:
+    async def delete_orphans(self) -> int:
         """Removes partitions that no topic names; how many."""
-        return await self._factory.reap(lambda: self._attempts, self._registered)
+        return await self._factory.delete_orphans(lambda: self._attempts, self._registered)
 
     async def _registered(self) -> set[int]:
         """Handles that a partition's key, or a topic's record, names."""

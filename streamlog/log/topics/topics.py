@@ -26,7 +26,7 @@ RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo:
+class TopicDescription:
     """`configs`: the settings that were given for the topic. `topic_id` "": not created."""
 
     name: str
@@ -39,7 +39,7 @@ class TopicInfo:
 class CachedTopic:
     record: TopicRecord
     revision: int
-    info: TopicInfo
+    info: TopicDescription
 
 
 ChangeCallback = Callable[[str, TopicRecord | None], None]
@@ -65,13 +65,13 @@ class Topics:
     def get(self, name: str) -> CachedTopic | None:
         return self._topics.get(name)
 
-    def usable(self, name: str) -> TopicInfo | None:
+    def usable(self, name: str) -> TopicDescription | None:
         found = self._topics.get(name)
         return found.info if found is not None and found.record.is_usable else None
 
-    def page(self, after: str, limit: int) -> list[TopicInfo]:
+    def page(self, after: str, limit: int) -> list[TopicDescription]:
         """Usable topics past `after`, by name."""
-        found: list[TopicInfo] = []
+        found: list[TopicDescription] = []
         for name in self._from(after):
             info = self.usable(name)
             if info is not None:
@@ -226,7 +226,7 @@ class Topics:
 
 def _cached(name: str, value: Value) -> CachedTopic:
     record = decode_topic(name, value.data)
-    info = TopicInfo(name, str(record.topic_id), record.partitions, dict(record.configs))
+    info = TopicDescription(name, str(record.topic_id), record.partitions, dict(record.configs))
     return CachedTopic(record, value.revision, info)
 
 

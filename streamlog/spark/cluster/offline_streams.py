@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from streamlog.codec.piecewise import first_at_or_after
 from streamlog.format.object.block import BlockRow, decode_block
 from streamlog.format.object.index import decode_attributes, decode_index
-from streamlog.log.partition.batch_metadata import decode_facts
+from streamlog.log.partition.batch_metadata import decode_batch_metadata
 from streamlog.metadata.interface import LiveRange
 from streamlog.model.batch import StoredBatch
 from streamlog.objectstore.interface import ObjectStore
@@ -82,7 +82,7 @@ async def first_offset_at(
             placements=row.placements,
         )
         for one in found:
-            if decode_facts(one.attributes).max_timestamp_ms < time_ms:
+            if decode_batch_metadata(one.attributes).max_timestamp_ms < time_ms:
                 continue
             async for batch in read_stream(
                 view, store, offload, stream_id, one.base_offset, one.base_offset + 1

@@ -40,15 +40,15 @@ may be left out without harm. Fields are only ever added with a new version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
 from uuid import UUID
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.log.api.wire import Reader, Writer
+from streamlog.log.partition.producer_state_entry import PRODUCER_BATCH, ProducerStateEntry
 from streamlog.model.batch import StreamSlice
 from streamlog.runtime.buffers import Buffer
 
@@ -116,59 +116,7 @@ class LeaderEpoch:
     start_offset: int
 
 
-PRODUCER_BATCH = Struct(">iiqq")
-"""A ProducerBatch's fields."""
 _PRODUCER = Struct(">qhqH")
-
-
-class ProducerBatch(NamedTuple):
-    """A batch that is remembered: sequences and offsets of its first and last record."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-
-
-class ProducerRecord(NamedTuple):
-    """`packed`: its remembered batches, oldest first, all of this epoch, as they are stored.
-
-    Packed, because there may be very many: about 300 bytes of memory for a producer with one batch
-    and 1 KiB with 32, where objects took 1.2 and 5.3 KiB.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    last_append_ms: int
-    packed: bytes
-
-    @classmethod
-    def of(
-        cls,
-        producer_id: int,
-        producer_epoch: int,
-        last_append_ms: int,
-        batches: Iterable[ProducerBatch],
-    ) -> ProducerRecord:
-        packed = b"".join(PRODUCER_BATCH.pack(*batch) for batch in batches)
-        return cls(producer_id, producer_epoch, last_append_ms, packed)
-
-    @property
-    def batches(self) -> list[ProducerBatch]:
-        """Oldest first."""
-        return [ProducerBatch._make(one) for one in PRODUCER_BATCH.iter_unpack(self.packed)]
-
-    @property
-    def last_sequence(self) -> int:
-        """The same field of the newest batch."""
-        found: int = PRODUCER_BATCH.unpack_from(
-            self.packed, len(self.packed) - PRODUCER_BATCH.size
-        )[1]
-        return found
-
-    @property
-    def encoded_bytes(self) -> int:
-        return _PRODUCER.size + len(self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +133,14 @@ class Checkpoint:
     indexed_timestamp_ms: int
     indexed_offset: int
     bytes_since_indexed: int
-    producers: tuple[ProducerRecord, ...] = ()
+    producers: tuple[ProducerStateEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Producers:
     """More producers of the checkpoint before."""
 
-    producers: tuple[ProducerRecord, ...]
+    producers: tuple[ProducerStateEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +180,17 @@ def encoded_bytes(record: MetaRecord) -> int:
     if isinstance(record, Checkpoint):
         numbers = 10 * 8
         own = PRODUCERS_HEAD_BYTES + numbers
-        return own + sum(producer.encoded_bytes for producer in record.producers)
+        return own + sum(map(producer_bytes, record.producers))
     if isinstance(record, Producers):
-        return PRODUCERS_HEAD_BYTES + sum(one.encoded_bytes for one in record.producers)
+        return PRODUCERS_HEAD_BYTES + sum(map(producer_bytes, record.producers))
     fields = Writer()
     _WRITERS[type(record)][1](fields, record)
     return _RECORD_HEAD_BYTES + len(fields.data)
+
+
+def producer_bytes(producer: ProducerStateEntry) -> int:
+    """Bytes that the producer takes in a checkpoint."""
+    return _PRODUCER.size + len(producer.packed)
 
 
 def encode_entry(
@@ -432,16 +385,16 @@ def _read_checkpoint(r: Reader) -> Checkpoint:
     )
 
 
-def _read_producers(r: Reader) -> tuple[ProducerRecord, ...]:
+def _read_producers(r: Reader) -> tuple[ProducerStateEntry, ...]:
     return tuple(_read_producer(r) for _ in range(r.u32()))
 
 
-def _read_producer(r: Reader) -> ProducerRecord:
+def _read_producer(r: Reader) -> ProducerStateEntry:
     producer_id, epoch, append_ms, batches = _PRODUCER.unpack(r.raw(_PRODUCER.size))
     if not batches:
         raise r.corrupt(f"has producer {producer_id} without a batch")
     packed = r.raw(batches * PRODUCER_BATCH.size)
-    return ProducerRecord(producer_id, epoch, append_ms, packed)
+    return ProducerStateEntry(producer_id, epoch, append_ms, packed)
 
 
 _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {

@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from streamlog.log.partition.producer_state_entry import ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
     ENTRY_HEAD_BYTES,
     PRODUCERS_HEAD_BYTES,
     Checkpoint,
     MetaRecord,
-    ProducerRecord,
     Producers,
     encode_entry,
     encoded_bytes,
+    producer_bytes,
 )
 
 PIECE_BYTES_MAX = 256 << 10
@@ -68,10 +69,10 @@ def _divided(records: Sequence[MetaRecord], room: int) -> Iterator[MetaRecord]:
             yield record
             continue
         yield replace(record, producers=())
-        part: list[ProducerRecord] = []
+        part: list[ProducerStateEntry] = []
         used = PRODUCERS_HEAD_BYTES
         for producer in record.producers:
-            size = producer.encoded_bytes
+            size = producer_bytes(producer)
             if part and used + size > room:
                 yield Producers(tuple(part))
                 part, used = [], PRODUCERS_HEAD_BYTES

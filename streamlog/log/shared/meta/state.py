@@ -10,7 +10,8 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from streamlog.errors import Corrupt
-from streamlog.log.partition.leader_epoch_cache import LeaderEpochs
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
+from streamlog.log.partition.producer_state_entry import ProducerStateEntry
 from streamlog.log.shared.meta.codec import (
     OPEN_END,
     Checkpoint,
@@ -19,7 +20,6 @@ from streamlog.log.shared.meta.codec import (
     LogStart,
     MetaEntry,
     MetaRecord,
-    ProducerRecord,
     Producers,
     SegmentOpened,
     SegmentRemoved,
@@ -35,7 +35,7 @@ class MetaState:
         self.description: Description | None = None
         self.sealed: list[SegmentSealed] = []
         self.active: SegmentOpened | None = None
-        self.epochs = LeaderEpochs()
+        self.epochs = LeaderEpochCache()
         self.checkpoint: Checkpoint | None = None
         self.log_start_offset = 0
         self._group: list[MetaEntry] | None = None
@@ -53,7 +53,7 @@ class MetaState:
         group, self._group = self._group, None
         if entry.is_snapshot:
             self.__init__()  # type: ignore[misc]
-        producers: list[ProducerRecord] = []
+        producers: list[ProducerStateEntry] = []
         for record in (record for one in group for record in one.records):
             if isinstance(record, Producers):
                 producers += record.producers
@@ -173,7 +173,7 @@ class MetaState:
         for producer in self.checkpoint.producers:
             kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
             if kept:
-                producers.append(ProducerRecord.of(*producer[:3], kept))
+                producers.append(ProducerStateEntry.of(*producer[:3], kept))
         known = reopened or self.checkpoint
         self.checkpoint = Checkpoint(
             offset=end_offset,

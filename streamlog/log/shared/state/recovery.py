@@ -12,14 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamlog.errors import Corrupt
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.topic_config import TopicConfig
-from streamlog.log.partition.batch_metadata import decode_facts
-from streamlog.log.partition.leader_epoch_cache import LeaderEpochs
+from streamlog.log.partition.batch_metadata import decode_batch_metadata
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
+from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.log.shared.meta.log import MetaLog
-from streamlog.log.shared.state.producer_state import ProducerLimits, ProducerStates
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.stream import Stream, StreamClient
@@ -28,6 +29,15 @@ from streamlog.runtime.concurrency.gather import all_of
 
 BATCHES_AT_ONCE = 500
 """Batches whose attributes are replayed before others get a turn: about 1.5 ms."""
+
+
+class StreamIds(NamedTuple):
+    """The four streams of a shared log."""
+
+    meta: int
+    data: int
+    time: int
+    txn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +108,8 @@ async def recover_tail(
         active = state.active
         assert active is not None
         shift = active.data.start_offset - active.base_offset
-    producers = ProducerStates(_limits(config))
-    tail = LogTail(producers, LeaderEpochs(), lambda: data.next_offset - shift)
+    producers = ProducerStateManager(_limits(config))
+    tail = LogTail(producers, LeaderEpochCache(), lambda: data.next_offset - shift)
     tail.restore(state, active, time.confirm_offset)
     checkpoint = state.checkpoint
     start = checkpoint.offset if checkpoint else active.base_offset
@@ -108,8 +118,8 @@ async def recover_tail(
     for position, batch in enumerate(found):
         if position % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1:
             await asyncio.sleep(0)
-        facts = decode_facts(batch.attributes)
-        tail.account(batch.base_offset - shift, batch.record_count, facts, topic_config)
+        metadata = decode_batch_metadata(batch.attributes)
+        tail.account(batch.base_offset - shift, batch.record_count, metadata, topic_config)
     tail.accounted_end = tail.end_offset
     for segment in tail.segments:
         segment.largest_visible = segment.largest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamlog.log.api.abstract_log import AbstractLogSegment
-from streamlog.log.partition.batch_metadata import BatchFacts
+from streamlog.log.partition.batch_metadata import BatchMetadata
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed
 from streamlog.log.shared.state.time_index import SegmentTimeIndex
 from streamlog.model.batch import StreamSlice
@@ -89,17 +89,19 @@ class SharedLogSegment(AbstractLogSegment):
     def data_shift(self) -> int:
         return self.data.start_offset - self._base_offset
 
-    def account(self, base_offset: int, span: int, facts: BatchFacts, interval_bytes: int) -> None:
+    def account(
+        self, base_offset: int, span: int, metadata: BatchMetadata, interval_bytes: int
+    ) -> None:
         """Notes a batch that has been sequenced."""
-        self.size += facts.size_bytes
-        self.last_append = facts.append_time_ms
+        self.size += metadata.size_bytes
+        self.last_append = metadata.append_time_ms
         if self.first_timestamp == NO_TIMESTAMP:
-            self.first_timestamp = facts.max_timestamp_ms
-        self.largest = max(self.largest, facts.max_timestamp_ms)
+            self.first_timestamp = metadata.max_timestamp_ms
+        self.largest = max(self.largest, metadata.max_timestamp_ms)
         self.time_index.account(
             base_offset + span - 1 - self._base_offset,
-            facts.max_timestamp_ms,
-            facts.size_bytes,
+            metadata.max_timestamp_ms,
+            metadata.size_bytes,
             interval_bytes,
         )
 

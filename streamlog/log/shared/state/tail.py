@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamlog.log.api.topic_config import INT32_MAX, TopicConfig
-from streamlog.log.partition.batch_metadata import BatchFacts
-from streamlog.log.partition.leader_epoch_cache import LeaderEpochs
+from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
+from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.log.shared.meta.codec import OPEN_END, Checkpoint, SegmentOpened, SegmentSealed
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.log.shared.state.producer_state import ProducerStates
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.time_index import TimeEntry
 from streamlog.model.batch import StreamSlice
@@ -23,7 +23,7 @@ class LogTail:
     """`segments` in order; the last is the active one."""
 
     def __init__(
-        self, producers: ProducerStates, epochs: LeaderEpochs, log_end: Callable[[], int]
+        self, producers: ProducerStateManager, epochs: LeaderEpochCache, log_end: Callable[[], int]
     ) -> None:
         self.producers = producers
         self.epochs = epochs
@@ -73,14 +73,16 @@ class LogTail:
             checkpoint.indexed_timestamp_ms, checkpoint.indexed_offset - active.base_offset
         )
 
-    def account(self, base_offset: int, span: int, facts: BatchFacts, config: TopicConfig) -> bool:
+    def account(
+        self, base_offset: int, span: int, metadata: BatchMetadata, config: TopicConfig
+    ) -> bool:
         """Notes a batch at the end of the log; True when it begins a leader epoch."""
-        self.producers.account(base_offset, span, facts)
-        self.active.account(base_offset, span, facts, config.index_interval_bytes)
+        self.producers.account(base_offset, span, metadata)
+        self.active.account(base_offset, span, metadata, config.index_interval_bytes)
         self.batches_since_checkpoint += 1
         self.accounted_end = base_offset + span
-        return facts.leader_epoch > self.epochs.latest and self.epochs.assign(
-            facts.leader_epoch, base_offset
+        return metadata.leader_epoch > self.epochs.latest and self.epochs.assign(
+            metadata.leader_epoch, base_offset
         )
 
     def should_roll(

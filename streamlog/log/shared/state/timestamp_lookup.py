@@ -23,8 +23,8 @@ from streamlog.log.api.abstract_log import (
     MAX_TIMESTAMP,
     TimestampAndOffset,
 )
-from streamlog.log.partition.batch_metadata import decode_facts
-from streamlog.log.partition.leader_epoch_cache import LeaderEpochs
+from streamlog.log.partition.batch_metadata import decode_batch_metadata
+from streamlog.log.partition.leader_epoch_cache import LeaderEpochCache
 from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.stream import Stream
@@ -46,7 +46,7 @@ async def lookup(
     *,
     segments: Sequence[SharedLogSegment],
     streams: OpenStreams,
-    epochs: LeaderEpochs,
+    epochs: LeaderEpochCache,
     start_offset: int,
     end_offset: int,
     offload: Offload | None,
@@ -120,7 +120,7 @@ class _Search:
             step_end = min(start + ATTRIBUTES_STEP, end)
             for batch in await stream.attributes(start, step_end):
                 step_end = max(step_end, batch.base_offset + batch.record_count)
-                stamp = decode_facts(batch.attributes).max_timestamp_ms
+                stamp = decode_batch_metadata(batch.attributes).max_timestamp_ms
                 if stamp > found and batch.base_offset < self._start + shift:
                     data = await self._batch(stream, batch.base_offset)
                     stamp = await self._decoded(data, largest_timestamp, data, self._start)
@@ -155,7 +155,7 @@ class _Search:
         next_start = end
         for batch in await stream.attributes(start + shift, end + shift):
             next_start = max(next_start, batch.base_offset + batch.record_count - shift)
-            if decode_facts(batch.attributes).max_timestamp_ms < timestamp_ms:
+            if decode_batch_metadata(batch.attributes).max_timestamp_ms < timestamp_ms:
                 continue
             data = await self._batch(stream, batch.base_offset)
             found = await self._decoded(data, first_at_or_after, data, timestamp_ms, self._start)

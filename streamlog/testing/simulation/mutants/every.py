@@ -33,7 +33,7 @@ from streamlog.errors import (
 )
 from streamlog.format.wal import frame as wal_frame
 from streamlog.kvstore.interface import Compare, Operation, Put, ValueIs
-from streamlog.log.shared.state.producer_state import ProducerStates
+from streamlog.log.partition.producer_state_manager import ProducerStateManager
 from streamlog.metadata.checkpoint import build as checkpoint_build
 from streamlog.metadata.compaction.garbage import Garbage
 from streamlog.metadata.compaction.tenure import OwnCompactionTenure
@@ -513,7 +513,7 @@ def _orphans_not_swept(patch: Patch) -> None:
 
 
 def _resend_is_new(patch: Patch) -> None:
-    patch.set(ProducerStates, "check", lambda self, header, now_ms: None)
+    patch.set(ProducerStateManager, "check", lambda self, header, now_ms: None)
 
 
 def _taken_all_the_same(refusal: type[StreamlogError]) -> Callable[[Patch], None]:
@@ -526,7 +526,7 @@ def _taken_all_the_same(refusal: type[StreamlogError]) -> Callable[[Patch], None
             except refusal:
                 return None
 
-        original = patch.set(ProducerStates, "check", check)
+        original = patch.set(ProducerStateManager, "check", check)
 
     return install
 
@@ -536,8 +536,8 @@ def _producers_not_restored(patch: Patch) -> None:
         known = self._producers.get(header.producer_id) if self._producers else None
         return None if known is None else original(self, header, now_ms)
 
-    original = patch.set(ProducerStates, "check", check)
-    patch.set(ProducerStates, "restore", lambda self, records: None)
+    original = patch.set(ProducerStateManager, "check", check)
+    patch.set(ProducerStateManager, "restore", lambda self, records: None)
 
 
 def _cas_is_put(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from streamlog.log.shared import meta_jobs
 from streamlog.log.shared.meta.codec import Checkpoint
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.shared_log import SharedLog
-from streamlog.log.topics.log_cache import OpenLogs
+from streamlog.log.topics.log_cache import LogCache
 from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
 
 
@@ -37,8 +37,8 @@ def _not_put_back(patch: Patch) -> None:
                 raise
             return opened
 
-    patch.set(OpenLogs, "_put_back", put_back)
-    original = patch.set(OpenLogs, "_open", open_one)
+    patch.set(LogCache, "_put_back", put_back)
+    original = patch.set(LogCache, "_open", open_one)
 
 
 def _stops_unfinished(patch: Patch) -> None:

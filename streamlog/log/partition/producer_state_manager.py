@@ -22,8 +22,12 @@ from itertools import islice
 
 from streamlog.codec.batch import SEQUENCE_MAX, BatchHeader
 from streamlog.errors import OutOfOrderSequence, ProducerFenced, QuotaExceeded
-from streamlog.log.partition.batch_metadata import BatchFacts
-from streamlog.log.shared.meta.codec import PRODUCER_BATCH, ProducerBatch, ProducerRecord
+from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.producer_state_entry import (
+    PRODUCER_BATCH,
+    ProducerBatch,
+    ProducerStateEntry,
+)
 
 NO_PRODUCER_ID = -1
 NO_ROOM_RETRY_MS = 10_000
@@ -43,14 +47,14 @@ class ProducerLimits:
     idle_ms_min: int = 0
 
 
-class ProducerStates:
+class ProducerStateManager:
     """By producer id. An entry unused for `expiration_ms` counts as unknown."""
 
     def __init__(self, limits: ProducerLimits) -> None:
         self._limits = limits
         self._idle_ms_min = min(limits.idle_ms_min, limits.expiration_ms)
         self._packed_bytes_max = limits.batches_remembered * PRODUCER_BATCH.size
-        self._producers: dict[int, ProducerRecord] = {}
+        self._producers: dict[int, ProducerStateEntry] = {}
         self._on_count: Callable[[int], None] = _uncounted
 
     def __len__(self) -> int:
@@ -108,25 +112,28 @@ class ProducerStates:
                 retry_after_ms=NO_ROOM_RETRY_MS,
             )
 
-    def account(self, base_offset: int, span: int, facts: BatchFacts) -> None:
+    def account(self, base_offset: int, span: int, metadata: BatchMetadata) -> None:
         """Notes a sequenced batch."""
-        producer_id = facts.producer_id
+        producer_id = metadata.producer_id
         if producer_id <= NO_PRODUCER_ID:
             return
         packed = PRODUCER_BATCH.pack(
-            facts.base_sequence, facts.last_sequence(span), base_offset, base_offset + span - 1
+            metadata.base_sequence,
+            metadata.last_sequence(span),
+            base_offset,
+            base_offset + span - 1,
         )
         known = self._producers.pop(producer_id, None)
         if known is None:
-            self._make_room(facts.append_time_ms)
+            self._make_room(metadata.append_time_ms)
             self._on_count(1)
         # What an expired entry remembers must not pass for originals of what follows.
-        elif known.producer_epoch == facts.producer_epoch and not self._is_expired(
-            known, facts.append_time_ms
+        elif known.producer_epoch == metadata.producer_epoch and not self._is_expired(
+            known, metadata.append_time_ms
         ):
             packed = (known.packed + packed)[-self._packed_bytes_max :]
-        self._producers[producer_id] = ProducerRecord(
-            producer_id, facts.producer_epoch, facts.append_time_ms, packed
+        self._producers[producer_id] = ProducerStateEntry(
+            producer_id, metadata.producer_epoch, metadata.append_time_ms, packed
         )
 
     def _make_room(self, now_ms: int) -> None:
@@ -160,11 +167,11 @@ class ProducerStates:
         if producer_ids:
             self._on_count(-len(producer_ids))
 
-    def snapshot(self) -> tuple[ProducerRecord, ...]:
+    def snapshot(self) -> tuple[ProducerStateEntry, ...]:
         """In the order of their last appends."""
         return tuple(self._producers.values())
 
-    def restore(self, records: Iterable[ProducerRecord]) -> None:
+    def restore(self, records: Iterable[ProducerStateEntry]) -> None:
         before = len(self._producers)
         most = self._packed_bytes_max
         for record in sorted(records, key=lambda one: one.last_append_ms):
@@ -173,7 +180,7 @@ class ProducerStates:
             self._producers[record.producer_id] = kept
         self._on_count(len(self._producers) - before)
 
-    def _is_expired(self, producer: ProducerRecord, now_ms: int) -> bool:
+    def _is_expired(self, producer: ProducerStateEntry, now_ms: int) -> bool:
         return now_ms - producer.last_append_ms >= self._limits.expiration_ms
 
 
