@@ -12,7 +12,8 @@ from streamlog.engine.config import MIB
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object.build import build_object
 from streamlog.format.object.footer import ObjectIdentity
-from streamlog.log.shared.state.reading import fetch_batches
+from streamlog.log.partition.reading import fetch_batches
+from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.keys import data_key
@@ -63,13 +64,11 @@ def test_a_consumer_far_behind_reads_in_large_gets(sizes: tuple[int, int], max_b
             position = answered = answers = 0
             while position < end:
                 read = await fetch_batches(
-                    [segment],  # type: ignore[list-item]
-                    {1: stream},
+                    SegmentReader([segment], {1: stream}, None),  # type: ignore[list-item]
                     position,
                     end,
                     max_bytes,
                     min_one_batch=True,
-                    deadline=None,
                 )
                 assert read.size_bytes <= max_bytes
                 answered += read.size_bytes

@@ -417,11 +417,11 @@ def test_thousands_of_long_polls_leave_nothing_behind():
     async def test(t):
         polls = [asyncio.ensure_future(t.log.wait_for(0, UNCOMMITTED)) for _ in range(2000)]
         await asyncio.sleep(0)
-        assert len(t.log._waiters) == 2000
+        assert len(t.log._visibility.waiters) == 2000
         for poll in polls:
             poll.cancel()
         await asyncio.gather(*polls, return_exceptions=True)
-        assert len(t.log._waiters) == 0
+        assert len(t.log._visibility.waiters) == 0
 
     run(test)
 

@@ -4,9 +4,10 @@ Invariants
 1. An entry of the data stream is one Kafka batch, placed at its offset; its attributes say what the
    log must know of it, so that opening reads no data.
 2. Producer state, segments and leader epochs change at sequencing, in offset order, and are
-   provisional until the data is durable. Whatever cannot be made durable ends this object.
-3. Meta records follow the data they tell of (`meta_jobs`); a deletion's records go before it.
+   provisional until the data is durable. A batch that cannot be made durable ends this object.
+3. Meta records follow the data that they describe (`meta_jobs`); a deletion's records precede it.
 4. high_watermark moves in offset order, with the acks.
+5. An append goes one way through the parts (LogParts): validate → sequence → append → acknowledge.
 """
 
 from __future__ import annotations
@@ -38,17 +39,20 @@ from streamlog.log.api.abstract_log import (
 )
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
-from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
-from streamlog.log.partition.waiters import OffsetWaiters
-from streamlog.log.shared.attaching import SharedLogAttach
+from streamlog.log.partition.ack_queue import AckQueue
+from streamlog.log.partition.lifecycle import LogLifecycle, LogState
+from streamlog.log.partition.reading import fetch_batches
+from streamlog.log.partition.timestamp_lookup import lookup
+from streamlog.log.shared.append.attaching import SharedLogAttach
+from streamlog.log.shared.append.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.append.visibility import Visibility
+from streamlog.log.shared.append.writer import LogParts, LogWriter
 from streamlog.log.shared.meta.codec import LogStart, MetaRecord, SegmentRemoved
-from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
-from streamlog.log.shared.state.reading import fetch_batches
 from streamlog.log.shared.state.recovery import OpenStreams, StreamIds, open_streams, recover_tail
 from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.log.shared.state.tail import LogTail
-from streamlog.log.shared.state.timestamp_lookup import lookup
-from streamlog.log.shared.writer import LogWriter
+from streamlog.log.shared.state.timestamp_search import SegmentSearch
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.buffers import Buffer
@@ -78,29 +82,26 @@ class SharedLog(AbstractLog):
         self._environment = environment
         self._on_failure = on_failure
         self._metrics = environment.metrics.of_topic(partition.topic)
-        self._failure: StreamlogError | None = None
-        self._is_closed = False
         self._removing = asyncio.Lock()
-        self._waiters = OffsetWaiters()
+        self._lifecycle = LogLifecycle(str(partition), self._failed)
         self._background = Background(f"log {partition}", self._task_failed)
-        self._acks = AckQueue(self._background, self._durable, self._fail)
-        self._jobs = MetaJobs(streams.meta, streams.time, self._background, self._fail)
-        self._writer = LogWriter(
+        self._jobs = MetaJobs(streams.meta, streams.time, self._background, self._lifecycle)
+        self._visibility = Visibility(
+            self._jobs, self._lifecycle, _first_offset(streams, tail), tail.end_offset
+        )
+        self._acks = AckQueue(self._background, self._visibility, self._lifecycle)
+        self._parts = LogParts(
             partition,
             streams,
             tail,
-            self._acks,
-            self._jobs,
             environment,
-            topic_config,
-            check_open=self._check_open,
-            fail=self._fail,
-            log_start=lambda: self._log_start,
+            self._lifecycle,
+            self._jobs,
+            self._visibility,
+            self._acks,
         )
+        self._writer = LogWriter(self._parts, topic_config)
         tail.producers.count_by(environment.metrics.producer_ids.inc)
-        self._high_watermark = tail.end_offset
-        self._log_start = _first_offset(streams, tail)
-        self._jobs.advance(self._high_watermark)
         self._described = streams.meta.description.configs
         """The settings that the meta stream has, or has when the jobs so far are done."""
         self._describe(topic_config)
@@ -151,16 +152,16 @@ class SharedLog(AbstractLog):
 
     @property
     def log_start_offset(self) -> int:
-        return self._log_start
+        return self._visibility.log_start_offset
 
     @property
     def high_watermark(self) -> int:
-        return self._high_watermark
+        return self._visibility.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """The high watermark: there are no transactions yet."""
-        return self._high_watermark
+        return self._visibility.high_watermark
 
     @property
     def log_end_offset(self) -> int:
@@ -186,7 +187,7 @@ class SharedLog(AbstractLog):
 
     def _visible_end(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED
-        return self.last_stable_offset if committed else self._high_watermark
+        return self.last_stable_offset if committed else self.high_watermark
 
     # Append and read
 
@@ -214,48 +215,25 @@ class SharedLog(AbstractLog):
 
     @asynccontextmanager
     async def attaching(self) -> AsyncIterator[SharedLogAttach]:
-        """As TakesStaged.attaching. Cut off when something was attached, the log fails: what came
-        is known when it is opened again."""
+        """As TakesStaged.attaching.
+
+        A commit that is cut off after it has attached batches fails the log: the next open finds
+        them in the stream.
+        """
         async with self._writer.turn:
             self._check_open()
-            attach = SharedLogAttach(
-                self._streams.data,
-                self._writer,
-                lambda: self.log_end_offset,
-                self._flush_end,
-                self._attached,
-                self._fail,
-            )
+            attach = SharedLogAttach(self._parts, self._writer)
             try:
                 yield attach
             except StreamlogError as error:
-                if attach.has_come or error.fields.get("stream_id") == self.data_stream_id:
-                    self._fail(error)
+                if attach.has_attached or error.fields.get("stream_id") == self.data_stream_id:
+                    self._lifecycle.fail(error)
                 raise
             except BaseException:
-                self._fail(Closed(f"a commit to {self._partition} was cut off; open it again"))
+                self._lifecycle.fail(
+                    Closed(f"a commit to {self._partition} was cut off; open it again")
+                )
                 raise
-
-    async def _flush_end(self) -> None:
-        """All before the end is durable, and the leader epoch of what follows; the turn is held."""
-        await self._end_durable()
-        self._writer.begin_epoch()
-        await self._jobs.flush_until(self.log_end_offset)
-
-    def _attached(self, end: int) -> None:
-        for segment in self._tail.segments:
-            if segment.end_offset > self._high_watermark:
-                segment.largest_visible = segment.largest
-        self._high_watermark = end
-        self._jobs.advance(end)
-        self._waiters.advance(end)
-
-    def _durable(self, pending: PendingAppend) -> None:
-        segment = pending.segment
-        segment.largest_visible = max(segment.largest_visible, pending.max_timestamp_ms)
-        self._high_watermark = pending.end_offset
-        self._jobs.advance(pending.end_offset)
-        self._waiters.advance(pending.end_offset)
 
     async def fetch(
         self,
@@ -267,22 +245,21 @@ class SharedLog(AbstractLog):
         deadline: float | None = None,
     ) -> LogFetch:
         self._check_open()
-        if offset < self._log_start or offset > self.log_end_offset:
+        visible = self._visibility
+        if offset < visible.log_start_offset or offset > self.log_end_offset:
             raise self._out_of_range(offset)
-        if offset > self._high_watermark:
+        if offset > visible.high_watermark:
             raise OffsetNotAvailable(
                 f"offset {offset} of {self._partition} is not durable yet: the high watermark is "
-                f"{self._high_watermark}; fetch again"
+                f"{visible.high_watermark}; fetch again"
             )
         try:
             read = await fetch_batches(
-                self._tail.segments,
-                self._streams.by_id,
+                SegmentReader(self._tail.segments, self._streams.by_id, deadline),
                 offset,
                 self._visible_end(isolation),
                 max_bytes,
                 min_one_batch=min_one_batch,
-                deadline=deadline,
             )
         except OffsetOutOfRange as error:
             raise self._out_of_range(offset) from error
@@ -292,46 +269,44 @@ class SharedLog(AbstractLog):
             size_bytes=read.size_bytes,
             batches=read.batches,
             next_offset=read.next_offset,
-            high_watermark=self._high_watermark,
+            high_watermark=visible.high_watermark,
             last_stable_offset=self.last_stable_offset,
-            log_start_offset=self._log_start,
+            log_start_offset=visible.log_start_offset,
             is_paced=read.is_paced,
         )
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
             f"offset {offset} of {self._partition} is not in the log, which goes from "
-            f"{self._log_start} to {self.log_end_offset}",
+            f"{self.log_start_offset} to {self.log_end_offset}",
             offset=offset,
-            start_offset=self._log_start,
+            start_offset=self.log_start_offset,
             end_offset=self.log_end_offset,
         )
 
     async def wait_for(self, offset: int, isolation: Isolation) -> None:
-        if self._is_open and self._visible_end(isolation) <= offset:
-            await self._waiters.wait(offset)
+        if self._lifecycle.is_open and self._visible_end(isolation) <= offset:
+            await self._visibility.waiters.wait(offset)
 
     async def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation
     ) -> TimestampAndOffset:
         while True:
             self._check_open()
-            start = self._log_start
+            start = self.log_start_offset
+            search = SegmentSearch(
+                self._streams,
+                start,
+                self._visible_end(isolation),
+                self._environment.offload,
+                self._environment.config.decoded_bytes_max,
+            )
             try:
-                return await lookup(
-                    timestamp_ms,
-                    segments=self.segments,
-                    streams=self._streams,
-                    epochs=self._tail.epochs,
-                    start_offset=start,
-                    end_offset=self._visible_end(isolation),
-                    offload=self._environment.offload,
-                    record_bytes_max=self._environment.config.decoded_bytes_max,
-                )
+                return await lookup(timestamp_ms, self.segments, self._tail.epochs, search)
             except OffsetOutOfRange:
-                if self._log_start == start:
+                if self.log_start_offset == start:
                     raise
-                # Segments were removed under the search: look again among those that are left.
+                # Segments were removed during the search: search those that are left.
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         return self._tail.epochs.end_offset_for(leader_epoch, self.log_end_offset)
@@ -342,59 +317,62 @@ class SharedLog(AbstractLog):
         self._check_open()
         if self._writer.config.cleanup_policy != "delete":
             raise PolicyViolation(f"{self._partition} does not have cleanup.policy=delete")
-        target = self._high_watermark if before_offset == LATEST else before_offset
-        if target < 0 or target > self._high_watermark:
+        target = self.high_watermark if before_offset == LATEST else before_offset
+        if target < 0 or target > self.high_watermark:
             raise self._out_of_range(before_offset)
 
         async def remove() -> int:
             async with self._removing:
-                if target > self._log_start:
-                    # Producer state must not hang on what is trimmed: it is written down first.
+                if target > self.log_start_offset:
+                    # Producer state is recovered from batches: it is written down before they go.
                     self._writer.checkpoint()
                     await self._raise_start(target, ())
-            return self._log_start
+            return self.log_start_offset
 
         return await self._background.unbroken(remove, name="remove")
 
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         self._check_open()
-        # What the meta stream says must be done here, too, whether the caller still waits or not.
+        # Once the meta stream has the removal, this log must follow, even if the caller gave up.
         return await self._background.unbroken(
             lambda: self._delete_oldest_segments(predicate_end_offset, reason), name="remove"
         )
 
     async def _delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         async with self._removing:
-            bound = min(predicate_end_offset, self._high_watermark)
+            bound = min(predicate_end_offset, self.high_watermark)
             if self._tail.active.size and self.log_end_offset <= bound:
                 self._writer.roll()
-            gone = [
-                one for one in self._tail.segments if not one.is_active and one.end_offset <= bound
+            expired = [
+                segment
+                for segment in self._tail.segments
+                if not segment.is_active and segment.end_offset <= bound
             ]
-            if not gone:
+            if not expired:
                 return 0
-            start = max(gone[-1].end_offset, self._log_start)
-            await self._raise_start(start, [SegmentRemoved(one.base_offset) for one in gone])
-        self._metrics.removed(reason, len(gone), sum(one.size for one in gone))
-        return len(gone)
+            start = max(expired[-1].end_offset, self.log_start_offset)
+            removed = [SegmentRemoved(segment.base_offset) for segment in expired]
+            await self._raise_start(start, removed)
+        self._metrics.removed(reason, len(expired), sum(segment.size for segment in expired))
+        return len(expired)
 
     async def _raise_start(self, offset: int, removed: Sequence[MetaRecord]) -> None:
-        """Durable before it is seen, and seen before the streams are trimmed."""
-        await self._jobs.flush_until(await self._end_durable())
+        """The new start is durable before it is visible, and visible before streams are trimmed."""
+        await self._flush()
         try:
             await self._streams.meta.write((*removed, LogStart(offset)))
         except StreamlogError as error:
-            self._fail(error)
+            self._lifecycle.fail(error)
             raise
-        self._log_start = offset
+        self._visibility.log_start_offset = offset
         del self._tail.segments[: len(removed)]
         self._tail.epochs.raise_start(offset)
         await self._trim_streams()
 
     async def _trim_streams(self) -> None:
-        """Idempotent; repeated at open, should a crash have come between."""
+        """Idempotent; repeated at open, because a crash may have come before it."""
         oldest = self._tail.segments[0]
-        data_start = max(self._log_start, oldest.base_offset) + oldest.data_shift
+        data_start = max(self.log_start_offset, oldest.base_offset) + oldest.data_shift
         for part, start in (
             (oldest.time, oldest.time.start_offset),
             (oldest.txn, oldest.txn.start_offset),
@@ -408,22 +386,19 @@ class SharedLog(AbstractLog):
         self._check_open()
         if self._tail.active.size:
             self._writer.roll()
-            await self._jobs.flush_until(await self._end_durable())
+            await self._flush()
 
-    async def _end_durable(self) -> int:
-        """The log's end as it is now, when data is durable up to there."""
-        end = self.log_end_offset
-        if self._high_watermark < end:
-            await self._waiters.wait(end - 1)
-            self._check_open()
-        return end
+    async def _flush(self) -> None:
+        """Data and meta records up to the log's present end are durable on return."""
+        end = await self._visibility.wait_durable(self.log_end_offset)
+        await self._jobs.flush_until(end)
 
     async def configure(self, config: TopicConfig) -> None:
         self._writer.config = config
         self._describe(config)
 
     def _describe(self, config: TopicConfig) -> None:
-        """Has the settings written to the meta stream where it has others."""
+        """Writes the settings to the meta stream, if it has others."""
         configs = overrides(config)
         if self._described != configs:
             self._described = configs
@@ -432,54 +407,41 @@ class SharedLog(AbstractLog):
 
     # The end
 
-    @property
-    def _is_open(self) -> bool:
-        return self._failure is None and not self._is_closed
-
     def _check_open(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._is_closed:
-            raise self._closed()
+        self._lifecycle.check_open()
 
-    def _closed(self) -> Closed:
-        return Closed(f"{self._partition} was closed here; open it again")
-
-    def _fail(self, error: StreamlogError) -> None:
-        """Nothing more is taken; provisional state is never used again."""
-        if self._failure is not None:
-            return
-        self._failure = error
+    def _failed(self, error: StreamlogError) -> None:
+        """The lifecycle's first failure. The owner hears of it unless it ends the log already."""
         self._jobs.fail(error)
-        self._waiters.release()
-        if not self._is_closed:
+        self._visibility.waiters.release()
+        if self._lifecycle.state is LogState.FAILED:
             self._on_failure(self, error)
 
     def _task_failed(self, error: BaseException) -> None:
-        is_known = isinstance(error, StreamlogError)
-        self._fail(error if is_known else Internal(f"{self._partition}: {error!r}"))  # type: ignore[arg-type]
+        if not isinstance(error, StreamlogError):
+            error = Internal(f"{self._partition}: {error!r}")
+        self._lifecycle.fail(error)
 
     async def close(self) -> None:
-        """What was sequenced becomes durable, then the streams are given up.
+        """Waits until sequenced batches are durable, then gives up the streams.
 
-        After a failure nothing is waited for. Errors: what kept the last appends from being stored.
+        After a failure it waits for nothing. Errors: what kept the last appends from being stored.
         """
         if await self._ended():
             await all_of(stream.close() for stream in self._streams.by_id.values())
             await self._streams.meta.stream.close()
 
     async def stop(self) -> None:
-        """Four commit entries for each of many partitions would take longer than all else that a
-        node does when it stops; the seal of its tenure says the same in one."""
+        """Leaves the streams open: closing them takes four commit entries for each of many
+        partitions, and the seal of the node's tenure does the same in one."""
         await self._ended()
 
     async def _ended(self) -> bool:
-        """Whether the log came to its end in order, now."""
-        if self._is_closed:
+        """Whether this call ended the log in order: not after a failure or an earlier end."""
+        if self._lifecycle.state is LogState.ENDED:
             return False
-        is_orderly = self._failure is None
-        self._is_closed = True
-        self._waiters.release()
+        is_orderly = self._lifecycle.end()
+        self._visibility.waiters.release()
         try:
             if is_orderly:
                 await self._finish()
@@ -489,20 +451,20 @@ class SharedLog(AbstractLog):
 
     async def _finish(self) -> None:
         await self._acks.drained()
-        if self._failure is None and self._tail.batches_since_checkpoint:
+        if self._lifecycle.failure is None and self._tail.batches_since_checkpoint:
             self._writer.checkpoint()
         await self._jobs.flush_until(self.log_end_offset)
 
     async def _end_work(self) -> None:
-        """Whoever still waits is told."""
+        """Stops background work; calls that still wait get an error."""
         await self._background.close()
-        self._jobs.fail(self._closed())
+        self._jobs.fail(self._lifecycle.closed())
         self._acks.give_up()
         self._tail.producers.forget_all()
 
     async def kill(self) -> None:
-        self._is_closed = True
-        self._waiters.release()
+        self._lifecycle.end()
+        self._visibility.waiters.release()
         await self._end_work()
 
     async def delete(self) -> None:

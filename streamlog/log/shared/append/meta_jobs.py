@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from streamlog.errors import Internal, StreamlogError
+from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.shared.meta.codec import Checkpoint, MetaRecord
 from streamlog.log.shared.meta.log import MetaLog
 from streamlog.log.shared.state.time_index import (
@@ -44,12 +45,12 @@ class MetaJobs:
         meta: MetaLog,
         time: Stream,
         background: Background,
-        on_failure: Callable[[StreamlogError], None],
+        lifecycle: LogLifecycle,
     ) -> None:
         self._meta = meta
         self._time = time
         self._background = background
-        self._on_failure = on_failure
+        self._lifecycle = lifecycle
         self._jobs: deque[MetaJob] = deque()
         self._durable_offset = 0
         self._is_running = False
@@ -98,8 +99,7 @@ class MetaJobs:
                     self._jobs.popleft()
                     job.done.set()
         except StreamlogError as error:
-            self.fail(error)
-            self._on_failure(error)
+            self._lifecycle.fail(error)
         finally:
             self._is_running = False
 

@@ -7,7 +7,8 @@ state, offset and stream agree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 
 from streamlog.codec.batch import (
     BatchHeader,
@@ -35,11 +36,14 @@ from streamlog.log.partition.batch_metadata import (
     decode_batch_metadata,
     encode_batch_metadata,
 )
+from streamlog.log.partition.lifecycle import LogLifecycle
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.log.partition.producer_state_entry import ProducerBatch
+from streamlog.log.shared.append.meta_jobs import MetaJob, MetaJobs
+from streamlog.log.shared.append.visibility import Visibility
 from streamlog.log.shared.meta.codec import LeaderEpoch
-from streamlog.log.shared.meta_jobs import MetaJob, MetaJobs
 from streamlog.log.shared.state.recovery import OpenStreams
+from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
 from streamlog.runtime.buffers import Buffer
@@ -49,37 +53,41 @@ ATTACHED_RUNS_MAX = 32
 would else read the index of as many objects, and so for each partition that they came to."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogParts:
+    """An append goes one way: LogWriter → stream → `acks` → `visibility` → `jobs`.
+
+    Failures of any part go to `lifecycle`, which every part asks before it takes work.
+    """
+
+    partition: TopicPartition
+    streams: OpenStreams
+    tail: LogTail
+    environment: LogEnvironment
+    lifecycle: LogLifecycle
+    jobs: MetaJobs
+    visibility: Visibility
+    acks: AckQueue[SharedLogSegment]
+
+
 class LogWriter:
-    def __init__(
-        self,
-        partition: TopicPartition,
-        streams: OpenStreams,
-        tail: LogTail,
-        acks: AckQueue,
-        jobs: MetaJobs,
-        environment: LogEnvironment,
-        config: TopicConfig,
-        *,
-        check_open: Callable[[], None],
-        fail: Callable[[StreamlogError], None],
-        log_start: Callable[[], int],
-    ) -> None:
+    def __init__(self, parts: LogParts, config: TopicConfig) -> None:
+        environment = parts.environment
         self.config = config
-        self._partition = partition
-        self._data = streams.data
-        self._txn = streams.txn
-        self._leader_epoch = streams.meta.stream.stream_epoch
-        self._tail = tail
-        self._acks = acks
-        self._jobs = jobs
+        self._partition = parts.partition
+        self._data = parts.streams.data
+        self._txn = parts.streams.txn
+        self._leader_epoch = parts.streams.meta.stream.stream_epoch
+        self._tail = parts.tail
+        self._acks = parts.acks
+        self._jobs = parts.jobs
+        self._lifecycle = parts.lifecycle
+        self._visibility = parts.visibility
         self._environment = environment
         self._clock = environment.clock
-        self._metrics = environment.metrics.of_topic(partition.topic)
-        self._check_open = check_open
-        self._fail = fail
-        self._log_start = log_start
+        self._metrics = environment.metrics.of_topic(parts.partition.topic)
         self.turn = asyncio.Lock()
-        """Held by whoever appends."""
+        """Held by the one call that appends."""
         self._jitter = environment.random.random()
         self._checks_records = environment.config.checks_records
 
@@ -136,11 +144,6 @@ class LogWriter:
         if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
             self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
 
-    @property
-    def accounted_end(self) -> int:
-        """The log's end, but for batches that were attached and are not noted yet."""
-        return self._tail.accounted_end
-
     def account_attached(self, batches: Sequence[BatchAttributes]) -> None:
         """Notes batches behind what is noted, as if they had been appended. The turn is held.
 
@@ -190,12 +193,12 @@ class LogWriter:
     async def _append_one(
         self, batch: ScannedBatch, context: ProduceContext, first_base: int | None = None
     ) -> asyncio.Future[LogAppendInfo]:
-        self._check_open()
+        self._lifecycle.check_open()
         reservation = await self._data.reserve(
             len(batch.view), AppendContext(deadline=context.deadline, trace_id=context.trace_id)
         )
         try:
-            self._check_open()
+            self._lifecycle.check_open()
             return await self._sequence(batch, reservation, context, first_base)
         finally:
             reservation.release()
@@ -261,7 +264,7 @@ class LogWriter:
                 base if first_base is None else first_base,
                 base + span - 1,
                 now_ms if is_stamped else -1,
-                self._log_start(),
+                self._visibility.log_start_offset,
             )
         )
         self._acks.push(pending)
@@ -285,14 +288,14 @@ class LogWriter:
         try:
             await durable
         except Fenced as error:
-            self._fail(error)
+            self._lifecycle.fail(error)
             raise
         raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
 
     def _duplicate(self, base: int, last: int) -> asyncio.Future[LogAppendInfo]:
         """The original's offsets, when the original is durable."""
         self._metrics.duplicates.inc()
-        info = LogAppendInfo(base, last, -1, self._log_start(), is_duplicate=True)
+        info = LogAppendInfo(base, last, -1, self._visibility.log_start_offset, is_duplicate=True)
         pending = self._acks.find(base)
         if pending is not None:
             return pending.wait(info)

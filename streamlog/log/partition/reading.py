@@ -1,0 +1,93 @@
+"""How much one fetch returns: `max_bytes` and `min_one_batch`, the same for every kind of log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from streamlog.errors import Internal, StreamlogError
+from streamlog.runtime.buffers import Buffer, Parts, parts_size
+
+
+class ReadBatch(Protocol):
+    """A stored record batch; `end_offset` counts as the medium does."""
+
+    @property
+    def parts(self) -> Parts: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+class BatchRun(NamedTuple):
+    """Batches in order, without a gap; offset o of the log is o + `shift` in `end_offset`.
+
+    `is_paced`: the medium lets other requests go first; the answer is what there is by now.
+    """
+
+    batches: Sequence[ReadBatch]
+    shift: int
+    is_paced: bool
+
+
+class BatchReader(Protocol):
+    """Reads the batches of one log."""
+
+    async def read(
+        self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
+    ) -> BatchRun:
+        """Batches from the one with `offset`, not many more than `max_bytes`, at least one.
+
+        Not `is_required`: the run may be empty where the medium would have to wait.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class BatchesRead:
+    """Whole batches; `next_offset` follows the last one. `is_paced` as in BatchRun."""
+
+    next_offset: int
+    parts: list[Buffer] = field(default_factory=list)
+    size_bytes: int = 0
+    batches: int = 0
+    is_paced: bool = False
+
+
+async def fetch_batches(
+    reader: BatchReader, offset: int, end_offset: int, max_bytes: int, *, min_one_batch: bool
+) -> BatchesRead:
+    """Batches from the one with `offset` up to `end_offset` (exclusive), at most `max_bytes`.
+
+    `min_one_batch` returns the first batch even where it is larger, and waits for it. An error
+    after the first run is left to the next fetch. Errors: those of the reader.
+    """
+    read = BatchesRead(offset)
+    last_bytes = 1
+    while read.next_offset < end_offset:
+        room = max_bytes - read.size_bytes
+        # A batch as large as the last one would not fit.
+        if room < last_bytes and (read.batches or not min_one_batch):
+            break
+        position, is_required = read.next_offset, min_one_batch and not read.batches
+        try:
+            run = await reader.read(position, end_offset, room, is_required=is_required)
+        except StreamlogError:
+            if not read.batches:
+                raise
+            return read
+        for batch in run.batches:
+            size = parts_size(batch.parts)
+            if read.size_bytes + size > max_bytes and (read.batches or not min_one_batch):
+                return read
+            last_bytes = max(size, 1)
+            read.parts += batch.parts
+            read.size_bytes += size
+            read.batches += 1
+            read.next_offset = batch.end_offset - run.shift
+        if run.is_paced:
+            read.is_paced = True
+            return read
+        if read.next_offset == position:
+            raise Internal(f"the log's medium returned nothing at offset {position}")
+    return read

@@ -1,0 +1,52 @@
+"""What readers of a shared log may see: the log start offset and the high watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamlog.log.partition.ack_queue import PendingAppend
+from streamlog.log.partition.lifecycle import LogLifecycle
+from streamlog.log.partition.waiters import OffsetWaiters
+from streamlog.log.shared.append.meta_jobs import MetaJobs
+from streamlog.log.shared.state.segment import SharedLogSegment
+
+
+class Visibility:
+    """The end of the way of an append: it raises the high watermark, then starts the meta jobs that
+    waited for it and wakes the long polls.
+
+    `high_watermark` rises in offset order. `log_start_offset` is raised by deletions alone.
+    """
+
+    def __init__(
+        self, jobs: MetaJobs, lifecycle: LogLifecycle, log_start_offset: int, high_watermark: int
+    ) -> None:
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
+        self.waiters = OffsetWaiters()
+        self._jobs = jobs
+        self._lifecycle = lifecycle
+        jobs.advance(high_watermark)
+
+    def acknowledge(self, pending: PendingAppend[SharedLogSegment]) -> None:
+        segment, end_offset = pending.segment, pending.end_offset
+        segment.largest_visible = max(segment.largest_visible, pending.max_timestamp_ms)
+        self.high_watermark = end_offset
+        self._jobs.advance(end_offset)
+        self.waiters.advance(end_offset)
+
+    def show_attached(self, segments: Iterable[SharedLogSegment], end_offset: int) -> None:
+        """Shows staged batches that a commit has attached up to the log's end."""
+        for segment in segments:
+            if segment.end_offset > self.high_watermark:
+                segment.largest_visible = segment.largest
+        self.high_watermark = end_offset
+        self._jobs.advance(end_offset)
+        self.waiters.advance(end_offset)
+
+    async def wait_durable(self, end_offset: int) -> int:
+        """Returns the offset when all data before it is durable. Errors: why the log ended."""
+        if self.high_watermark < end_offset:
+            await self.waiters.wait(end_offset - 1)
+            self._lifecycle.check_open()
+        return end_offset

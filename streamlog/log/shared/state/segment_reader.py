@@ -1,0 +1,58 @@
+"""Reads record batches of a shared log through its segments' slices of streams."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from streamlog.log.partition.reading import BatchRun
+from streamlog.log.shared.state.segment import SharedLogSegment
+from streamlog.model.batch import FetchContext, Turn
+from streamlog.model.stream import Stream
+
+
+class SegmentReader:
+    """A BatchReader for one fetch. `segments` may lose its first ones meanwhile."""
+
+    def __init__(
+        self,
+        segments: Sequence[SharedLogSegment],
+        streams: Mapping[int, Stream],
+        deadline: float | None,
+    ) -> None:
+        self._segments = segments
+        self._streams = streams
+        self._deadline = deadline
+
+    async def read(
+        self, offset: int, end_offset: int, max_bytes: int, *, is_required: bool
+    ) -> BatchRun:
+        """As BatchReader.read. Errors: those of Stream.fetch."""
+        segment, run_end = _run(self._segments, offset, end_offset, max_bytes)
+        stream_id, shift = segment.data.stream_id, segment.data_shift
+        turn = Turn.WAIT if is_required else Turn.LEAVE
+        context = FetchContext(deadline=self._deadline, lagging=not segment.is_active, turn=turn)
+        result = await self._streams[stream_id].fetch(
+            offset + shift, run_end + shift, max(max_bytes, 1), context
+        )
+        return BatchRun(result.batches, shift, result.is_paced)
+
+
+def _run(
+    segments: Sequence[SharedLogSegment], offset: int, end_offset: int, room: int
+) -> tuple[SharedLogSegment, int]:
+    """The segment of `offset`, and the end of the run of segments that meet on the same stream."""
+    index = max(bisect_right(segments, offset, key=lambda one: one.base_offset) - 1, 0)
+    first = segments[index]
+    size = first.size
+    while index + 1 < len(segments) and segments[index].end_offset < end_offset and size < room:
+        index += 1
+        following = segments[index]
+        if (
+            following.data.stream_id != first.data.stream_id
+            or following.data_shift != first.data_shift
+        ):
+            index -= 1
+            break
+        size += following.size
+    return first, min(segments[index].end_offset, end_offset)
