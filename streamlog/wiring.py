@@ -40,7 +40,7 @@ from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import CLUSTER_KEY
 from streamlog.objectstore.observed import observed
@@ -133,7 +133,7 @@ class OpenEngine:
         self,
         plan: _Plan,
         engine: Engine,
-        metadata: TenureMetadata,
+        metadata: MetadataSession,
         streams: EngineStreamClient,
         kv: EngineKVClient,
         kv_store: KVStore,
@@ -468,7 +468,7 @@ def _watched(
     config: StreamEngineConfig,
     registry: CollectorRegistry,
     engine: Engine,
-    metadata: TenureMetadata,
+    metadata: MetadataSession,
     logs: LogManager,
     compactor: Compactor | None,
     store: Answers,

@@ -10,7 +10,7 @@ from streamlog.errors import StreamlogError
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpoint.files import BlockReader
-from streamlog.metadata.checkpoint.loader import Loader, State
+from streamlog.metadata.checkpoint.loader import Loader, MetadataState
 from streamlog.metadata.compaction.compactors import Compactors
 from streamlog.metadata.compaction.garbage import Garbage
 from streamlog.metadata.config import MetadataConfig
@@ -27,9 +27,9 @@ from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.ownership.liveness import Liveness
 from streamlog.metadata.ownership.registration import check_node_id, register
-from streamlog.metadata.ownership.transfer import Mover
+from streamlog.metadata.ownership.transfer import OwnershipTransfer
 from streamlog.metadata.ownership.versions import check_versions
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.cluster.guard import Lineage
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.objectstore.interface import ObjectStore
@@ -51,7 +51,7 @@ async def open_metadata(
     registry: CollectorRegistry,
     config: MetadataConfig | None = None,
     address: str = "",
-) -> TenureMetadata:
+) -> MetadataSession:
     """Registers a new tenure, which seals the node's earlier one, and loads the metadata.
 
     The tenure holds no streams yet: once the local WAL durably names it, call `take_over_previous`.
@@ -107,7 +107,7 @@ async def open_metadata(
         offload=offload,
         metrics=metrics,
     )
-    metadata = TenureMetadata(
+    metadata = MetadataSession(
         cluster_id,
         kv,
         prefix,
@@ -115,7 +115,7 @@ async def open_metadata(
         rebuilt,
         follower=follower,
         committer=committer,
-        mover=Mover(
+        ownership=OwnershipTransfer(
             kv, prefix, follower, registered.fence, clock=clock, random=random, retry=retry
         ),
         checkpointer=Checkpointer(
@@ -166,7 +166,7 @@ async def _look(kv: KVStore, prefix: bytes, retry: Retry) -> None:
             await backoff.after(error)
 
 
-async def _load(loader: Loader, check: LineageCheck, retry: Retry) -> State:
+async def _load(loader: Loader, check: LineageCheck, retry: Retry) -> MetadataState:
     backoff = retry.bounded()
     while True:
         try:

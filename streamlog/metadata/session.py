@@ -1,4 +1,4 @@
-"""TenureMetadata: the Metadata of one tenure, put together from its parts."""
+"""MetadataSession: the Metadata of one tenure, put together from its parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streamlog.metadata.compaction_interface import (
     ObjectFiles,
 )
 from streamlog.metadata.fold.live_parts import live_parts
-from streamlog.metadata.fold.overlay import FoundRange
+from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.fold.staging import Staging
 from streamlog.metadata.interface import (
     CommitEntry,
@@ -52,7 +52,7 @@ from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.ownership.liveness import Liveness
 from streamlog.metadata.ownership.own_seal import seal_own
 from streamlog.metadata.ownership.registration import compactor_of
-from streamlog.metadata.ownership.transfer import Mover
+from streamlog.metadata.ownership.transfer import OwnershipTransfer
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class TenureMetadata:
+class MetadataSession:
     """Made by `open_metadata`; one event loop only."""
 
     def __init__(
@@ -76,7 +76,7 @@ class TenureMetadata:
         *,
         follower: Follower,
         committer: Committer,
-        mover: Mover,
+        ownership: OwnershipTransfer,
         checkpointer: Checkpointer,
         lookup: Lookup,
         garbage: Garbage,
@@ -96,7 +96,7 @@ class TenureMetadata:
         self._recovery = recovery
         self._follower = follower
         self._committer = committer
-        self._mover = mover
+        self._ownership = ownership
         self._checkpointer = checkpointer
         self._lookup = lookup
         self._garbage = garbage
@@ -193,7 +193,7 @@ class TenureMetadata:
         self._check_open()
         return await self._lookup.object(object_id)
 
-    async def ranges(self, stream_id: int, start: int, end: int) -> Sequence[FoundRange]:
+    async def ranges(self, stream_id: int, start: int, end: int) -> Sequence[ObjectRange]:
         """As `locate`, without a look at the objects: the first ones of any number."""
         self._check_open()
         return await self._lookup.ranges(stream_id, start, end)
@@ -245,7 +245,7 @@ class TenureMetadata:
         self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool = False
     ) -> list[StreamRow]:
         self._check_open()
-        return await self._mover.open_streams(wanted, accept_data_loss=accept_data_loss)
+        return await self._ownership.open_streams(wanted, accept_data_loss=accept_data_loss)
 
     async def take_streams(self, wanted: Sequence[tuple[int, int | None]]) -> list[StreamRow]:
         """As open_streams, but takes open streams away from a live holder too (balancing).
@@ -253,7 +253,7 @@ class TenureMetadata:
         A stream that this tenure holds open already keeps its epoch, where none is asked for.
         """
         self._check_open()
-        return await self._mover.open_streams(wanted, accept_data_loss=False, force=True)
+        return await self._ownership.open_streams(wanted, accept_data_loss=False, force=True)
 
     async def take_over_previous(
         self,
@@ -263,19 +263,19 @@ class TenureMetadata:
         before_taking: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Tenure]:
         self._check_open()
-        return await self._mover.take_over_previous(
+        return await self._ownership.take_over_previous(
             wal_tenures, accept_data_loss=accept_data_loss, before_taking=before_taking
         )
 
     async def take_over(self, tenure: Tenure, *, accept_data_loss: bool = False) -> None:
-        """Seals another, dead tenure and takes all its streams (`Mover.take_over`)."""
+        """Seals another, dead tenure and takes all its streams (`OwnershipTransfer.take_over`)."""
         self._check_open()
-        await self._mover.take_over(tenure, accept_data_loss=accept_data_loss)
+        await self._ownership.take_over(tenure, accept_data_loss=accept_data_loss)
 
     async def seal(self, tenure: Tenure, *, even_if_alive: bool = False) -> None:
-        """Another tenure never commits again on return (`Mover.seal`)."""
+        """Another tenure never commits again on return (`OwnershipTransfer.seal`)."""
         self._check_open()
-        await self._mover.seal(tenure, even_if_alive=even_if_alive)
+        await self._ownership.seal(tenure, even_if_alive=even_if_alive)
 
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
         self._follower.on_moved(lambda moved: callback(moved.stream_id, moved.epoch))
@@ -408,7 +408,7 @@ class TenureMetadata:
             backoff = self._retry.endless()
             while True:
                 try:
-                    await self._mover.seal(tenure, even_if_alive=True)
+                    await self._ownership.seal(tenure, even_if_alive=True)
                     break
                 except StreamlogError as error:
                     await backoff.after(error)

@@ -1,8 +1,8 @@
 """Work cut into steps, so that nothing holds the event loop, or the interpreter, for long.
 
-A step is at most about 1 ms. `run_breathing` takes the steps on the loop and lets other tasks run
-in between; `run_offloaded` takes each in the CPU lane, for even there a long run of bytecode keeps
-the loop's thread waiting for the interpreter.
+A step takes at most about 1 ms. `run_cooperatively` runs the steps on the event loop and lets other
+tasks run in between. `run_offloaded` runs each step as a call of its own in the CPU lane: even in
+another thread, a long run of bytecode keeps the loop waiting for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Steps = Generator[None, None, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """All steps at once."""
+    """Runs all steps at once."""
     done = _Done[T]()
     while not _step(steps, done):
         pass
     return done.value
 
 
-async def run_breathing(steps: Steps[T]) -> T:
-    """All steps on the loop; other tasks run between them."""
+async def run_cooperatively(steps: Steps[T]) -> T:
+    """Runs all steps on the loop; other tasks run between them."""
     done = _Done[T]()
     while True:
         if _step(steps, done):
@@ -35,7 +35,7 @@ async def run_breathing(steps: Steps[T]) -> T:
 
 
 async def run_offloaded(offload: Offload, steps: Steps[T]) -> T:
-    """All steps in the CPU lane, one call each."""
+    """Runs each step as one call in the CPU lane."""
     done = _Done[T]()
     while not await offload.run(Lane.CPU, _step, steps, done):
         pass

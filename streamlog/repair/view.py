@@ -11,7 +11,7 @@ from streamlog.errors import Conflict, Corrupt, ObjectNotFound
 from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
 from streamlog.metadata.backoff import Retry
 from streamlog.metadata.checkpoint.files import BlockReader
-from streamlog.metadata.checkpoint.loader import Loader, State
+from streamlog.metadata.checkpoint.loader import Loader, MetadataState
 from streamlog.metadata.compaction_interface import LiveObject
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import LiveRange, ObjectRow, StreamRow, Tenure
@@ -50,7 +50,7 @@ class MetadataView:
     """Made by `load_view`."""
 
     def __init__(
-        self, kv: KVStore, cluster_id: str, prefix: bytes, state: State, lookup: Lookup
+        self, kv: KVStore, cluster_id: str, prefix: bytes, state: MetadataState, lookup: Lookup
     ) -> None:
         self.kv = kv
         self.cluster_id = cluster_id

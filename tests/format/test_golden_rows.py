@@ -16,7 +16,7 @@ from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.kvstore.rocks import format as rocks_format
 from streamlog.log.topics.producer_ids import KEY as NEXT_PRODUCER
 from streamlog.log.topics.producer_ids import ProducerIds
-from streamlog.metadata.checkpoint.trailer import encode_appendix, read_appendix
+from streamlog.metadata.checkpoint.trailer import encode_trailer, read_trailer
 from streamlog.metadata.keys import checkpoint
 from streamlog.model.kv import Key
 from streamlog.objectstore import keys
@@ -43,7 +43,7 @@ def test_object_keys() -> None:
 def test_the_end_of_a_delta() -> None:
     named = checkpoint.decode(golden("metadata_checkpoint_v1.bin"))
     assert named.delta is not None
-    assert encode_appendix(named, CLUSTER) == golden("checkpoint_appendix_v2.bin")
+    assert encode_trailer(named, CLUSTER) == golden("checkpoint_appendix_v2.bin")
     for version in (1, 2):
         assert (
             asyncio.run(_read_back(golden(f"checkpoint_appendix_v{version}.bin"), named)) == named
@@ -55,7 +55,7 @@ async def _read_back(end: bytes, named: checkpoint.Checkpoint) -> checkpoint.Che
     assert named.delta is not None
     await store.put(named.delta.name, [b"what the reference covers", end])
     info = await store.head(named.delta.name)
-    return await read_appendix(store, info, CLUSTER)
+    return await read_trailer(store, info, CLUSTER)
 
 
 def test_a_users_value_and_the_next_producer_id() -> None:

@@ -10,19 +10,19 @@ from streamlog.metadata.keys import (
     fence,
     head,
     id_block,
-    late,
+    late_deletes,
     lineage,
-    move,
     node,
     pin,
     recovery,
+    transfer,
 )
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
 from streamlog.metadata.keys.fence import Fence
-from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.node import Node
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
+from streamlog.metadata.keys.transfer import TransferRecord
 from streamlog.objectstore.cluster.guard import Lineage
 from tests.fuzz.format_parsers import mend_seal
 from tests.fuzz.parser import Parser
@@ -33,8 +33,8 @@ CHECKPOINT = Checkpoint(
     77, {T: TenureMark(4, 1, 99)}, FileRef(T, 2, 500, 400, 0xAA), FileRef(T, 1, 300, 200, 0xBB)
 )
 MOVES = (
-    Move(T, bytes(range(16)), [StreamEpoch(3, 4), StreamEpoch(1 << 40, 2)]),
-    Move(T, bytes(16), None),
+    TransferRecord(T, bytes(range(16)), [StreamEpoch(3, 4), StreamEpoch(1 << 40, 2)]),
+    TransferRecord(T, bytes(16), None),
 )
 
 
@@ -51,11 +51,17 @@ def _lease(data: bytes) -> object:
 
 
 PARSERS = (
-    Parser("key", _key, (move.key(b"", T, 5), fence.key(b"", T))),
+    Parser("key", _key, (transfer.key(b"", T, 5), fence.key(b"", T))),
     Parser("key_checkpoint_file", _name, (CHECKPOINT.files[0].name.encode(),)),
     Parser("key_fence", fence.decode, (fence.encode(Fence(False, 3, True, True, 64, 99)),)),
     Parser("key_head", head.decode, (head.encode(12),)),
-    Parser("key_move", move.decode, tuple(map(move.encode, MOVES)), mend=mend_seal, is_sealed=True),
+    Parser(
+        "key_move",
+        transfer.decode,
+        tuple(map(transfer.encode, MOVES)),
+        mend=mend_seal,
+        is_sealed=True,
+    ),
     Parser(
         "key_checkpoint",
         checkpoint.decode,
@@ -68,7 +74,7 @@ PARSERS = (
     Parser("key_id_owner", id_block.decode_owner, (id_block.encode_owner(T),)),
     Parser("key_recovery", recovery.decode, (recovery.encode(Recovery(True, 1, 2, 3, 4)),)),
     Parser("key_lineage", lineage.decode, (lineage.encode(Lineage(3, "ab" * 16)),)),
-    Parser("key_late", late.decode, (late.encode((1 << 20, 7 << 20)),)),
+    Parser("key_late", late_deletes.decode, (late_deletes.encode((1 << 20, 7 << 20)),)),
     Parser("key_pin", pin.decode, (pin.encode(Pin(44, "spark job")),)),
     Parser(
         "rocks_state",

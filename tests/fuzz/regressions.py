@@ -17,7 +17,7 @@ from streamlog.format.records import compaction as compaction_record
 from streamlog.format.records.body import BODY_BYTES_MAX, ZSTD
 from streamlog.format.sealed import seal
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import move
+from streamlog.metadata.keys import transfer
 from tests.fuzz.codec_parsers import BATCHES
 from tests.fuzz.format_parsers import WAL_FILE, mend_frame
 
@@ -35,7 +35,7 @@ def _bomb(size: int) -> bytes:
 
 
 def _move(columns: bytes, count: int) -> bytes:
-    head = move.HEADER.pack(1, move.LIST, *Tenure(1, 1), bytes(16), count)
+    head = transfer.HEADER.pack(1, transfer.LIST, *Tenure(1, 1), bytes(16), count)
     return seal(head + columns)
 
 

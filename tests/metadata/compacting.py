@@ -27,7 +27,7 @@ from streamlog.metadata.interface import (
     StreamEpoch,
     TrimEntry,
 )
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, create, new_object, ranges_of
@@ -122,7 +122,7 @@ class History:
             "delta_percent": self.rng.choice([1, 25, 100]),
         }
         self.streams_max = streams
-        self.nodes: list[TenureMetadata] = []
+        self.nodes: list[MetadataSession] = []
         self.compactors: list[CompactionTenure] = []
         self.truth = Truth()
         self.planned: list[Planned | None] = [None, None]
@@ -152,10 +152,10 @@ class History:
 
     # what happens
 
-    def node(self) -> TenureMetadata:
+    def node(self) -> MetadataSession:
         return self.rng.choice(self.nodes)
 
-    async def caught_up(self) -> TenureMetadata:
+    async def caught_up(self) -> MetadataSession:
         node = self.node()
         await node.catch_up()
         return node
@@ -163,7 +163,7 @@ class History:
     def a_stream(self) -> int | None:
         return self.rng.choice(sorted(self.truth.ranges)) if self.truth.ranges else None
 
-    async def holder(self, stream_id: int) -> tuple[TenureMetadata, int]:
+    async def holder(self, stream_id: int) -> tuple[MetadataSession, int]:
         for node in self.nodes:
             await node.catch_up()  # else it may not know yet that the other one took the stream
             row = node.stream(stream_id)
@@ -290,7 +290,7 @@ class History:
                 Replacement(point, sorted(inputs), made), len(self.truth.compactions)
             )
 
-    async def live_of(self, node: TenureMetadata) -> set[int]:
+    async def live_of(self, node: MetadataSession) -> set[int]:
         """As live_objects says, in pages; it may name too many, never too few."""
         await node.catch_up()
         found: list[int] = []
@@ -375,7 +375,7 @@ class History:
         if objects:
             await self.check_parts(node, self.rng.choice(objects))
 
-    async def check_parts(self, node: TenureMetadata, object_id: int) -> None:
+    async def check_parts(self, node: MetadataSession, object_id: int) -> None:
         expected = []
         for row in self.truth.rows[object_id]:
             if row.stream_id not in self.truth.ranges:
@@ -408,7 +408,7 @@ class History:
         await self.check_node(late)
         await late.close(drained=True)
 
-    async def check_node(self, node: TenureMetadata) -> None:
+    async def check_node(self, node: MetadataSession) -> None:
         truth = self.truth
         await node.catch_up()
         for stream_id in truth.ranges:
@@ -420,7 +420,7 @@ class History:
             assert one.object_id not in counts
 
 
-def _check_files(node: TenureMetadata, live: int) -> None:
+def _check_files(node: MetadataSession, live: int) -> None:
     """With nothing in memory: the files hold what lives, and what is known as dead in the base."""
     state = node._follower.state
     delta, base = state.levels.delta, state.levels.base

@@ -13,7 +13,7 @@ from streamlog.format.records import record as record_format
 from streamlog.format.records.compaction import CompactionRecord
 from streamlog.kvstore.interface import Delete, Operation, Put
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import checkpoint, counter, fence, head, move
+from streamlog.metadata.keys import checkpoint, counter, fence, head, transfer
 from streamlog.metadata.keys.space import number_in, tenure_in
 
 
@@ -164,7 +164,7 @@ class Oracle:
         if gen != self.fences[holder].gen:
             raise Violation(f"I4: move {gen} away from {holder} with gen {self.fences[holder].gen}")
         self.pending["m", holder, gen] = revision
-        found = move.decode(write.value)
+        found = transfer.decode(write.value)
         if not self.fences[found.to].is_live:
             raise Violation(f"I1: the sealed tenure {found.to} took streams")
         if found.streams is None:

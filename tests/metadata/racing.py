@@ -41,7 +41,7 @@ from streamlog.metadata.interface import (
 )
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.loop import SimulationLoop
@@ -92,7 +92,7 @@ class Race:
     commits: int = 0
     strips: int = 0
 
-    async def open(self, node_id: int) -> TenureMetadata:
+    async def open(self, node_id: int) -> MetadataSession:
         while True:
             try:
                 metadata = await open_metadata(
@@ -119,7 +119,7 @@ class Actor:
     def __init__(self, race: Race, node_id: int) -> None:
         self.race = race
         self.node_id = node_id
-        self.metadata: TenureMetadata | None = None
+        self.metadata: MetadataSession | None = None
         self.next: dict[int, tuple[int, int]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.compactor: CompactionTenure | None = None
@@ -440,7 +440,7 @@ def _check_acks(run: Race, oracle: Oracle) -> None:
             raise Violation(f"object {object_id} was committed and called fenced")
 
 
-async def compare(metadata: TenureMetadata, oracle: Oracle) -> None:
+async def compare(metadata: MetadataSession, oracle: Oracle) -> None:
     """Errors: Violation where the real fold is not the oracle's."""
     rows = {row.stream_id: row for row in metadata.streams(limit=1 << 20)}
     if set(rows) != set(oracle.streams):

@@ -20,7 +20,7 @@ from streamlog.metadata.interface import (
     RangeRow,
 )
 from streamlog.metadata.open import open_metadata
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
@@ -59,7 +59,7 @@ class World:
         store: ObjectStore | None = None,
         offload: Any = None,
         **settings: Any,
-    ) -> TenureMetadata:
+    ) -> MetadataSession:
         self.registry = CollectorRegistry()
         return await open_metadata(
             kv or self.kv,
@@ -75,7 +75,7 @@ class World:
         )
 
     @asynccontextmanager
-    async def tenure(self, node_id: int = 1, **settings: Any) -> AsyncIterator[TenureMetadata]:
+    async def tenure(self, node_id: int = 1, **settings: Any) -> AsyncIterator[MetadataSession]:
         """A tenure that has taken over what the node held before; closed at the end."""
         metadata = await self.open(node_id, **settings)
         try:
@@ -85,7 +85,7 @@ class World:
             await metadata.close(drained=True)
 
 
-async def create(metadata: TenureMetadata, count: int = 1, **tags: str) -> list[int]:
+async def create(metadata: MetadataSession, count: int = 1, **tags: str) -> list[int]:
     """New streams under epoch 1."""
     ids = await metadata.allocate_stream_ids(count)
     await metadata.commit(CommitEntry(creates=[CreateEntry(s, 1, tags) for s in ids]))
@@ -93,7 +93,7 @@ async def create(metadata: TenureMetadata, count: int = 1, **tags: str) -> list[
 
 
 async def new_object(
-    metadata: TenureMetadata, rows: Sequence[tuple[int, int, int, int]]
+    metadata: MetadataSession, rows: Sequence[tuple[int, int, int, int]]
 ) -> NewObject:
     object_id = await take_id(metadata)
     return NewObject(
@@ -102,7 +102,7 @@ async def new_object(
     )
 
 
-async def append(metadata: TenureMetadata, stream_id: int, count: int) -> int:
+async def append(metadata: MetadataSession, stream_id: int, count: int) -> int:
     """Commits an object with `count` offsets at the stream's end; its id."""
     row = metadata.stream(stream_id)
     assert row is not None
@@ -111,7 +111,7 @@ async def append(metadata: TenureMetadata, stream_id: int, count: int) -> int:
     return new.row.object_id
 
 
-async def ranges_of(metadata: TenureMetadata, stream_id: int) -> list[tuple[int, int, int]]:
+async def ranges_of(metadata: MetadataSession, stream_id: int) -> list[tuple[int, int, int]]:
     """Every live range: start, end, object id."""
     row = metadata.stream(stream_id)
     assert row is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streamlog.metadata.compaction_interface import CompactionTenure
 from streamlog.metadata.interface import Metadata
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 
 
 async def take_id(metadata: Metadata) -> int:
@@ -20,7 +20,7 @@ async def take_ids(tenure: CompactionTenure, count: int) -> list[int]:
     return list(await tenure.owned_object_ids(count).__aenter__())
 
 
-def give_up_id(metadata: TenureMetadata, object_id: int) -> None:
+def give_up_id(metadata: MetadataSession, object_id: int) -> None:
     """As the end of its owner does."""
     metadata._allocator.give_up([object_id])
 

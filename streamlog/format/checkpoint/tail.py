@@ -16,7 +16,7 @@
                position[o + 1]
     -    -     state (format.checkpoint_state), zstd; empty in a base
     end  4     CRC-32C of the tail before it
-    -    -     in a delta: what names it (metadata.checkpoint_appendix)
+    -    -     in a delta: what names it (metadata/checkpoint/trailer.py)
 
 Blocks carry their own CRCs; the header is checked by whoever looks at a file without its reference.
 """

@@ -1,10 +1,11 @@
 """Builds the files of a checkpoint from the files before it and the generations since.
 
-1. Deaths are found here and nowhere else (checkpoint_deaths): ranges that ended since the last
-   checkpoint are counted off their objects; an object that has none left is dead for good.
-2. The delta takes what is new. When it has grown to a share of the base, or as much of the base is
-   dead, everything is merged into a new base and the delta holds the streams alone.
-3. All that burns goes through Offload in chunks; blocks without a change are copied unread.
+1. Dead objects are found here and nowhere else: ranges that expired since the last checkpoint
+   (`checkpoint/expired.py`) are counted off their objects. An object without a live range is dead
+   for good.
+2. New ranges and objects go into the delta. When the delta has grown to a share of the base, or as
+   much of the base is dead, both are merged into a new base, and the delta holds the streams alone.
+3. CPU work goes through Offload in chunks; blocks without a change are copied unread.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from streamlog.format.checkpoint.state import (
     encode_state,
 )
 from streamlog.format.checkpoint.tail import Tail, encode_tail
-from streamlog.metadata.checkpoint.expired import StreamEnds, count_deaths
+from streamlog.metadata.checkpoint.expired import StreamEnds, count_expired
 from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
 from streamlog.metadata.checkpoint.merge_objects import ObjectMerger
 from streamlog.metadata.checkpoint.merge_ranges import (
@@ -46,7 +47,7 @@ from streamlog.metadata.checkpoint.merge_ranges import (
 )
 from streamlog.metadata.checkpoint.runs import block_in, runs
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.fold.fold import Fold, Info
+from streamlog.metadata.fold.fold import Fold, StreamHeader
 from streamlog.metadata.fold.generation import NOTHING, Generation, make_one, pieces_of
 from streamlog.metadata.fold.staging import Staging
 from streamlog.metadata.interface import Tenure
@@ -60,12 +61,10 @@ STEP_STREAMS = 512
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The fold at a revision, and what the frozen generation says of the time since the last
-    checkpoint.
-    """
+    """The fold at a revision, and the frozen generation: all changes since the last checkpoint."""
 
     revision: int
-    info: Mapping[int, Info]
+    info: Mapping[int, StreamHeader]
     starts: Mapping[int, int]
     ends: Mapping[int, int]
     marks: Mapping[Tenure, TenureMark]
@@ -76,9 +75,9 @@ class Snapshot:
 
 
 def take_snapshot(fold: Fold) -> Snapshot:
-    """Freezes the newest generation. Copies the tables of streams: about 1 ms for 30,000.
+    """Freezes the newest generation and copies the tables of streams: about 1 ms for 30,000.
 
-    Not while another one is being checkpointed.
+    No other checkpoint may be running.
     """
     make_one(fold.generations)
     fold.generations.append(Generation())
@@ -105,19 +104,22 @@ class BuiltFile:
 
 
 @dataclass(slots=True)
-class Built:
-    """`base` None: the old one stays. `deaths`: object ids whose death this checkpoint found."""
+class BuiltCheckpoint:
+    """A checkpoint's files and counts. `base` None: the old base stays.
+
+    `newly_dead`: ids of objects that this checkpoint found dead.
+    """
 
     delta: BuiltFile
     base: BuiltFile | None
-    deaths: list[int]
+    newly_dead: list[int]
     cut_streams: set[int]
     base_dead_ranges: int
     live_objects: int
     now_ms: int
 
 
-async def build(
+async def build_checkpoint(
     snapshot: Snapshot,
     levels: Levels,
     dead: Mapping[int, tuple[int, int]],
@@ -129,20 +131,20 @@ async def build(
     reader: BlockReader,
     offload: Offload,
     config: MetadataConfig,
-) -> Built:
-    """`dead`: objects already known as dead, id → (ms, revision).
+) -> BuiltCheckpoint:
+    """Builds the files, without storing them. `dead`: objects found dead before → (ms, revision).
 
     Errors: ObjectNotFound (a file of `levels` has gone), StoreUnavailable, Corrupt.
     """
     generation = snapshot.generation
     ends = ends_of(snapshot)
     changes = await _changes(snapshot, offload)
-    deaths = await count_deaths(ends, generation, levels, reader, offload)
-    objects = await _object_changes(generation, levels, deaths.by_object, reader, offload)
-    died = [object_id for object_id, entry in objects.items() if not entry.live]
-    base_dead = base_dead_ranges + deaths.in_base
-    cut = cut_streams | deaths.base_streams
-    live = live_objects + len(generation.objects) - len(died)
+    expired = await count_expired(ends, generation, levels, reader, offload)
+    objects = await _object_changes(generation, levels, expired.by_object, reader, offload)
+    newly_dead = [object_id for object_id, entry in objects.items() if not entry.live]
+    base_dead = base_dead_ranges + expired.in_base
+    cut = cut_streams | expired.base_streams
+    live = live_objects + len(generation.objects) - len(newly_dead)
 
     new_ranges = sum(len(g.counts) for change in changes.values() for g in change.added)
     added_bytes = RANGE_BYTES * new_ranges + OBJECT_BYTES * len(objects)
@@ -151,34 +153,36 @@ async def build(
             changes.setdefault(stream_id, RangeChange()).cut = _cut_of(snapshot, stream_id)
         entries: dict[int, ObjectEntry] = {}
         if levels.delta is not None:
-            await _take_in(levels.delta, changes, entries, reader, offload)
+            await _add_level(levels.delta, changes, entries, reader, offload)
         entries.update(objects)
         base_changes = {i: entry if entry.live else None for i, entry in entries.items()}
         base = await _merge(levels.base, changes, base_changes, b"", reader, offload)
         cut, base_dead = set(), 0
         state = await run_offloaded(
-            offload, _state(snapshot, dead, died, now_ms, cut, base_dead, live)
+            offload, _state(snapshot, dead, newly_dead, now_ms, cut, base_dead, live)
         )
         delta = await _merge(None, {}, {}, state, reader, offload)
-        return Built(delta, base, died, cut, base_dead, live, now_ms)
-    state = await run_offloaded(offload, _state(snapshot, dead, died, now_ms, cut, base_dead, live))
+        return BuiltCheckpoint(delta, base, newly_dead, cut, base_dead, live, now_ms)
+    state = await run_offloaded(
+        offload, _state(snapshot, dead, newly_dead, now_ms, cut, base_dead, live)
+    )
     kept = _without_short_lived(generation, objects)
     delta = await _merge(levels.delta, changes, kept, state, reader, offload)
-    return Built(delta, None, died, cut, base_dead, live, now_ms)
+    return BuiltCheckpoint(delta, None, newly_dead, cut, base_dead, live, now_ms)
 
 
 def ends_of(snapshot: Snapshot) -> dict[int, StreamEnds]:
-    """What ended ranges in each stream since the last checkpoint."""
+    """Stream id → what ended ranges in it since the last checkpoint."""
     generation = snapshot.generation
-    found: dict[int, StreamEnds] = {}
+    ends: dict[int, StreamEnds] = {}
     for stream_id, start in generation.cuts.items():
         patches = generation.patches.get(stream_id, NOTHING)
-        found[stream_id] = StreamEnds(start, _cut_of(snapshot, stream_id), pieces_of(patches))
+        ends[stream_id] = StreamEnds(start, _cut_of(snapshot, stream_id), pieces_of(patches))
     for stream_id, patches in generation.patches.items():
-        if stream_id not in found:
+        if stream_id not in ends:
             start = snapshot.starts[stream_id]
-            found[stream_id] = StreamEnds(start, start, pieces_of(patches))
-    return found
+            ends[stream_id] = StreamEnds(start, start, pieces_of(patches))
+    return ends
 
 
 def _cut_of(snapshot: Snapshot, stream_id: int) -> int:
@@ -193,7 +197,7 @@ async def _changes(snapshot: Snapshot, offload: Offload) -> dict[int, RangeChang
         await offload.run(Lane.CPU, _add_groups, changes, items[low : low + STEP_STREAMS])
     items = list(generation.patches.items())
     for low in range(0, len(items), STEP_STREAMS):
-        await offload.run(Lane.CPU, _lay_patches, changes, items[low : low + STEP_STREAMS])
+        await offload.run(Lane.CPU, _apply_patches, changes, items[low : low + STEP_STREAMS])
     return changes
 
 
@@ -202,7 +206,9 @@ def _add_groups(changes: dict[int, RangeChange], items: Sequence[tuple[int, arra
         changes.setdefault(stream_id, RangeChange()).added = [group_of(stream_id, ranges)]
 
 
-def _lay_patches(changes: dict[int, RangeChange], items: Sequence[tuple[int, array[int]]]) -> None:
+def _apply_patches(
+    changes: dict[int, RangeChange], items: Sequence[tuple[int, array[int]]]
+) -> None:
     for stream_id, patches in items:
         change = changes.setdefault(stream_id, RangeChange())
         groups = groups_from(stream_id, pieces_of(patches))
@@ -219,7 +225,7 @@ async def _object_changes(
     reader: BlockReader,
     offload: Offload,
 ) -> dict[int, ObjectEntry]:
-    """Every object that is new or has lost ranges, with its count of live ones."""
+    """An entry for every object that is new or lost ranges, with its count of live ranges."""
     changes: dict[int, ObjectEntry] = {}
     left = Counter(dead_ranges)
     for object_id, (row, ranges, _) in generation.objects.items():
@@ -253,29 +259,29 @@ async def _find_objects(
         block = index.block_of(object_id)
         if block >= 0:
             wanted.setdefault(block, set()).add(object_id)
-    found: list[ObjectEntry] = []
+    entries: list[ObjectEntry] = []
     async for first, last, run in runs(level, sorted(wanted), reader, objects=True):
-        found += await offload.run(Lane.CPU, _objects_in, level, first, last, run, wanted)
-    return found
+        entries += await offload.run(Lane.CPU, _objects_in, level, first, last, run, wanted)
+    return entries
 
 
 def _objects_in(
     level: LevelFile, first: int, last: int, run: Buffer, wanted: Mapping[int, set[int]]
 ) -> list[ObjectEntry]:
-    found: list[ObjectEntry] = []
+    entries: list[ObjectEntry] = []
     for block in range(first, last):
         columns = decode_objects(block_in(level, block, first, run, objects=True), level.ref.name)
         rows = (columns.find(object_id) for object_id in wanted[block])
-        found += [row for row in rows if row is not None]
-    return found
+        entries += [row for row in rows if row is not None]
+    return entries
 
 
 def _without_short_lived(
     generation: Generation, objects: Mapping[int, ObjectEntry]
 ) -> dict[int, ObjectEntry | None]:
-    """Objects born and dead since the last checkpoint hide nothing: no entry is needed."""
-    born = generation.objects
-    return {i: entry for i, entry in objects.items() if entry.live or i not in born}
+    """Leaves out objects committed and dead since the last checkpoint: no file has them to hide."""
+    new = generation.objects
+    return {i: entry for i, entry in objects.items() if entry.live or i not in new}
 
 
 # merging
@@ -291,25 +297,25 @@ def _needs_base(levels: Levels, added_bytes: int, base_dead: int, config: Metada
     return delta_bytes > limit or RANGE_BYTES * base_dead > limit
 
 
-async def _take_in(
+async def _add_level(
     level: LevelFile,
     changes: dict[int, RangeChange],
     entries: dict[int, ObjectEntry],
     reader: BlockReader,
     offload: Offload,
 ) -> None:
-    """Adds the whole level to what is merged into the base; newer ranges hide its own."""
+    """Adds the whole level to the changes of the base; newer ranges hide the level's."""
     older: dict[int, list[RangeGroup]] = {}
     async for first, last, run in runs(level, range(len(level.tail.ranges)), reader, objects=False):
-        await offload.run(Lane.CPU, _take_in_ranges, level, first, last, run, older)
+        await offload.run(Lane.CPU, _add_level_ranges, level, first, last, run, older)
     items = list(older.items())
     for low in range(0, len(items), STEP_STREAMS):
-        await offload.run(Lane.CPU, _lay_under, changes, items[low : low + STEP_STREAMS])
+        await offload.run(Lane.CPU, _overlay_changes, changes, items[low : low + STEP_STREAMS])
     async for first, last, run in runs(level, range(len(level.tail.objects)), reader, objects=True):
-        await offload.run(Lane.CPU, _take_in_objects, level, first, last, run, entries)
+        await offload.run(Lane.CPU, _add_level_objects, level, first, last, run, entries)
 
 
-def _lay_under(
+def _overlay_changes(
     changes: dict[int, RangeChange], items: Sequence[tuple[int, list[RangeGroup]]]
 ) -> None:
     for stream_id, groups in items:
@@ -317,7 +323,7 @@ def _lay_under(
         change.added = list(overlay_groups(groups, change.added))
 
 
-def _take_in_ranges(
+def _add_level_ranges(
     level: LevelFile, first: int, last: int, run: Buffer, older: dict[int, list[RangeGroup]]
 ) -> None:
     for block in range(first, last):
@@ -325,7 +331,7 @@ def _take_in_ranges(
             older.setdefault(group.stream_id, []).append(group)
 
 
-def _take_in_objects(
+def _add_level_objects(
     level: LevelFile, first: int, last: int, run: Buffer, entries: dict[int, ObjectEntry]
 ) -> None:
     for block in range(first, last):
@@ -374,7 +380,7 @@ async def _merge(
 def _state(
     snapshot: Snapshot,
     dead: Mapping[int, tuple[int, int]],
-    died: Iterable[int],
+    newly_dead: Iterable[int],
     now_ms: int,
     cut: set[int],
     base_dead: int,
@@ -398,7 +404,7 @@ def _state(
             texts[row] = (info.token, info.tags)
     yield
     streams = StreamTable(ids, epochs, holders, starts, ends, bytes(states), texts, list(number))
-    all_dead = {**dead, **{object_id: (now_ms, snapshot.revision) for object_id in died}}
+    all_dead = {**dead, **{object_id: (now_ms, snapshot.revision) for object_id in newly_dead}}
     table = DeadTable(
         array("Q", all_dead),
         array("Q", [ms for ms, _ in all_dead.values()]),
@@ -414,6 +420,6 @@ def _state(
             live_objects,
             snapshot.compactions,
             snapshot.compaction_inputs,
-            Staging(snapshot.staging).rows(without=died),
+            Staging(snapshot.staging).rows(without=newly_dead),
         )
     )

@@ -1,9 +1,9 @@
 """Checkpoint files as levels: an index in memory, blocks read by ranged GET through a small cache.
 
-1. The base holds the oldest ranges of a stream, the delta later ones, generations in memory the
-   rest. Ranges of the delta hide the base's at their offsets.
-2. An object's entry in the delta hides the one in the base; `live` 0 says that it is dead.
-3. Both files are immutable; a look-up that finds one gone looks again through the newest levels.
+1. The base holds the oldest ranges of a stream, the delta later ones, and generations in memory the
+   newest. Ranges of the delta hide those of the base at their offsets.
+2. An object's entry in the delta hides the one in the base; `live` 0 means that it is dead.
+3. Both files are immutable. A look-up that finds a file gone starts again with the newest levels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamlog.format.checkpoint.blocks import (
     decode_ranges,
 )
 from streamlog.format.checkpoint.tail import Tail, decode_tail, tail_crc
-from streamlog.metadata.fold.overlay import FoundRange
+from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.keys.checkpoint import FileRef
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
@@ -35,11 +35,13 @@ from streamlog.runtime.offload import Lane, Offload
 
 T = TypeVar("T")
 DECODED_AT_ONCE = 8
-"""Blocks between two moments for others on the loop: about 1 ms."""
+"""Blocks decoded before other tasks may run: about 1 ms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelFile:
+    """One checkpoint file: its name, and its index in memory."""
+
     ref: FileRef
     tail: Tail
 
@@ -54,7 +56,7 @@ class LevelFile:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What `k` names; `revision` is the one it covers."""
+    """The files of the checkpoint pointer; they cover everything up to `revision`."""
 
     revision: int = 0
     delta: LevelFile | None = None
@@ -77,7 +79,7 @@ async def read_level(store: ObjectStore, ref: FileRef, offload: Offload) -> Leve
 
 
 class BoundedGroup(NamedTuple):
-    """A RangeGroup for look-ups; range i is bounds[i] to [i + 1]."""
+    """A RangeGroup for look-ups; range i is [bounds[i], bounds[i + 1])."""
 
     stream_id: int
     bounds: array[int]
@@ -85,7 +87,7 @@ class BoundedGroup(NamedTuple):
 
 
 class BlockReader:
-    """Decoded blocks, the least recently used ones dropped."""
+    """Reads blocks of checkpoint files, and caches the decoded ones (LRU)."""
 
     def __init__(self, store: ObjectStore, cache_bytes: int) -> None:
         self._store = store
@@ -100,13 +102,13 @@ class BlockReader:
         return await self._block(level, level.object_bytes(block, block + 1), decode_objects)
 
     async def warm_ranges(self, level: LevelFile, blocks: Sequence[int]) -> None:
-        """Reads those of the sorted blocks that are not here, neighbours by one GET."""
+        """Reads those of the sorted blocks that are not cached, neighbours by one GET."""
         name, positions = level.ref.name, level.tail.ranges.positions
         missing = [block for block in blocks if (name, positions[block]) not in self._cache]
-        at = 0
-        while at < len(missing):
-            first, count = missing[at], 1
-            while at + count < len(missing) and missing[at + count] == first + count:
+        index = 0
+        while index < len(missing):
+            first, count = missing[index], 1
+            while index + count < len(missing) and missing[index + count] == first + count:
                 count += 1
             start, end = level.range_bytes(first, first + count)
             run = memoryview(await self.read(level, start, end))
@@ -116,10 +118,10 @@ class BlockReader:
                 self._keep((name, low), _decode_bounded(part, name, low))
                 if block % DECODED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-            at += count
+            index += count
 
     async def read(self, level: LevelFile, start: int, end: int) -> Buffer:
-        """Bytes of a run of blocks, past the cache."""
+        """The bytes of a run of blocks, without the cache."""
         self.gets += 1
         data = await self._store.get(level.ref.name, start, end - start)
         if len(data) != end - start:
@@ -138,10 +140,10 @@ class BlockReader:
         decode: Callable[[Buffer, str, int], T],
     ) -> T:
         key = (level.ref.name, place[0])
-        known = self._cache.get(key)
-        if known is not None:
+        cached = self._cache.get(key)
+        if cached is not None:
             self._cache.move_to_end(key)
-            return known  # type: ignore[return-value]
+            return cached  # type: ignore[return-value]
         block = decode(await self.read(level, *place), level.ref.name, place[0])
         self._keep(key, block)
         return block
@@ -154,32 +156,33 @@ class BlockReader:
 
 async def find_ranges(
     reader: BlockReader, level: LevelFile, stream_id: int, start: int, end: int, limit: int
-) -> list[FoundRange]:
-    """Those that overlap [start, end), in order, the first up to `limit`."""
+) -> list[ObjectRange]:
+    """The level's first ranges, up to `limit`, that overlap [start, end), in order."""
     index = level.tail.ranges
     block = max(index.block_of(stream_id, start), 0)
-    found: list[FoundRange] = []
+    ranges: list[ObjectRange] = []
     while (
         block < len(index)
-        and len(found) < limit
+        and len(ranges) < limit
         and (index.streams[block], index.starts[block]) < (stream_id, end)
     ):
         groups = await reader.ranges(level, block)
         first = bisect_right(groups, (stream_id, start), key=_place) - 1
         for group in islice(groups, max(first, 0), None):
-            if _place(group) >= (stream_id, end) or len(found) >= limit:
+            if _place(group) >= (stream_id, end) or len(ranges) >= limit:
                 break
             if group.stream_id == stream_id and group.bounds[-1] > start:
-                found += find_in_group(group, start, end, limit - len(found))
+                ranges += find_in_group(group, start, end, limit - len(ranges))
         block += 1
-    return found
+    return ranges
 
 
 def blocks_of(
     level: LevelFile, sections: Iterable[tuple[int, int, int]], most: int
 ) -> tuple[list[int], tuple[int, int]]:
-    """Range blocks that sorted (stream id, start, end) lie in, the first `most`; the place up to
-    which they are all."""
+    """The first `most` range blocks that hold the sorted (stream id, start, end), and the place,
+    (stream id, offset), up to which these are all.
+    """
     index = level.tail.ranges
     blocks: list[int] = []
     for stream_id, start, end in sections:
@@ -207,12 +210,12 @@ def groups_of(groups: Sequence[RangeGroup], stream_id: int) -> Sequence[RangeGro
     return groups[low : bisect_right(groups, stream_id, low, key=_stream_id)]
 
 
-def find_in_group(group: BoundedGroup, start: int, end: int, limit: int) -> list[FoundRange]:
+def find_in_group(group: BoundedGroup, start: int, end: int, limit: int) -> list[ObjectRange]:
     bounds = group.bounds
     low = max(bisect_right(bounds, start) - 1, 0)
     high = min(bisect_left(bounds, end, low), len(bounds) - 1, low + limit)
     ends = bounds[low + 1 : high + 1]
-    return list(map(FoundRange, bounds[low:high], ends, group.objects[low:high]))
+    return list(map(ObjectRange, bounds[low:high], ends, group.objects[low:high]))
 
 
 def _decode_bounded(block: Buffer, name: str, position: int) -> list[BoundedGroup]:

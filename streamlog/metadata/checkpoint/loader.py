@@ -1,10 +1,12 @@
-"""Opening: the checkpoint's files, then every later record, all read at one revision.
+"""Loads the metadata: the checkpoint's files, then every later record, all at one revision.
 
-1. Read `k`; read the tails of the files that it names.
-2. At one revision, read `k`, fences, records and moves. Another `k`: again from 1.
-3. Fold what `k` does not cover, in the order of revisions. The caller watches from the next one on.
+1. Read the checkpoint pointer and the tails of the files that it names.
+2. At one revision, read the pointer again, fences, records and transfer records. If the pointer has
+   changed, begin again at 1.
+3. Fold what the checkpoint does not cover, in the order of revisions. The caller watches from the
+   next revision on.
 
-A compacted revision or a vanished file starts over too: somebody checkpointed meanwhile.
+A compacted revision or a vanished file also begins again: a node wrote a checkpoint meanwhile.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from streamlog.format.records.record import Record
 from streamlog.kvstore.interface import KeyValue, KVStore, prefix_end
 from streamlog.metadata.checkpoint.files import LevelFile, Levels, read_level
 from streamlog.metadata.fold.compaction_history import CompactionHistory
-from streamlog.metadata.fold.fold import Fold, Info
+from streamlog.metadata.fold.fold import Fold, StreamHeader
 from streamlog.metadata.fold.staging import Staging
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import checkpoint, fence, move
+from streamlog.metadata.keys import checkpoint, fence, transfer
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.metadata.keys.fence import Fence
 from streamlog.metadata.keys.space import number_in, tenure_in
-from streamlog.metadata.steps import run_breathing
+from streamlog.metadata.steps import run_cooperatively
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.offload import Lane, Offload
 
@@ -38,28 +40,28 @@ START_OVER_MAX = 100
 
 
 @dataclass(slots=True)
-class State:
-    """All that a node knows of the shared metadata."""
+class MetadataState:
+    """All that a node knows of the shared metadata: the fold, the checkpoint, the fences."""
 
     fold: Fold
     levels: Levels = field(default_factory=Levels)
     dead: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Object id → when its death was found, ms, and a revision at or after it."""
+    """Object id → when it was found dead, ms, and a revision at or after its death."""
     cut_streams: set[int] = field(default_factory=set)
     base_dead_ranges: int = 0
     live_objects: int = 0
-    """As of the checkpoint."""
+    """Number of live objects in the checkpoint."""
     checkpoint: Checkpoint | None = None
     checkpoint_revision: int = 0
-    """Revision at which `k` was put; 0: absent."""
+    """Revision at which the checkpoint pointer was put; 0: there is none."""
     fences: dict[Tenure, Fence] = field(default_factory=dict)
     leftover: set[Tenure] = field(default_factory=set)
-    """Tenures with covered records or moves in the KV store: a deletion was cut short."""
+    """Tenures with covered records left in the KV store, because a deletion was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """What `k` led to; `revision` is when `k` was put."""
+class CheckpointFiles:
+    """The files of a checkpoint pointer that was put at `revision`."""
 
     checkpoint: Checkpoint | None
     revision: int
@@ -74,7 +76,7 @@ class Loader:
         self._prefix = prefix
         self._offload = offload
 
-    async def load(self) -> State:
+    async def load(self) -> MetadataState:
         """Errors: MetadataUnavailable, StoreUnavailable, Corrupt, UnsupportedVersion."""
         for _ in range(START_OVER_MAX):
             state = await self.finish(await self.read_files())
@@ -85,35 +87,35 @@ class Loader:
             "writing checkpoints without a pause?"
         )
 
-    async def read_files(self) -> Files:
-        """The files that `k` names now."""
+    async def read_files(self) -> CheckpointFiles:
+        """Reads the files that the checkpoint pointer names now."""
         missing = None
         while True:
             kv = await self._kv.get(checkpoint.key(self._prefix))
             if kv is None:
-                return Files(None, 0, Levels(), None)
+                return CheckpointFiles(None, 0, Levels(), None)
             if missing is not None and missing[0] == kv.mod_revision:
                 name = missing[1]
                 raise Corrupt(
                     f"the metadata names the checkpoint file {name}, which the store does not have",
                     object_key=name,
                 )
-            found = checkpoint.decode(kv.value)
+            named = checkpoint.decode(kv.value)
             try:
-                return await self._read_files(found, kv.mod_revision)
+                return await self._read_files(named, kv.mod_revision)
             except ObjectNotFound as error:
                 missing = kv.mod_revision, str(error.fields.get("object_key", "?"))
 
-    async def finish(self, files: Files) -> State | None:
-        """Everything up to one revision; None: `k` is another by now."""
+    async def finish(self, files: CheckpointFiles) -> MetadataState | None:
+        """The state at one revision; None: the checkpoint pointer has changed since."""
         try:
             return await self._finish(files)
         except RevisionCompacted:
             return None
 
-    async def _read_files(self, found: Checkpoint, revision: int) -> Files:
+    async def _read_files(self, named: Checkpoint, revision: int) -> CheckpointFiles:
         levels: list[LevelFile | None] = []
-        for ref in (found.delta, found.base):
+        for ref in (named.delta, named.base):
             levels.append(
                 None if ref is None else await read_level(self._store, ref, self._offload)
             )
@@ -127,30 +129,30 @@ class Loader:
                     object_key=delta.ref.name,
                 ) from error
             delta.tail.state = b""
-        return Files(found, revision, Levels(found.revision, *levels), state)
+        return CheckpointFiles(named, revision, Levels(named.revision, *levels), state)
 
-    async def _finish(self, files: Files) -> State | None:
+    async def _finish(self, files: CheckpointFiles) -> MetadataState | None:
         revision = await self._kv.revision()
         kv = await self._kv.get(checkpoint.key(self._prefix), revision=revision)
         if (kv.mod_revision if kv else 0) != files.revision:
             return None
         state = await self._offload.run(Lane.CPU, _state_of, files)
         fences = self._prefix + b"f/"
-        async for one in self._range(fences, revision):
-            state.fences[tenure_in(one.key, self._prefix)] = fence.decode(one.value)
-        # A settled tenure never comes back; what is known of it can go.
+        async for kv in self._range(fences, revision):
+            state.fences[tenure_in(kv.key, self._prefix)] = fence.decode(kv.value)
+        # A retired tenure never comes back: its mark can go.
         for tenure in [t for t in state.fold.marks if t not in state.fences]:
             if tenure not in state.fold.held:
                 del state.fold.marks[tenure]
-        found = [one async for one in self._range(self._prefix + b"c/", revision)]
-        found += [one async for one in self._range(self._prefix + b"m/", revision)]
-        found.sort(key=lambda one: one.mod_revision)
-        for one in found:
-            await self._fold(state, one)
+        records = [kv async for kv in self._range(self._prefix + b"c/", revision)]
+        records += [kv async for kv in self._range(self._prefix + b"m/", revision)]
+        records.sort(key=lambda kv: kv.mod_revision)
+        for kv in records:
+            await self._fold(state, kv)
         state.fold.revision = revision
         return state
 
-    async def _fold(self, state: State, kv: KeyValue) -> None:
+    async def _fold(self, state: MetadataState, kv: KeyValue) -> None:
         tenure, number = tenure_in(kv.key, self._prefix), number_in(kv.key)
         mark = state.fold.mark(tenure)
         if kv.key.startswith(self._prefix + b"c/"):
@@ -158,24 +160,26 @@ class Loader:
                 state.leftover.add(tenure)
                 return
             record = await decode_record(kv.value, self._offload)
-            await run_breathing(
+            await run_cooperatively(
                 state.fold.apply_record(tenure, number, record, kv.mod_revision, len(kv.value))
             )
         else:
             if number <= mark.gen:
                 state.leftover.add(tenure)
                 return
-            await run_breathing(state.fold.apply_move(tenure, number, move.decode(kv.value)))
+            await run_cooperatively(
+                state.fold.apply_transfer(tenure, number, transfer.decode(kv.value))
+            )
 
     async def _range(self, start: bytes, revision: int) -> AsyncIterator[KeyValue]:
-        at, end = start, prefix_end(start)
+        end = prefix_end(start)
         while True:
-            page = await self._kv.range(at, end, limit=PAGE_KEYS, revision=revision)
+            page = await self._kv.range(start, end, limit=PAGE_KEYS, revision=revision)
             for kv in page.kvs:
                 yield kv
             if not page.more:
                 return
-            at = page.kvs[-1].key + b"\0"
+            start = page.kvs[-1].key + b"\0"
 
 
 async def decode_record(value: bytes, offload: Offload) -> Record:
@@ -185,12 +189,12 @@ async def decode_record(value: bytes, offload: Offload) -> Record:
     return await offload.run(Lane.CPU, record_format.decode, value)
 
 
-def _state_of(files: Files) -> State:
+def _state_of(files: CheckpointFiles) -> MetadataState:
     if files.checkpoint is None:
-        return State(Fold())
+        return MetadataState(Fold())
     fold = Fold(files.checkpoint.revision)
     fold.marks = dict(files.checkpoint.tenures)
-    state = State(
+    state = MetadataState(
         fold,
         files.levels,
         checkpoint=files.checkpoint,
@@ -206,7 +210,7 @@ def _state_of(files: Files) -> State:
     rows = zip(streams.ids, streams.epochs, streams.holders, streams.states, strict=True)
     for row, (stream_id, epoch, holder, is_open) in enumerate(rows):
         token, tags = streams.texts.get(row, (b"", ()))
-        fold.info[stream_id] = Info(epoch, names[holder], is_open == 1, token, tags)
+        fold.info[stream_id] = StreamHeader(epoch, names[holder], is_open == 1, token, tags)
         fold.held.setdefault(names[holder], set()).add(stream_id)
     fold.compactions = CompactionHistory(files.state.compactions, files.state.compaction_inputs)
     fold.staging = Staging(files.state.staging)

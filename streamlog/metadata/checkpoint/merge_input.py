@@ -1,4 +1,4 @@
-"""What a merge reads: runs of neighbouring blocks of a checkpoint file. Pure."""
+"""Splits a run of neighbouring blocks of a checkpoint file into its blocks. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def blocks_of(
 ) -> Iterator[tuple[int, memoryview]]:
     """Each block's number and bytes; `run` holds first (inclusive) to last (exclusive).
 
-    `positions`: where each block of the file begins, and the last one ends.
+    `positions`: where each block of the file begins, and where the last one ends.
     """
     view, origin = memoryview(run), positions[first]
     for block in range(first, last):

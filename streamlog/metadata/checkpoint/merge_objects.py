@@ -1,9 +1,9 @@
 """Merges changed entries into a file's object blocks; a block without a change is copied. Pure.
 
-1. Block i answers for ids from its first one to the next block's first one (the first block also
-   for smaller ids).
+1. Block i holds ids from its first one up to the next block's first one (the first block holds
+   smaller ids too).
 2. A changed entry replaces the old one; None removes it.
-3. Blocks are closed as in merge_ranges: in even pieces, and none far below 4 KiB.
+3. Blocks are written as in merge_ranges: in even pieces, and none far below 4 KiB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL = OBJECTS_PER_BLOCK // 4
 
 @dataclass(slots=True)
 class ObjectBlocks:
-    """The file's second section, as written so far."""
+    """The second section of the new file, as written so far."""
 
     parts: list[Buffer] = field(default_factory=list)
     index: ObjectIndex = field(default_factory=ObjectIndex)
@@ -37,7 +37,7 @@ class ObjectBlocks:
 
 
 class ObjectMerger:
-    """`feed` every run of the old file's blocks in order, then `finish`."""
+    """Merges one file: `feed` every run of the old file's blocks in order, then `finish`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ObjectMerger:
         return low, bisect_left(self._changed, ids[block + 1])
 
     def _merge(self, entries: list[ObjectEntry], changed: list[int]) -> Steps[None]:
-        """`entries` are of one block; only the last block has many more changes than a block."""
+        """Merges one block's entries; only the last block can have far more changes."""
         for low in range(0, len(changed), STEP_OBJECTS):
             part = changed[low : low + STEP_OBJECTS]
             rest = low + STEP_OBJECTS < len(changed)
@@ -103,15 +103,15 @@ class ObjectMerger:
             self._merge_part(entries, [])
 
     def _merge_part(self, entries: list[ObjectEntry], changed: list[int]) -> None:
-        known = {entry.object_id: entry for entry in entries}
+        merged = {entry.object_id: entry for entry in entries}
         for object_id in changed:
             entry = self._changes[object_id]
             if entry is None:
-                known.pop(object_id, None)
+                merged.pop(object_id, None)
             else:
-                known[object_id] = entry
-        self.written.objects += len(known) - len(entries)
-        self._open += [known[object_id] for object_id in sorted(known)]
+                merged[object_id] = entry
+        self.written.objects += len(merged) - len(entries)
+        self._open += [merged[object_id] for object_id in sorted(merged)]
         while len(self._open) > 2 * OBJECTS_PER_BLOCK:
             self._write(OBJECTS_PER_BLOCK)
 

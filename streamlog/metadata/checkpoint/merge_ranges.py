@@ -1,11 +1,11 @@
-"""Merges changes into a file's range blocks; a block without a change is copied as it is. Pure.
+"""Merges changes into a file's range blocks; a block without a change is copied unread. Pure.
 
-1. Blocks come in order; block i answers for (stream, start) from its first one to the next block's
-   first one (the first block also for smaller ones). New groups go where they belong by that.
-2. Old ranges that new groups cover are dropped (overlay), as are ranges that end at or before the
-   stream's cut.
-3. Before a copied block, what is open is closed in even pieces of at most 16 KiB; less than 4 KiB
-   is not closed: the next block is opened instead. So blocks stay between about 4 and 16 KiB.
+1. Blocks arrive in order. Block i holds (stream, start) from its first one up to the next block's
+   first one (the first block holds smaller ones too); new groups are placed by that.
+2. Old ranges that new groups cover are dropped (overlay), and so are ranges that end at or before
+   the stream's cut.
+3. Before a block is copied, the open groups are written in even pieces of at most 16 KiB. Less than
+   4 KiB are not written: that block is merged instead. So blocks stay between about 4 and 16 KiB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamlog.format.checkpoint.blocks import (
 )
 from streamlog.format.checkpoint.tail import FILE_HEADER, RangeIndex
 from streamlog.metadata.checkpoint.merge_input import blocks_of
-from streamlog.metadata.fold.overlay import FoundRange, laid_over, uncovered
+from streamlog.metadata.fold.overlay import ObjectRange, overlaid, uncovered
 from streamlog.metadata.steps import Steps
 from streamlog.runtime.buffers import Buffer
 
@@ -42,8 +42,8 @@ EVERYTHING = 1 << 64
 
 @dataclass(slots=True)
 class RangeChange:
-    """`cut`: ranges that end at or before it go. `added`: sorted, disjoint groups, which take the
-    place of what is there at their offsets.
+    """`cut`: ranges that end at or before it are dropped. `added`: sorted, disjoint groups, which
+    replace older ranges at their offsets.
     """
 
     cut: int = 0
@@ -52,7 +52,7 @@ class RangeChange:
 
 @dataclass(slots=True)
 class RangeBlocks:
-    """The file's first section, as written so far."""
+    """The first section of the new file, as written so far."""
 
     parts: list[Buffer] = field(default_factory=lambda: [FILE_HEADER])
     index: RangeIndex = field(default_factory=RangeIndex)
@@ -67,7 +67,7 @@ def group_of(stream_id: int, ranges: array[int]) -> RangeGroup:
 
 
 def cut_group(group: RangeGroup, cut: int) -> RangeGroup | None:
-    """The group without the ranges that end at or before `cut`; None when nothing is left."""
+    """The group without the ranges that end at or before `cut`; None: no range is left."""
     if cut <= group.start:
         return group
     start = group.start
@@ -86,39 +86,39 @@ def end_of(group: RangeGroup) -> int:
     return group.start + sum(group.counts)
 
 
-def ranges_in(group: RangeGroup) -> list[FoundRange]:
+def ranges_in(group: RangeGroup) -> list[ObjectRange]:
     bounds = list(accumulate(group.counts, initial=group.start))
-    return list(map(FoundRange, bounds, bounds[1:], group.objects))
+    return list(map(ObjectRange, bounds, bounds[1:], group.objects))
 
 
-def groups_from(stream_id: int, ranges: Iterable[FoundRange]) -> list[RangeGroup]:
-    """Those that meet share a group."""
+def groups_from(stream_id: int, ranges: Iterable[ObjectRange]) -> list[RangeGroup]:
+    """Groups of the ranges; adjacent ranges share one."""
     groups: list[RangeGroup] = []
-    at = -1
+    previous_end = -1
     for start, end, object_id in ranges:
-        if start != at:
+        if start != previous_end:
             groups.append(RangeGroup(stream_id, start, array("I"), array("Q")))
         groups[-1].counts.append(end - start)
         groups[-1].objects.append(object_id)
-        at = end
+        previous_end = end
     return groups
 
 
 def overlay_groups(
     older: Sequence[RangeGroup], newer: Sequence[RangeGroup]
 ) -> Sequence[RangeGroup]:
-    """Groups of one stream: what is left of the older ones, and all newer ones."""
+    """Groups of one stream: all newer ones, and the visible parts of the older ones."""
     if not older or not newer:
         return older or newer
     if end_of(older[-1]) <= newer[0].start:
         return [*older, *newer]
-    below = [one for group in older for one in ranges_in(group)]
-    above = [one for group in newer for one in ranges_in(group)]
-    return groups_from(newer[0].stream_id, laid_over(below, above))
+    below = [r for group in older for r in ranges_in(group)]
+    above = [r for group in newer for r in ranges_in(group)]
+    return groups_from(newer[0].stream_id, overlaid(below, above))
 
 
 class RangeMerger:
-    """`feed` every run of the old file's blocks in order, then `finish`."""
+    """Merges one file: `feed` every run of the old file's blocks in order, then `finish`."""
 
     def __init__(
         self, index: RangeIndex, range_count: int, changes: Mapping[int, RangeChange], name: str
@@ -127,7 +127,7 @@ class RangeMerger:
         self._changes = changes
         self._cuts: list[int] = []
         self._new: list[RangeGroup] = []
-        """Of all streams, in order; `_next` is the first that is not written."""
+        """New groups of all streams, in order; `_next` is the first that is not written."""
         self._next = 0
         self._is_sorted = False
         self._name = name
@@ -165,7 +165,7 @@ class RangeMerger:
             self._new += [group for group in kept if group is not None]
 
     def _end_of_block(self, block: int) -> tuple[int, int]:
-        """The (stream, start) from which on the next block answers."""
+        """The first (stream, start) of the next block."""
         if block + 1 == len(self._old):
             return EVERYTHING, 0
         return self._old.streams[block + 1], self._old.starts[block + 1]
@@ -179,8 +179,8 @@ class RangeMerger:
             before = self._new[self._next - 1]
             if before.stream_id == first and end_of(before) > start:
                 return True
-        # Of the streams in between, and of the one that goes on in the next block, nobody knows
-        # where they begin here.
+        # For streams in between, and for the one that continues in the next block, the index does
+        # not say where they begin in this block.
         low, high = bisect_left(self._cuts, first), bisect_right(self._cuts, following)
         if low < high and self._cuts[low] == first:
             if self._changes[first].cut > start:
@@ -197,15 +197,15 @@ class RangeMerger:
             if change is not None:
                 left = cut_group(group, change.cut)
                 kept = (left,) if left is not None else ()
-                kept = [piece for one in kept for piece in _left_of(one, change.added)]
-                self.written.ranges += sum(len(one.counts) for one in kept) - len(group.counts)
-            for one in kept:
-                yield from self._add_new(*_key(one))
-                self._add(one)
+                kept = [piece for uncut in kept for piece in _visible_of(uncut, change.added)]
+                self.written.ranges += sum(len(g.counts) for g in kept) - len(group.counts)
+            for piece in kept:
+                yield from self._add_new(*_key(piece))
+                self._add(piece)
         yield from self._add_new(*self._end_of_block(block))
 
     def _add_new(self, stream_id: int, start: int) -> Steps[None]:
-        """New groups before that place."""
+        """Adds the new groups that come before (stream_id, start)."""
         while self._next < len(self._new) and _key(self._new[self._next]) < (stream_id, start):
             group = self._new[self._next]
             self._next += 1
@@ -215,7 +215,7 @@ class RangeMerger:
                 yield
 
     def _add(self, group: RangeGroup) -> None:
-        # A long group is taken in pieces of a block, for every split copies what is left of it.
+        # A long group is added in pieces of a block, because every split copies its rest.
         start = group.start
         for low in range(0, len(group.counts), PIECE_RANGES):
             high = low + PIECE_RANGES
@@ -233,7 +233,7 @@ class RangeMerger:
                 self._write(PAYLOAD_MAX)
 
     def _close_before_copy(self) -> bool:
-        """False: too little is open for a block of its own."""
+        """Writes the open groups; False: they are too few for a block of their own."""
         if 0 < self._open_bytes < SMALL:
             return False
         self._close()
@@ -246,7 +246,7 @@ class RangeMerger:
             self._write(piece)
 
     def _write(self, size: int) -> None:
-        """One block of about `size` bytes, at most PAYLOAD_MAX, of what is open."""
+        """Writes a block of about `size` bytes, at most PAYLOAD_MAX, from the open groups."""
         taken: list[RangeGroup] = []
         room = size
         while self._open and room > 0:
@@ -283,13 +283,13 @@ class RangeMerger:
         written.index.positions.append(written.index.positions[-1] + len(data))
 
 
-def _left_of(group: RangeGroup, newer: Sequence[RangeGroup]) -> Sequence[RangeGroup]:
-    """What of an old group no newer one covers."""
+def _visible_of(group: RangeGroup, newer: Sequence[RangeGroup]) -> Sequence[RangeGroup]:
+    """The parts of an old group that no newer group covers."""
     low = bisect_right(newer, group.start, key=end_of)
     high = bisect_left(newer, end_of(group), low, key=_start)
     if low == high:
         return (group,)
-    covers = [FoundRange(_start(one), end_of(one), 0) for one in newer[low:high]]
+    covers = [ObjectRange(_start(cover), end_of(cover), 0) for cover in newer[low:high]]
     kept, _ = uncovered(ranges_in(group), covers)
     return groups_from(group.stream_id, kept)
 

@@ -1,4 +1,4 @@
-"""Runs of neighbouring blocks of a checkpoint file, read by one GET, looked at in small parts."""
+"""Reads runs of neighbouring blocks of a checkpoint file by one GET each, in small parts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from streamlog.metadata.checkpoint.files import BlockReader, LevelFile
 from streamlog.runtime.buffers import Buffer
 
 RUN_BLOCKS = 64
-"""Blocks read by one GET: about 1 MiB."""
+"""Most blocks of one GET: about 1 MiB."""
 STEP_BLOCKS = 8
-"""Blocks that one call looks at: about 1 ms."""
+"""Most blocks of one part: about 1 ms of work."""
 
 
 async def runs(
     level: LevelFile, blocks: Sequence[int], reader: BlockReader, *, objects: bool
 ) -> AsyncIterator[tuple[int, int, Buffer]]:
-    """(first, last, bytes) for neighbours of the sorted list, at most STEP_BLOCKS at once."""
+    """(first, last, bytes) of neighbouring blocks in the sorted list, at most STEP_BLOCKS each."""
     place = level.object_bytes if objects else level.range_bytes
-    at = 0
-    while at < len(blocks):
-        first, count = blocks[at], 1
+    index = 0
+    while index < len(blocks):
+        first, count = blocks[index], 1
         while (
-            count < RUN_BLOCKS and at + count < len(blocks) and blocks[at + count] == first + count
+            count < RUN_BLOCKS
+            and index + count < len(blocks)
+            and blocks[index + count] == first + count
         ):
             count += 1
         start, end = place(first, first + count)
@@ -31,13 +33,13 @@ async def runs(
             high = min(low + STEP_BLOCKS, first + count)
             part_start, part_end = place(low, high)
             yield low, high, run[part_start - start : part_end - start]
-        at += count
+        index += count
 
 
 def block_in(
     level: LevelFile, block: int, first: int, run: Buffer, *, objects: bool = False
 ) -> memoryview:
-    """A block of a run that begins with block `first`."""
+    """The bytes of one block of a run that begins with block `first`."""
     place = level.object_bytes if objects else level.range_bytes
     origin, _ = place(first, first)
     start, end = place(block, block + 1)

@@ -1,15 +1,16 @@
-"""The end of a delta file: the very value of `k` that names it, so that the store alone suffices.
+"""The trailer of a delta file: a copy of the checkpoint pointer, to recover from the store alone.
 
     off  size  field                                    (integers little-endian)
-    0    n     `k` as in keys.checkpoint: revision, tenures, this delta, its base; with its own CRC
+    0    n     the value of keys/checkpoint.py: revision, tenures, this delta, its base, a CRC
     n    m     cluster id, ASCII
     -    4     n
     -    4     m
     -    4     CRC-32C of the cluster id, n and m
     -    8     magic "SLCKKEY2"
 
-Before "SLCKKEY2" there was "SLCKKEY1": `k`, n, magic; whose it is it does not say, it is taken.
-It lies behind what the file's reference covers: who has `k` never reads it.
+The version before, "SLCKKEY1", has the value, n and the magic; without a cluster id it is accepted
+for any cluster. The trailer lies behind the bytes that the checkpoint pointer covers: a reader that
+has the pointer never reads the trailer.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ END_1_BYTES = U32.size + len(MAGIC_1)
 GUESS_BYTES = 4 << 10
 
 
-def encode_appendix(named: Checkpoint, cluster_id: str) -> bytes:
+def encode_trailer(named: Checkpoint, cluster_id: str) -> bytes:
     value, name = checkpoint.encode(named), cluster_id.encode()
     owner = name + SIZES.pack(len(value), len(name))
     return value + owner + U32.pack(crc32c(owner)) + MAGIC
 
 
-async def read_appendix(store: ObjectStore, info: ObjectInfo, cluster_id: str) -> Checkpoint | None:
-    """None: the file has none, as a base. Errors: Corrupt, UnsupportedVersion, ForeignCluster,
-    ObjectNotFound, StoreUnavailable.
+async def read_trailer(store: ObjectStore, info: ObjectInfo, cluster_id: str) -> Checkpoint | None:
+    """The checkpoint that the delta's trailer holds; None: the file has no trailer, as a base.
+
+    Errors: Corrupt, UnsupportedVersion, ForeignCluster, ObjectNotFound, StoreUnavailable.
     """
     length = min(info.size_bytes, GUESS_BYTES)
     data = bytes(await store.get(info.key, info.size_bytes - length, length))
@@ -59,12 +61,12 @@ async def read_appendix(store: ObjectStore, info: ObjectInfo, cluster_id: str) -
     data = data[len(data) - behind - size :]
     if data.endswith(MAGIC):
         _check_owner(info, data[size : -len(MAGIC)], name_size, cluster_id)
-    found = checkpoint.decode(data[:size])
-    if found.delta is None or found.delta.name != info.key:
+    named = checkpoint.decode(data[:size])
+    if named.delta is None or named.delta.name != info.key:
         raise Corrupt(
-            f"the checkpoint file {info.key} has another's name in it", object_key=info.key
+            f"the checkpoint file {info.key} names another file as its own", object_key=info.key
         )
-    return found
+    return named
 
 
 def _check_owner(info: ObjectInfo, owner: bytes, name_size: int, cluster_id: str) -> None:
@@ -74,7 +76,7 @@ def _check_owner(info: ObjectInfo, owner: bytes, name_size: int, cluster_id: str
     name = owner[:name_size].decode("ascii", "replace")
     if name != cluster_id:
         raise ForeignCluster(
-            f"the checkpoint file {info.key} is of the cluster {name}",
+            f"the checkpoint file {info.key} belongs to the cluster {name}",
             store_cluster=name,
             meta_cluster=cluster_id,
         )

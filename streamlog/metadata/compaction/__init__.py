@@ -1,4 +1,4 @@
-"""What compaction asks of the metadata: its tenure, its claims, pins, and garbage.
+"""Compaction's side of the metadata: its tenures and commits, pins, and garbage.
 
 Imports ownership, look-ups and the journal. Used by the session.
 """

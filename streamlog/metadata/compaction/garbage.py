@@ -1,11 +1,12 @@
-"""What may be deleted: dead objects, orphans, and at last what is known of a settled tenure.
+"""What may be deleted: dead objects, orphans, and in the end the keys of retired tenures.
 
-A tenure's orphans are judged by a fold that has seen its seal: both come from the same watch, in
-order, so a fence that is sealed here has all its records folded.
+The orphans of a sealed tenure are found in a fold that has seen its seal. Seal and records come
+from the same watch, in order: when a fence is seen sealed here, all its records are folded.
 
-What a living tenure of this node gave up is deleted at once, so that its floor can rise, and once
-more later: a PUT whose answer was lost may land after the first. The second is written down
-(`o/T`), so that whoever sweeps the tenure after its end makes up for it.
+Objects that a live tenure of this node gave up are deleted at once, so that its floor can rise, and
+once more later, because a PUT whose answer was lost may arrive after the first delete. This *late
+delete* is written to the metadata store, so that it is not lost when the tenure ends: the sweep of
+the sealed tenure does it then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from streamlog.metadata.interface import DeadObject, Orphans, Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
 from streamlog.metadata.journal.object_ids import ObjectIds, window_ids
-from streamlog.metadata.keys import fence, head, id_block, late, node, pin
+from streamlog.metadata.keys import fence, head, id_block, late_deletes, node, pin
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in
 from streamlog.metadata.lookup.lookup import Lookup
@@ -37,9 +38,9 @@ from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.runtime.clock import Clock
 
 LATE_MS = 3600 * 1000
-"""No PUT of a living tenure lands so long after it was given up."""
+"""No PUT of a live tenure arrives so long after its object was given up."""
 LATE_IDS_MAX = 512
-"""Fewer than the collector's guard takes for one ended tenure's."""
+"""Most late deletes of a tenure: fewer than the collector's guard allows for one ended tenure."""
 _LATE_IDS_A_RUN = 64
 
 
@@ -69,10 +70,10 @@ class Garbage:
         self._clock = clock
         self._metrics = metrics
         self._listed: dict[Tenure, Orphans] = {}
-        """The windows of sealed tenures, as last told."""
+        """The orphans of sealed tenures, as last listed."""
         self._swept: set[Tenure] = set()
-        self._late: dict[int, int] = {}
-        """Released ids that were deleted once, with the time of the second deletion (ms)."""
+        self._late_deletes: dict[int, int] = {}
+        """Ids that were given up and deleted once → time of the second delete, ms."""
         for who, waits in (
             ("uploads", lambda: allocator.waits_for_sweep),
             ("compaction", lambda: compactors.waits_for_sweep),
@@ -80,13 +81,13 @@ class Garbage:
             metrics.waiting_for_sweep.labels(who).set_function(waits)
 
     def waiting(self) -> list[str]:
-        """As TenureMetadata.waiting_for_sweep."""
-        found = []
+        """As MetadataSession.waiting_for_sweep."""
+        reasons = []
         if self._allocator.waits_for_sweep:
-            found.append("uploads wait until objects that were given up are deleted")
+            reasons.append("uploads wait until objects that were given up are deleted")
         if self._compactors.waits_for_sweep:
-            found.append("compaction waits until objects that it gave up are deleted")
-        return found
+            reasons.append("compaction waits until objects that it gave up are deleted")
+        return reasons
 
     def dead_objects(self, limit: int) -> list[DeadObject]:
         """As Metadata.dead_objects."""
@@ -103,11 +104,12 @@ class Garbage:
 
     def is_swept(self, object_id: int) -> bool:
         """As Metadata.is_swept."""
-        return object_id in self._late or any(
+        return object_id in self._late_deletes or any(
             object_id in orphans.object_ids for orphans in self._listed.values()
         )
 
     def forget(self, object_ids: Iterable[int]) -> None:
+        """As Metadata.forget_objects."""
         dead = self._follower.state.dead
         for object_id in object_ids:
             dead.pop(object_id, None)
@@ -115,36 +117,41 @@ class Garbage:
 
     async def orphan_candidates(self) -> list[Orphans]:
         """As Metadata.orphan_candidates."""
-        self._forget_settled()
-        found = []
+        self._forget_retired()
+        tenure = self._follower.tenure
+        orphans = []
         own = self._ids.orphans
         if own:
-            found.append(Orphans(self._follower.tenure, tuple(own), is_living=True))
+            orphans.append(Orphans(tenure, tuple(own), is_living=True))
         now_ms = self._clock.now_ms()
-        late = [object_id for object_id, due_ms in self._late.items() if due_ms <= now_ms]
-        if late:
-            again = tuple(late[:_LATE_IDS_A_RUN])
-            found.append(Orphans(self._follower.tenure, again, is_living=True))
-        found += self._compactors.orphans()
+        due = [object_id for object_id, due_ms in self._late_deletes.items() if due_ms <= now_ms]
+        if due:
+            orphans.append(Orphans(tenure, tuple(due[:_LATE_IDS_A_RUN]), is_living=True))
+        orphans += self._compactors.orphans()
+        return orphans + await self._orphans_of_sealed()
+
+    async def _orphans_of_sealed(self) -> list[Orphans]:
+        orphans: list[Orphans] = []
         sealed = self._sealed_to_sweep()
-        if sealed:
-            blocks = await self._blocks(id_block.OBJECTS)
-            for tenure, is_final in sealed:
-                known = self._follower.state.fences.get(tenure)
-                if known is None:
-                    continue  # another node settled it meanwhile
-                floor = self._follower.state.fold.mark(tenure).floor
-                ids = []
-                window = window_ids(blocks.get(tenure, []), floor, known.window)
-                for object_id in sorted({*window, *await self._late_of(tenure)}):
-                    # A dead object waits for its delay and for pins; it is nobody's orphan. Its
-                    # death may be found during the look-up.
-                    is_live = await self._lookup.object(object_id) is not None
-                    if not is_live and object_id not in self._follower.state.dead:
-                        ids.append(object_id)
-                self._listed[tenure] = Orphans(tenure, tuple(ids), is_final)
-                found.append(self._listed[tenure])
-        return found
+        if not sealed:
+            return orphans
+        blocks = await self._blocks(id_block.OBJECTS)
+        for tenure, is_final in sealed:
+            known = self._follower.state.fences.get(tenure)
+            if known is None:
+                continue  # another node retired it meanwhile
+            floor = self._follower.state.fold.mark(tenure).floor
+            ids = []
+            window = window_ids(blocks.get(tenure, []), floor, known.window)
+            for object_id in sorted({*window, *await self._late_deletes_of(tenure)}):
+                # A dead object is no orphan: its deletion waits for a delay and for pins. That it
+                # is dead may be found during the look-up.
+                is_live = await self._lookup.object(object_id) is not None
+                if not is_live and object_id not in self._follower.state.dead:
+                    ids.append(object_id)
+            self._listed[tenure] = Orphans(tenure, tuple(ids), is_final)
+            orphans.append(self._listed[tenure])
+        return orphans
 
     async def orphans_deleted(self, orphans: Orphans) -> None:
         """As Metadata.orphans_deleted."""
@@ -155,15 +162,15 @@ class Garbage:
             self._allocator.changed()
             return
         self._compactors.swept(orphans.tenure, orphans.object_ids)
-        # What a compactor released while it lived is not its whole window.
+        # A live compactor's orphans are not the whole window that a sealed tenure's sweep lists.
         if self._listed.get(orphans.tenure) != orphans:
             return
         self._swept.add(orphans.tenure)
         if orphans.is_final:
-            await self._settle(orphans.tenure)
+            await self._retire(orphans.tenure)
 
-    def _forget_settled(self) -> None:
-        """Tenures whose fence is gone were swept for the last time, here or by another node."""
+    def _forget_retired(self) -> None:
+        """Forgets tenures whose fence is gone: this or another node has retired them."""
         fences = self._follower.state.fences
         self._swept &= fences.keys()
         for tenure in self._listed.keys() - fences.keys():
@@ -171,73 +178,76 @@ class Garbage:
 
     async def _deleted_once(self, object_ids: Iterable[int]) -> None:
         due_ms = self._clock.now_ms() + min(LATE_MS, self._config.orphan_resweep_ms)
-        found = dict(self._late)
+        late_deletes = dict(self._late_deletes)
         for object_id in object_ids:
-            if found.pop(object_id, None) is None:
-                found[object_id] = due_ms
-        while len(found) > LATE_IDS_MAX:
-            del found[next(iter(found))]
-        await self._write_late(found)
-        self._late = found
+            if late_deletes.pop(object_id, None) is None:
+                late_deletes[object_id] = due_ms
+        while len(late_deletes) > LATE_IDS_MAX:
+            del late_deletes[next(iter(late_deletes))]
+        await self._write_late_deletes(late_deletes)
+        self._late_deletes = late_deletes
 
-    async def _write_late(self, object_ids: Collection[int]) -> None:
+    async def _write_late_deletes(self, object_ids: Collection[int]) -> None:
         tenure = self._follower.tenure
         node_key = node.key(self._prefix, tenure.node_id)
-        late_key = late.key(self._prefix, tenure)
+        late_key = late_deletes.key(self._prefix, tenure)
         kv, old = await self._kv.get(node_key), await self._kv.get(late_key)
         if kv is None or node.decode(kv.value).node_epoch != tenure.node_epoch:
-            return  # sealed: its floor rises no more, and the sweep deletes what is past it
-        # An earlier list whose answer was lost may land between the two.
+            return  # sealed: its floor cannot rise any more, and the sweep deletes ids above it
+        # An earlier list whose answer was lost may arrive between the two reads.
         revision = 0 if old is None else old.mod_revision
         written = await self._kv.txn(
             [RevisionIs(node_key, kv.mod_revision), RevisionIs(late_key, revision)],
-            [Put(late_key, late.encode(object_ids))],
+            [Put(late_key, late_deletes.encode(object_ids))],
         )
         if not written.succeeded:
-            raise MetadataUnavailable("the list of late objects changed meanwhile; try again")
+            raise MetadataUnavailable("the list of late deletes changed meanwhile; try again")
 
-    async def _late_of(self, tenure: Tenure) -> tuple[int, ...]:
-        kv = await self._kv.get(late.key(self._prefix, tenure))
-        return () if kv is None else late.decode(kv.value)
+    async def _late_deletes_of(self, tenure: Tenure) -> tuple[int, ...]:
+        kv = await self._kv.get(late_deletes.key(self._prefix, tenure))
+        return () if kv is None else late_deletes.decode(kv.value)
 
     async def oldest_pin(self) -> int | None:
         """As Metadata.oldest_pin."""
         start = pin.prefix_of_pins(self._prefix)
-        found = await self._kv.range(start, prefix_end(start))
-        return min((pin.decode(kv.value).revision for kv in found.kvs), default=None)
+        pins = await self._kv.range(start, prefix_end(start))
+        return min((pin.decode(kv.value).revision for kv in pins.kvs), default=None)
 
     def _sealed_to_sweep(self) -> list[tuple[Tenure, bool]]:
-        """Sealed tenures, and whether the late sweep is due; swept ones wait for that."""
-        now_ms, found = self._clock.now_ms(), []
+        """Sealed tenures to sweep, each with whether this is its final, late sweep."""
+        now_ms, to_sweep = self._clock.now_ms(), []
         for tenure, known in self._follower.state.fences.items():
             if known.is_live or tenure == self._follower.tenure:
                 continue
             is_late = now_ms >= known.sealed_ms + self._config.orphan_resweep_ms
-            is_final = is_late and self._is_settled(tenure)
+            is_final = is_late and self._may_retire(tenure)
             if is_final or tenure not in self._swept:
-                found.append((tenure, is_final))
-        return found
+                to_sweep.append((tenure, is_final))
+        return to_sweep
 
-    def _is_settled(self, tenure: Tenure) -> bool:
-        """It holds nothing, and the checkpoint covers all that it did."""
+    def _may_retire(self, tenure: Tenure) -> bool:
+        """Whether the tenure holds no stream, and the checkpoint covers all its records."""
         state = self._follower.state
         if tenure in state.fold.held or state.checkpoint is None:
             return False
         mark = state.fold.marks.get(tenure)
         return mark is None or mark == state.checkpoint.tenures.get(tenure)
 
-    async def _settle(self, tenure: Tenure) -> None:
-        """Deletes its fence, head and blocks; refused when something changed: the next sweep."""
+    async def _retire(self, tenure: Tenure) -> None:
+        """Deletes the tenure's fence, head, late deletes and blocks.
+
+        Where one of the keys has changed, nothing is deleted: the next sweep tries again.
+        """
         fence_key, head_key = fence.key(self._prefix, tenure), head.key(self._prefix, tenure)
         fence_kv, head_kv = await self._kv.get(fence_key), await self._kv.get(head_key)
-        if fence_kv is None or head_kv is None or not self._is_settled(tenure):
+        if fence_kv is None or head_kv is None or not self._may_retire(tenure):
             return
         known = fence.decode(fence_kv.value)
         mark = self._follower.state.fold.mark(tenure)
         if known.is_live or (head.decode(head_kv.value), known.gen) != (mark.seq, mark.gen):
             return
         deletes: list[Operation] = [Delete(fence_key), Delete(head_key)]
-        deletes.append(Delete(late.key(self._prefix, tenure)))
+        deletes.append(Delete(late_deletes.key(self._prefix, tenure)))
         for kind in (id_block.OBJECTS, id_block.STREAMS):
             for block in (await self._blocks(kind)).get(tenure, ()):
                 deletes.append(Delete(id_block.block_key(self._prefix, kind, block)))
@@ -250,7 +260,7 @@ class Garbage:
     async def _blocks(self, kind: IdKind) -> dict[Tenure, list[int]]:
         """Block numbers by owner, rising."""
         start = id_block.block_prefix(self._prefix, kind)
-        found: dict[Tenure, list[int]] = {}
+        blocks: dict[Tenure, list[int]] = {}
         for kv in (await self._kv.range(start, prefix_end(start))).kvs:
-            found.setdefault(id_block.decode_owner(kv.value), []).append(number_in(kv.key))
-        return found
+            blocks.setdefault(id_block.decode_owner(kv.value), []).append(number_in(kv.key))
+        return blocks

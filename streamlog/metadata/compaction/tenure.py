@@ -30,8 +30,8 @@ from streamlog.metadata.keys.id_block import OBJECTS
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.ownership.liveness import Liveness
 from streamlog.metadata.ownership.own_seal import seal_own
-from streamlog.metadata.ownership.registration import Registered
-from streamlog.metadata.steps import run_breathing
+from streamlog.metadata.ownership.registration import Registration
+from streamlog.metadata.steps import run_cooperatively
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.offload import Lane, Offload
@@ -43,13 +43,13 @@ ENCODE_INLINE_ROWS = 1024
 
 
 class OwnCompactionTenure:
-    """Made by `TenureMetadata.open_compaction_tenure`; its registration is folded."""
+    """Made by `MetadataSession.open_compaction_tenure`; its registration is folded."""
 
     def __init__(
         self,
         kv: KVStore,
         prefix: bytes,
-        registered: Registered,
+        registered: Registration,
         *,
         follower: Follower,
         lookup: Lookup,
@@ -238,7 +238,7 @@ class OwnCompactionTenure:
     async def _freeze(self, replacement: Replacement, floor: int) -> FrozenRecord:
         fold = self._follower.state.fold
         mark, compactions = fold.mark(self.tenure), fold.compactions.counter
-        record = await run_breathing(record_of(replacement, compactions + 1, floor))
+        record = await run_cooperatively(record_of(replacement, compactions + 1, floor))
         rows = compaction_record.rows_of(record.outputs)
         if rows <= ENCODE_INLINE_ROWS:
             value = compaction_record.encode(record)

@@ -1,7 +1,7 @@
-"""The compactions of late: how many there were, and which objects the last ones replaced.
+"""The compaction counter, and which objects the last compactions replaced.
 
-From this a compactor that another one overtook knows whether its outputs still stand for what they
-were made of.
+A compactor that was overtaken by another one learns from it whether its outputs still match their
+inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INPUTS_MAX = 1 << 16
 
 
 class CompactionHistory:
-    """`counter` is `x`; inputs are kept of the last 1,000 compactions, of 65,536 ids together."""
+    """The compaction counter, and the inputs of the last 1,000 compactions (65,536 ids in all)."""
 
     def __init__(self, counter: int = 0, inputs: Sequence[array[int]] = ()) -> None:
         self.counter = counter
@@ -25,7 +25,7 @@ class CompactionHistory:
 
     @property
     def inputs(self) -> list[array[int]]:
-        """Of the last compactions, the newest last."""
+        """The inputs of each of the last compactions, the newest last."""
         return list(self._inputs)
 
     def add(self, inputs: array[int]) -> None:
@@ -36,13 +36,13 @@ class CompactionHistory:
             self._ids -= len(self._inputs.popleft())
 
     def replaced_since(self, counter: int, inputs: Collection[int]) -> bool:
-        """Whether a compaction after that value of `x` replaced one of these objects, or may have.
+        """Whether a compaction after that counter value replaced one of these objects.
 
-        What is not known any more may have.
+        True also where the history does not reach back that far.
         """
         since = self.counter - counter
         if since > len(self._inputs):
             return True
         wanted = frozenset(inputs)
         newer = islice(self._inputs, len(self._inputs) - since, None)
-        return any(not wanted.isdisjoint(one) for one in newer)
+        return any(not wanted.isdisjoint(replaced) for replaced in newer)

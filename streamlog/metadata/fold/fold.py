@@ -1,15 +1,14 @@
-"""The fold: stream state computed from records and moves in revision order. No I/O, no clock.
+"""The fold: stream state computed from commit and transfer records in revision order. Pure.
 
 1. The same records in the same order give the same fold on every node.
 2. A record is checked in full before anything of it is applied: its tenure holds every stream it
    touches, under one epoch; the CRC over its absolute rows is the writer's.
-3. A stream's ranges meet: each row starts where the stream ends. A compaction puts other objects
-   in the place of some (fold_compaction).
-4. Epochs only rise. A move is void for a stream that its holder no longer has.
+3. A stream's ranges are adjacent: each row starts where the stream ends. A compaction puts other
+   objects in the place of some (`fold/compaction.py`).
+4. Epochs only rise. A transfer skips a stream that its holder no longer has.
 
-Work on many rows is cut into steps (`Steps`), so that an event loop can breathe between them; only
-the task that folds may change the fold meanwhile. What readers see between two steps is committed
-already.
+Work on many rows is cut into steps (`Steps`), so that other tasks run between them. Only the task
+that folds may change the fold meanwhile. Readers between two steps see committed state only.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from streamlog.metadata.fold.generation import SPAN_MAX, Generation, NewObjectEn
 from streamlog.metadata.fold.staging import Attach, Placements, Stage, Staging, Unstage, WriterRow
 from streamlog.metadata.interface import ObjectRow, StreamRow, Tenure
 from streamlog.metadata.keys.checkpoint import TenureMark
-from streamlog.metadata.keys.move import Move
+from streamlog.metadata.keys.transfer import TransferRecord
 from streamlog.metadata.steps import Steps
 from streamlog.model.batch import StreamState
 
 STEP_ROWS = 512
 
-NOBODY = Tenure(0, 0)
+NO_HOLDER = Tenure(0, 0)
 NEW_MARK = TenureMark(0, 0, 0)
 
 
-class Info(NamedTuple):
-    """What changes seldom in a stream."""
+class StreamHeader(NamedTuple):
+    """The fields of a stream that change seldom."""
 
     epoch: int
     holder: Tenure
@@ -54,24 +53,24 @@ class Info(NamedTuple):
     tags: tuple[tuple[str, str], ...]
 
 
-GONE = Info(0, NOBODY, False, b"", ())
-"""In a draft: the stream was destroyed."""
+GONE = StreamHeader(0, NO_HOLDER, False, b"", ())
+"""Marks a stream as destroyed, in a draft."""
 
 
-class Moved(NamedTuple):
+class MovedStream(NamedTuple):
     stream_id: int
     holder: Tenure
     epoch: int
 
 
 class Fold:
-    """Every stream, who holds it, and how far each tenure's records and moves are in."""
+    """Every stream, its holder, and how far the records of each tenure are applied."""
 
     def __init__(self, revision: int = 0) -> None:
         self.revision = revision
         self.ids: list[int] = []
         """All stream ids, sorted."""
-        self.info: dict[int, Info] = {}
+        self.info: dict[int, StreamHeader] = {}
         self.starts: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         self.held: dict[Tenure, set[int]] = {}
@@ -79,7 +78,7 @@ class Fold:
         self.compactions = CompactionHistory()
         self.staging = Staging()
         self.generations: list[Generation] = [Generation()]
-        """Since the checkpoint; the newest last, the others frozen by checkpoints under way."""
+        """Changes since the checkpoint, the newest last; running checkpoints froze the others."""
 
     @property
     def newest(self) -> Generation:
@@ -103,7 +102,7 @@ class Fold:
             dict(info.tags),
         )
 
-    def add_stream(self, stream_id: int, info: Info, start: int, end: int) -> None:
+    def add_stream(self, stream_id: int, info: StreamHeader, start: int, end: int) -> None:
         if not self.ids or stream_id > self.ids[-1]:
             self.ids.append(stream_id)
         else:
@@ -118,20 +117,22 @@ class Fold:
         del self.starts[stream_id], self.ends[stream_id]
         self._unhold(info.holder, stream_id)
 
-    def apply_move(self, holder: Tenure, gen: int, move: Move) -> Steps[list[Moved]]:
-        """Folds `m/holder/gen`; what moved. One that is in already changes nothing."""
+    def apply_transfer(
+        self, holder: Tenure, gen: int, record: TransferRecord
+    ) -> Steps[list[MovedStream]]:
+        """Applies the transfer record `gen` of `holder`, if it is not applied yet; what moved."""
         mark = self.mark(holder)
         if gen <= mark.gen:
             return []
         if gen != mark.gen + 1:
             raise Corrupt(
-                f"move {gen} away from tenure {holder} follows move {mark.gen}: one is lost"
+                f"transfer {gen} away from tenure {holder} follows transfer {mark.gen}: one is lost"
             )
         wanted: Sequence[tuple[int, int | None]]
-        if move.streams is None:
+        if record.streams is None:
             wanted = [(stream_id, None) for stream_id in sorted(self.held.get(holder, ()))]
         else:
-            wanted = move.streams
+            wanted = record.streams
         moved = []
         for index, (stream_id, epoch) in enumerate(wanted):
             if index % STEP_ROWS == STEP_ROWS - 1:
@@ -141,15 +142,15 @@ class Fold:
                 continue
             if epoch is not None and epoch <= info.epoch:
                 raise Corrupt(
-                    f"move {gen} away from tenure {holder} takes stream {stream_id} from epoch "
+                    f"transfer {gen} away from tenure {holder} takes stream {stream_id} from epoch "
                     f"{info.epoch} back to {epoch}"
                 )
             new = info.epoch + 1 if epoch is None else epoch
             is_open = info.is_open or epoch is not None
-            self.info[stream_id] = Info(new, move.to, is_open, info.token, info.tags)
+            self.info[stream_id] = StreamHeader(new, record.to, is_open, info.token, info.tags)
             self._unhold(holder, stream_id)
-            self.held.setdefault(move.to, set()).add(stream_id)
-            moved.append(Moved(stream_id, move.to, new))
+            self.held.setdefault(record.to, set()).add(stream_id)
+            moved.append(MovedStream(stream_id, record.to, new))
         self.marks[holder] = mark._replace(gen=gen)
         self.newest.records += 1
         self.newest.rows += len(wanted)
@@ -158,7 +159,7 @@ class Fold:
     def apply_record(
         self, tenure: Tenure, seq: int, record: Record, revision: int, size_bytes: int = 0
     ) -> Steps[None]:
-        """Folds `c/tenure/seq`. One that is in already changes nothing."""
+        """Applies record `seq` of the tenure, if it is not applied yet."""
         mark = self.mark(tenure)
         if seq <= mark.seq:
             return
@@ -177,7 +178,7 @@ class Fold:
     def _apply_commit(
         self, tenure: Tenure, seq: int, record: CommitRecord, revision: int
     ) -> Steps[None]:
-        draft = Draft(self, tenure, seq)
+        draft = CommitDraft(self, tenure, seq)
         for entry in record.entries:
             yield from draft.add(entry)
         if draft.rows_crc32c != record.rows_crc32c:
@@ -195,7 +196,7 @@ class Fold:
 
 
 class _Rows(NamedTuple):
-    """Of an object that comes into streams; `ends[i]` is where row i ends."""
+    """The rows of an object that is added to streams; `ends[i]` is the end offset of row i."""
 
     row: ObjectRow
     streams: array[int]
@@ -203,14 +204,14 @@ class _Rows(NamedTuple):
     ends: array[int]
 
 
-class Draft:
-    """A record on its way into the fold: what it changes, checked; `finish` applies it."""
+class CommitDraft:
+    """A commit record while it is applied: `add` checks its entries, `finish` applies them."""
 
     def __init__(self, fold: Fold, tenure: Tenure, seq: int) -> None:
         self._fold = fold
         self._tenure = tenure
         self._what = f"record {seq} of tenure {tenure}"
-        self._info: dict[int, Info] = {}
+        self._info: dict[int, StreamHeader] = {}
         self._starts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._objects: list[_Rows] = []
@@ -219,15 +220,17 @@ class Draft:
         self._attached: set[int] = set()
         self._unstages: list[Unstage] = []
         self._raised = 0
-        """How often the record raises `x`."""
+        """How often the record raises the compaction counter."""
         self.rows_crc32c = 0
 
     def add(self, entry: RecordEntry) -> Steps[None]:
-        """Errors: Corrupt where the entry does not fit the fold."""
+        """Adds an entry. Errors: Corrupt (it contradicts the fold)."""
         for create in entry.creates:
             if create.stream_id in self._info or create.stream_id in self._fold.info:
                 raise Corrupt(f"{self._what} creates stream {create.stream_id}, which exists")
-            self._info[create.stream_id] = Info(create.epoch, self._tenure, True, b"", create.tags)
+            self._info[create.stream_id] = StreamHeader(
+                create.epoch, self._tenure, True, b"", create.tags
+            )
             self._starts[create.stream_id] = self._ends[create.stream_id] = 0
         for rows in entry.objects:
             self._check_new(rows.object_id)
@@ -263,7 +266,7 @@ class Draft:
             self._unstages.append(unstage)
 
     def finish(self, revision: int) -> Steps[None]:
-        """Applies everything that was added."""
+        """Applies the added entries."""
         fold, newest = self._fold, self._fold.newest
         for stream_id, info in self._info.items():
             if info is not GONE and stream_id not in fold.info:
@@ -364,14 +367,14 @@ class Draft:
         for object_id in unstage.object_ids:
             stage = fold.staging.take(object_id)
             if stage is not None:
-                # Without a range: the next checkpoint finds it dead.
+                # It has no range, so the next checkpoint finds it dead.
                 fold.newest.objects[object_id] = NewObjectEntry(stage.row, 0, revision)
         for writer_id, epoch in unstage.forgotten:
             if fold.staging.last_epoch(writer_id) == epoch:
                 del fold.staging.writers[writer_id]
 
     def _add_rows(self, streams: array[int], counts: array[int]) -> Steps[array[int]]:
-        """Rows at their streams' ends: where each ends."""
+        """Adds rows at their streams' ends; the end offset of each."""
         info_here, info_there = self._info, self._fold.info
         ends_here, ends_there, tenure = self._ends, self._fold.ends, self._tenure
         ends = array("Q")
@@ -423,7 +426,7 @@ class Draft:
         newest.objects[object_id] = NewObjectEntry(rows.row, count, revision)
         newest.rows += len(rows.ends)
 
-    def _held(self, stream_id: int, epoch: int) -> Info:
+    def _held(self, stream_id: int, epoch: int) -> StreamHeader:
         info = self._info.get(stream_id) or self._fold.info.get(stream_id)
         if info is None or info.holder != self._tenure or info.epoch != epoch:
             raise Corrupt(

@@ -1,12 +1,12 @@
-"""Ranges, objects and cuts folded since a point in time, compact, in memory.
+"""Ranges, objects and cuts folded since a point in time, in compact arrays.
 
-1. `ranges[s]` is one array: start, then end and object id of each range; ranges meet. 16 B a
-   range.
-2. A generation grows only; a checkpoint freezes it and a new one is begun, so that the merge reads
-   it from another thread without a copy.
+1. `ranges[s]` is one array: start, then end and object id of each range, which are adjacent. 16 B
+   per range.
+2. A generation only grows. A checkpoint freezes it and begins a new one, so that the merge can read
+   it in another thread without a copy.
 3. `cuts[s]` is the stream's start before the first trim or the destruction in this generation.
-4. `patches[s]` is one array of start, end and object id: what compactions laid over ranges of any
-   age. Patches are sorted and disjoint; they hide what lies under them. 24 B a patch.
+4. `patches[s]` is one array of start, end and object id: ranges that compactions put over older
+   ones, of any generation. Patches are sorted and disjoint; they hide what they cover. 24 B each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from streamlog.metadata.fold.overlay import FoundRange, filled, uncovered
+from streamlog.metadata.fold.overlay import ObjectRange, filled, uncovered
 from streamlog.metadata.interface import ObjectRow
 
 SPAN_MAX = (1 << 32) - 1
@@ -26,9 +26,10 @@ NOTHING = array("Q")
 
 
 class NewObjectEntry(NamedTuple):
-    """An object committed in this generation; `ranges` it brought, dead ones among them.
+    """An object committed in this generation, with the number of ranges that it was added with.
 
-    Only those that a later compaction of the same generation replaced are counted off already.
+    Ranges that died since still count, but for those that a compaction in this same generation
+    replaced.
     """
 
     row: ObjectRow
@@ -54,7 +55,7 @@ class Generation:
         return self.records == 0
 
     def absorb(self, newer: Generation) -> None:
-        """Takes in the generation that follows this one."""
+        """Adds the content of the generation that follows this one."""
         for stream_id, ranges in newer.ranges.items():
             known = self.ranges.get(stream_id)
             if known is None:
@@ -63,29 +64,29 @@ class Generation:
                 known.extend(ranges[1:])
         self.objects.update(newer.objects)
         for stream_id, patches in newer.patches.items():
-            self.lay(stream_id, pieces_of(patches))
+            self.apply_patch(stream_id, pieces_of(patches))
         for stream_id, start in newer.cuts.items():
             self.cuts.setdefault(stream_id, start)
         self.records += newer.records
         self.rows += newer.rows
         self.bytes += newer.bytes
 
-    def lay(self, stream_id: int, pieces: Sequence[FoundRange]) -> None:
-        """Patches of newer objects, in order and disjoint; earlier ones under them are gone."""
+    def apply_patch(self, stream_id: int, pieces: Sequence[ObjectRange]) -> None:
+        """Adds patches, sorted and disjoint; earlier patches that they cover are removed."""
         known = self.patches.get(stream_id, NOTHING)
         low = bisect_right(memoryview(known)[1::3], pieces[0].start)
         high = bisect_left(memoryview(known)[0::3], pieces[-1].end)
         kept, hidden = uncovered(pieces_of(known[3 * low : 3 * high]), pieces)
-        for one in hidden:
-            entry = self.objects[one.object_id]
-            self.objects[one.object_id] = entry._replace(ranges=entry.ranges - 1)
+        for patch in hidden:
+            entry = self.objects[patch.object_id]
+            self.objects[patch.object_id] = entry._replace(ranges=entry.ranges - 1)
         made = array("Q", chain.from_iterable(sorted([*kept, *pieces])))
         self.patches[stream_id] = known[: 3 * low] + made + known[3 * high :]
         self.patch_count += (len(self.patches[stream_id]) - len(known)) // 3
 
 
-def find(ranges: array[int], start: int, end: int, limit: int) -> list[FoundRange]:
-    """Those that overlap [start, end), in order, the first up to `limit`."""
+def find(ranges: array[int], start: int, end: int, limit: int) -> list[ObjectRange]:
+    """The first ranges, up to `limit`, that overlap [start, end), in order."""
     ends = memoryview(ranges)[1::2]
     first = bisect_right(ends, start)
     # Each range begins where the one before it ends.
@@ -97,17 +98,17 @@ def find(ranges: array[int], start: int, end: int, limit: int) -> list[FoundRang
         if first
         else ranges[0:1] + ranges[1 : 2 * last - 1 : 2]
     )
-    found = map(
-        FoundRange,
+    overlapping = map(
+        ObjectRange,
         lows,
         ranges[2 * first + 1 : 2 * last : 2],
         ranges[2 * first + 2 : 2 * last + 1 : 2],
     )
-    return list(found)
+    return list(overlapping)
 
 
 def covers(generations: Sequence[Generation], stream_id: int, start: int) -> bool:
-    """Nothing from `start` on is in older ranges than these generations have."""
+    """Whether these generations hold every range of the stream from `start` on."""
     for generation in generations:
         ranges = generation.ranges.get(stream_id)
         if ranges is not None:
@@ -115,13 +116,13 @@ def covers(generations: Sequence[Generation], stream_id: int, start: int) -> boo
     return False
 
 
-def pieces_of(patches: array[int]) -> list[FoundRange]:
-    """A stream's patches."""
+def pieces_of(patches: array[int]) -> list[ObjectRange]:
+    """The patches of one stream as ranges."""
     flat = iter(patches)
-    return [FoundRange(*one) for one in zip(flat, flat, flat, strict=True)]
+    return [ObjectRange(*patch) for patch in zip(flat, flat, flat, strict=True)]
 
 
-def find_patches(patches: array[int], start: int, end: int, limit: int) -> list[FoundRange]:
+def find_patches(patches: array[int], start: int, end: int, limit: int) -> list[ObjectRange]:
     """As `find`."""
     index = bisect_right(memoryview(patches)[1::3], start)
     last = bisect_left(memoryview(patches)[0::3], end, index)
@@ -130,24 +131,24 @@ def find_patches(patches: array[int], start: int, end: int, limit: int) -> list[
 
 def find_in_all(
     generations: Sequence[Generation], stream_id: int, start: int, end: int, limit: int
-) -> list[FoundRange]:
-    """What these generations, the newest last, have of [start, end), the first up to `limit`.
+) -> list[ObjectRange]:
+    """The first ranges, up to `limit`, of these generations (the newest last) in [start, end).
 
-    Gaps are left where only older ranges are.
+    Where only files have ranges, the result has gaps.
     """
     if not generations or limit < 1:
         return []
     *older, newest = generations
     patches, ranges = newest.patches.get(stream_id), newest.ranges.get(stream_id)
 
-    def under(low: int, high: int, room: int) -> list[FoundRange]:
-        """Ranges lie above all that older generations have."""
+    def under(low: int, high: int, room: int) -> list[ObjectRange]:
+        """Ranges of this generation begin where those of older generations end."""
         if ranges is None:
             return find_in_all(older, stream_id, low, high, room)
-        found: list[FoundRange] = []
+        from_older: list[ObjectRange] = []
         if low < ranges[0]:
-            found = find_in_all(older, stream_id, low, min(high, ranges[0]), room)
-        return found + find(ranges, low, high, room - len(found))
+            from_older = find_in_all(older, stream_id, low, min(high, ranges[0]), room)
+        return from_older + find(ranges, low, high, room - len(from_older))
 
     if patches is None:
         return under(start, end, limit)
@@ -155,7 +156,7 @@ def find_in_all(
 
 
 def make_one(generations: list[Generation]) -> None:
-    """All that none of them is read by a checkpoint any more."""
+    """Merges all generations into the first. No running checkpoint may read one of them."""
     first, *others = generations
     for newer in others:
         first.absorb(newer)

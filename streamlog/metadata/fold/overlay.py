@@ -1,9 +1,9 @@
-"""Ranges of one stream laid over older ones. Pure.
+"""Overlays newer ranges of one stream over older ones. Pure.
 
-Lists of ranges are sorted and disjoint. A newer range hides what is under it; it ends where an
-older one does, and begins where one does or where the stream began, so:
+Lists of ranges are sorted and disjoint. A newer range hides the older ranges that it covers. It
+ends where an older one does, and begins where one does or where the stream began. Therefore:
 1. An older range whose last offset is covered is hidden as a whole, and is counted off its object.
-2. Of any other range only the front can be covered, and that happens in damaged metadata alone.
+2. Any other range can be covered at its front only, and only in damaged metadata.
 """
 
 from __future__ import annotations
@@ -12,70 +12,73 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 
-class FoundRange(NamedTuple):
+class ObjectRange(NamedTuple):
+    """Offsets [start, end) of a stream that lie in one object."""
+
     start: int
     end: int
     object_id: int
 
 
 NO_END = 1 << 64
-Below = Callable[[int, int, int], list[FoundRange]]
-Filling = Generator[tuple[int, int, int], list[FoundRange], list[FoundRange]]
+Below = Callable[[int, int, int], list[ObjectRange]]
+Filling = Generator[tuple[int, int, int], list[ObjectRange], list[ObjectRange]]
 
 
 def uncovered(
-    lower: Iterable[FoundRange], upper: Sequence[FoundRange]
-) -> tuple[list[FoundRange], list[FoundRange]]:
-    """What is left of `lower` under `upper`, and what is hidden."""
-    kept: list[FoundRange] = []
-    hidden: list[FoundRange] = []
-    at, count = 0, len(upper)
-    for one in lower:
-        while at < count and upper[at].end <= one.start:
-            at += 1
-        index, start = at, one.start
-        while index < count and upper[index].start < one.end:
+    lower: Iterable[ObjectRange], upper: Sequence[ObjectRange]
+) -> tuple[list[ObjectRange], list[ObjectRange]]:
+    """The ranges of `lower` that `upper` leaves visible, and those that it hides."""
+    kept: list[ObjectRange] = []
+    hidden: list[ObjectRange] = []
+    first, count = 0, len(upper)
+    for older in lower:
+        while first < count and upper[first].end <= older.start:
+            first += 1
+        index, start = first, older.start
+        while index < count and upper[index].start < older.end:
             start = upper[index].end
             index += 1
-        if start >= one.end:
-            hidden.append(one)
+        if start >= older.end:
+            hidden.append(older)
         else:
-            kept.append(one if start == one.start else one._replace(start=start))
+            kept.append(older if start == older.start else older._replace(start=start))
     return kept, hidden
 
 
-def laid_over(lower: Iterable[FoundRange], upper: Sequence[FoundRange]) -> list[FoundRange]:
-    """Both, with `upper` over `lower`."""
+def overlaid(lower: Iterable[ObjectRange], upper: Sequence[ObjectRange]) -> list[ObjectRange]:
+    """Both lists as one, with `upper` over `lower`."""
     kept, _ = uncovered(lower, upper)
     return sorted([*kept, *upper])
 
 
-def fill(upper: Sequence[FoundRange], start: int, end: int, limit: int) -> Filling:
-    """The first ranges up to `limit` that overlap [start, end): those of `upper`, and between them
-    what lies below, asked for by yielding (start, end, limit) of each gap.
+def fill(upper: Sequence[ObjectRange], start: int, end: int, limit: int) -> Filling:
+    """The first ranges, up to `limit`, that overlap [start, end): those of `upper`, and in the gaps
+    between them older ones.
 
-    `upper` has the first up to `limit` of its own.
+    Yields (start, end, limit) of each gap and expects its older ranges. `upper` holds its own first
+    ranges up to `limit`.
     """
-    found: list[FoundRange] = []
-    at = start
-    for one in upper:
-        if len(found) >= limit:
-            return found
-        if at < one.start:
-            below = yield at, one.start, limit - len(found)
-            found += _clipped(below, at if at > start else 0, one.start)
-        if len(found) >= limit:
-            return found
-        found.append(one)
-        at = one.end
-    if at < end and len(found) < limit:
-        below = yield at, end, limit - len(found)
-        found += _clipped(below, at if at > start else 0, NO_END)
-    return found
+    ranges: list[ObjectRange] = []
+    offset = start
+    for newer in upper:
+        if len(ranges) >= limit:
+            return ranges
+        if offset < newer.start:
+            below = yield offset, newer.start, limit - len(ranges)
+            ranges += _clipped(below, offset if offset > start else 0, newer.start)
+        if len(ranges) >= limit:
+            return ranges
+        ranges.append(newer)
+        offset = newer.end
+    if offset < end and len(ranges) < limit:
+        below = yield offset, end, limit - len(ranges)
+        ranges += _clipped(below, offset if offset > start else 0, NO_END)
+    return ranges
 
 
-def _clipped(ranges: list[FoundRange], start: int, end: int) -> list[FoundRange]:
-    """Sorted and disjoint: the first alone can begin too soon, the last alone end too late."""
+def _clipped(ranges: list[ObjectRange], start: int, end: int) -> list[ObjectRange]:
+    """Only the first range can begin too soon, and only the last end too late."""
     if ranges and ranges[0].start < start:
         ranges = [ranges[0]._replace(start=start), *ranges[1:]]
     if ranges and ranges[-1].end > end:
@@ -84,14 +87,14 @@ def _clipped(ranges: list[FoundRange], start: int, end: int) -> list[FoundRange]
 
 
 def filled(
-    upper: Sequence[FoundRange], start: int, end: int, limit: int, below: Below
-) -> list[FoundRange]:
-    """`fill`, each gap answered by `below(start, end, limit)`."""
+    upper: Sequence[ObjectRange], start: int, end: int, limit: int, below: Below
+) -> list[ObjectRange]:
+    """As `fill`; `below(start, end, limit)` returns the older ranges of each gap."""
     filling = fill(upper, start, end, limit)
     try:
         gap = next(filling)
         while True:
             gap = filling.send(below(*gap))
     except StopIteration as done:
-        found: list[FoundRange] = done.value
-        return found
+        ranges: list[ObjectRange] = done.value
+        return ranges

@@ -1,11 +1,12 @@
-"""What of some commit entries goes into the tenure's next record. Pure: changes nothing.
+"""Plans the tenure's next commit record from commit entries. Pure: changes nothing.
 
 1. A row (or trim, close, …) whose stream has another epoch or holder than the entry says is
-   stripped: the epoch decides, for the tenure may have lost the stream and got it back.
-2. An object that keeps no row is not committed: it is an orphan.
-3. An entry that does not fit for another reason is the caller's fault: it fails alone and whole.
+   stripped. The epoch is compared because the tenure may have lost the stream and got it back.
+2. An object that keeps no row is not committed: it becomes an orphan.
+3. An entry that does not fit for any other reason is the caller's error: that entry fails as a
+   whole, and no other.
 4. Entries stay in order; none is split.
-5. An attach is planned whole or refused: its error is the entry's.
+5. An attach is planned as a whole or refused; its error fails the entry.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from streamlog.format.records.commit import (
 )
 from streamlog.format.records.staged_entries import Attach, Stage, Unstage, stored_epoch
 from streamlog.format.rows import NO_LEADER_EPOCH
-from streamlog.metadata.fold.fold import GONE, STEP_ROWS, Fold, Info
+from streamlog.metadata.fold.fold import GONE, STEP_ROWS, Fold, StreamHeader
 from streamlog.metadata.fold.generation import SPAN_MAX
 from streamlog.metadata.interface import (
     AttachEntry,
@@ -51,28 +52,28 @@ from streamlog.model.batch_limits import OFFSET_MAX
 
 @dataclass(slots=True)
 class PlannedEntry:
-    """`failure`: why the entry is left out. `stripped`: streams of which nothing is committed."""
+    """`failure`: why the entry is left out. `stripped`: streams without any committed change."""
 
     stripped: frozenset[int] = frozenset()
     committed: list[int] = field(default_factory=list)
     orphaned: list[int] = field(default_factory=list)
     failure: StreamlogError | None = None
     has_changed: bool = True
-    """False: what it wants is in, or nothing of it is left."""
+    """False: everything in the entry was applied before, or was stripped."""
 
 
 @dataclass(slots=True)
-class Plan:
+class CommitPlan:
     """`record` None: nothing is left to commit. `entries` are in the order of the input."""
 
     record: CommitRecord | None
     entries: list[PlannedEntry]
     compactions: int | None = None
-    """What `x` is when the record is applied, which raises it; None: it does not matter."""
+    """The compaction counter that the record compares and raises; None: it does neither."""
 
 
 class _Unfit(Exception):
-    """The entry breaks a rule that stripping does not mend."""
+    """The entry breaks a rule, and stripping does not help."""
 
 
 def plan_record(
@@ -82,30 +83,31 @@ def plan_record(
     is_open_object: frozenset[int],
     *,
     may_be_empty: bool = False,
-) -> Steps[Plan]:
-    """`is_open_object`: ids that the tenure took and has neither committed nor released.
+) -> Steps[CommitPlan]:
+    """Plans one record; its floor is 0, for the caller to fill in.
 
-    The record's floor is 0; the caller knows it better. `may_be_empty`: for the floor alone.
+    `is_open_object`: ids that the tenure took and has neither committed nor given up.
+    `may_be_empty`: a record without entries is wanted too, to raise the floor.
     """
-    work = _Work(fold, tenure, is_open_object)
+    work = _RecordDraft(fold, tenure, is_open_object)
     planned = []
     for entry in entries:
         planned.append((yield from work.add(entry)))
     if not work.entries and not may_be_empty:
-        return Plan(None, planned)
+        return CommitPlan(None, planned)
     compares = any(entry.attaches or entry.unstages for entry in work.entries)
     compactions = fold.compactions.counter if compares else None
-    return Plan(CommitRecord(0, work.rows_crc32c, tuple(work.entries)), planned, compactions)
+    return CommitPlan(CommitRecord(0, work.rows_crc32c, tuple(work.entries)), planned, compactions)
 
 
-class _Work:
-    """The record so far: what its entries changed, over the fold."""
+class _RecordDraft:
+    """The record so far: the changes of its entries, on top of the fold."""
 
     def __init__(self, fold: Fold, tenure: Tenure, open_objects: frozenset[int]) -> None:
         self._fold = fold
         self._tenure = tenure
         self._open_objects = set(open_objects)
-        self._info: dict[int, Info] = {}
+        self._info: dict[int, StreamHeader] = {}
         self._ends: dict[int, int] = {}
         self.entries: list[RecordEntry] = []
         self.rows_crc32c = 0
@@ -125,7 +127,7 @@ class _Work:
                     objects.append(rows)
                 else:
                     orphaned.append(new.row.object_id)
-            made = _Made(
+            made = _EntryBuilder(
                 creates,
                 objects,
                 [Token(*t) for t in entry.tokens if draft.holds(t.stream_id, t.epoch)],
@@ -135,8 +137,8 @@ class _Work:
                 [self._stage(stage) for stage in entry.stages],
             )
             for attach in entry.attaches:
-                found, crc = yield from draft.attach(attach, crc)
-                made.attaches.extend(found)
+                attaches, crc = yield from draft.attach(attach, crc)
+                made.attaches.extend(attaches)
             for unstage in entry.unstages:
                 made.unstages.extend(self._unstage(unstage))
         except StreamlogError as error:
@@ -165,7 +167,7 @@ class _Work:
     def _unstage(self, unstage: UnstageEntry) -> list[Unstage]:
         staging = self._fold.staging
         ids = [i for i in unstage.object_ids if i in staging.staged]
-        forgotten = [one for one in unstage.forgotten if staging.last_epoch(one[0]) == one[1]]
+        forgotten = [(w, epoch) for w, epoch in unstage.forgotten if staging.last_epoch(w) == epoch]
         if not ids and not forgotten:
             return []
         counter = self._fold.compactions.counter + 1
@@ -173,8 +175,8 @@ class _Work:
 
 
 @dataclass(slots=True)
-class _Made:
-    """A RecordEntry on its way."""
+class _EntryBuilder:
+    """Collects the fields of a RecordEntry."""
 
     creates: Sequence[Create]
     objects: Sequence[ObjectRows]
@@ -201,16 +203,16 @@ class _Made:
 
 
 class _EntryDraft:
-    """One entry's changes, over the record's, over the fold; dropped when the entry is unfit."""
+    """One entry's changes on top of the record and the fold; dropped when the entry is unfit."""
 
     def __init__(
-        self, fold: Fold, tenure: Tenure, info: dict[int, Info], ends: dict[int, int]
+        self, fold: Fold, tenure: Tenure, info: dict[int, StreamHeader], ends: dict[int, int]
     ) -> None:
         self._fold = fold
         self._tenure = tenure
         self._info_before = info
         self._ends_before = ends
-        self.info: dict[int, Info] = {}
+        self.info: dict[int, StreamHeader] = {}
         self.ends: dict[int, int] = {}
         self.stripped: set[int] = set()
 
@@ -218,7 +220,7 @@ class _EntryDraft:
         if self._known(stream_id) is not None:
             raise _Unfit(f"stream {stream_id} to be created exists")
         create = Create(stream_id, epoch, tuple(tags.items()))
-        self.info[stream_id] = Info(epoch, self._tenure, True, b"", create.tags)
+        self.info[stream_id] = StreamHeader(epoch, self._tenure, True, b"", create.tags)
         self.ends[stream_id] = 0
         return create
 
@@ -244,22 +246,22 @@ class _EntryDraft:
                 if info is None or not is_mine(info, epoch):
                     self.stripped.add(stream_id)
                     continue
-                known = ends.get(stream_id)
-                if known is None:
-                    known = ends_before.get(stream_id)
-                    if known is None:
-                        known = ends_there[stream_id]
-                if start != known or not info.is_open:
+                stream_end = ends.get(stream_id)
+                if stream_end is None:
+                    stream_end = ends_before.get(stream_id)
+                    if stream_end is None:
+                        stream_end = ends_there[stream_id]
+                if start != stream_end or not info.is_open:
                     raise _Unfit(
-                        f"rows {start} to {end} of stream {stream_id}, which ends at {known}"
+                        f"rows {start} to {end} of stream {stream_id}, which ends at {stream_end}"
                         + ("" if info.is_open else " and is closed")
                     )
                 ends[stream_id] = end
                 if end - start <= SPAN_MAX:
                     flat += (stream_id, epoch, start, end)
                 else:
-                    for at in range(start, end, SPAN_MAX):
-                        flat += (stream_id, epoch, at, min(end, at + SPAN_MAX))
+                    for part in range(start, end, SPAN_MAX):
+                        flat += (stream_id, epoch, part, min(end, part + SPAN_MAX))
             streams.extend(flat[0::4])
             counts.extend(map(sub, flat[3::4], flat[2::4]))
             crc = crc32c(to_le(array("Q", flat)), crc)
@@ -278,8 +280,9 @@ class _EntryDraft:
         return rows, crc
 
     def attach(self, attach: AttachEntry, crc: int) -> Steps[tuple[list[Attach], int]]:
-        """Nothing where that epoch, or a later one, is in. Errors: StagedNotFound, StreamFenced,
-        Conflict, Invalid.
+        """The planned attach; empty where that epoch, or a later one, is attached already.
+
+        Errors: StagedNotFound, StreamFenced, Conflict, Invalid.
         """
         staging = self._fold.staging
         if attach.epoch <= staging.last_epoch(attach.writer_id):
@@ -329,7 +332,7 @@ class _EntryDraft:
         return [made], crc
 
     def _attachable(self, stream_id: int, attach: AttachEntry) -> int:
-        """Its epoch."""
+        """The stream's epoch. Errors: Conflict, StreamFenced."""
         info = self._known(stream_id)
         if info is None or info is GONE or not info.is_open:
             raise Conflict(
@@ -347,14 +350,14 @@ class _EntryDraft:
         return info.epoch
 
     def holds(self, stream_id: int, epoch: int) -> bool:
-        """Whether the tenure has the stream under that epoch; else it is noted as stripped."""
+        """Whether the tenure holds the stream under that epoch; if not, notes it as stripped."""
         info = self._known(stream_id)
         if info is None or not self._is_mine(info, epoch):
             self.stripped.add(stream_id)
             return False
         return True
 
-    def _is_mine(self, info: Info, epoch: int) -> bool:
+    def _is_mine(self, info: StreamHeader, epoch: int) -> bool:
         return info[0] == epoch and info[1] == self._tenure
 
     def trim(self, stream_id: int, epoch: int, start: int) -> bool:
@@ -380,7 +383,7 @@ class _EntryDraft:
         self.info[stream_id] = GONE
         return True
 
-    def _known(self, stream_id: int) -> Info | None:
+    def _known(self, stream_id: int) -> StreamHeader | None:
         return (
             self.info.get(stream_id)
             or self._info_before.get(stream_id)
@@ -395,12 +398,12 @@ class _EntryDraft:
 
 
 def rows_of(entry: CommitEntry) -> int:
-    """Rows that the entry brings to a record, at most."""
+    """Most rows that the entry adds to a record."""
     return sum(len(new.ranges) for new in entry.objects)
 
 
 def size_bound_bytes(entries: Iterable[CommitEntry]) -> int:
-    """At least what the entries take in a record's body before compression."""
+    """An upper bound of the entries' bytes in a record's body before compression."""
     size = 64
     for e in entries:
         size += 64 + 8 * rows_of(e) + 64 * len(e.objects)
@@ -422,5 +425,5 @@ def size_bound_bytes(entries: Iterable[CommitEntry]) -> int:
 
 
 def _utf8_bound(text: str) -> int:
-    """At least its bytes; of ASCII, which names are, exactly. No copy is made."""
+    """An upper bound of the text's bytes, exact for ASCII (as names are); makes no copy."""
     return len(text) if text.isascii() else 4 * len(text)

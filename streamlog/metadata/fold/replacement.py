@@ -1,4 +1,4 @@
-"""A Replacement as a record, and whether it replaces what it says. Pure but for the look-ups."""
+"""Turns a Replacement into a record, and checks that it replaces whole ranges of its inputs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from streamlog.format.records.compaction import CompactionRecord, Output
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.fold.generation import SPAN_MAX
-from streamlog.metadata.fold.overlay import FoundRange
+from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import NewObject
-from streamlog.metadata.steps import Steps, run_breathing
+from streamlog.metadata.steps import Steps, run_cooperatively
 
-RangesOf = Callable[[int, int, int], Awaitable[Sequence[FoundRange]]]
-"""Live ranges of a stream that overlap [start, end), the first ones, clipped to its start."""
+RangesOf = Callable[[int, int, int], Awaitable[Sequence[ObjectRange]]]
+"""(stream id, start, end) → the first live ranges there, clipped to the stream's start."""
 STEP_ROWS = 2048
 """About 1 ms."""
 LOOKUP_ROWS = 20
-"""Rows that take as long as a look-up without results."""
+"""A look-up without results costs as much as this number of rows."""
 
 
 def record_of(replacement: Replacement, counter: int, floor: int) -> Steps[CompactionRecord]:
-    """The record that makes `x` to be `counter`. Errors: Invalid."""
+    """The record that raises the compaction counter to `counter`. Errors: Invalid."""
     outputs = []
     for new in replacement.outputs:
         outputs.append((yield from _output(new)))
@@ -33,7 +33,7 @@ def record_of(replacement: Replacement, counter: int, floor: int) -> Steps[Compa
 
 
 def runs_of(new: NewObject) -> Steps[list[tuple[int, int, int]]]:
-    """(stream, start, end) of the object's rows, those that meet as one.
+    """(stream, start, end) of the object's rows; adjacent rows become one.
 
     Errors: Invalid (rows are out of order, overlap or are empty).
     """
@@ -62,37 +62,36 @@ def runs_of(new: NewObject) -> Steps[list[tuple[int, int, int]]]:
 async def check_replaced(
     replacement: Replacement, fold: Callable[[], Fold], find: RangesOf
 ) -> None:
-    """Every output row takes the place of whole live ranges of inputs, but for what was trimmed.
+    """Checks that every output row replaces whole live ranges of inputs, except trimmed ones.
 
     Errors: Invalid; Corrupt (a stream has a hole); those of the look-ups.
     """
     inputs = frozenset(replacement.inputs)
     done = 0
     for new in replacement.outputs:
-        for stream_id, start, end in await run_breathing(runs_of(new)):
-            at = start
-            while at < end and stream_id in fold().info:
-                before, found = at, await find(stream_id, at, end)
-                for low, high, object_id in found:
+        for stream_id, start, end in await run_cooperatively(runs_of(new)):
+            offset = start
+            while offset < end and stream_id in fold().info:
+                before, ranges = offset, await find(stream_id, offset, end)
+                for low, high, object_id in ranges:
                     if object_id not in inputs or high > end or low < start:
                         raise Invalid(
                             f"output {new.row.object_id} has offsets {start} to {end} of stream "
                             f"{stream_id}, where {low} to {high} live in object {object_id}: it "
                             "replaces whole ranges of its inputs only"
                         )
-                    at = high
-                done += LOOKUP_ROWS + len(found)
-                known = fold().info.get(stream_id)
-                if known is not None:
-                    at = max(at, fold().starts[stream_id])
+                    offset = high
+                done += LOOKUP_ROWS + len(ranges)
+                if stream_id in fold().info:
+                    offset = max(offset, fold().starts[stream_id])
                     if end > fold().ends[stream_id]:
                         raise Invalid(
                             f"output {new.row.object_id} has offsets {start} to {end} of stream "
                             f"{stream_id}, which ends at {fold().ends[stream_id]}"
                         )
-                    if at == before:
+                    if offset == before:
                         raise Corrupt(
-                            f"stream {stream_id} has no data at offset {at}, between its start "
+                            f"stream {stream_id} has no data at offset {offset}, between its start "
                             f"{fold().starts[stream_id]} and its end {fold().ends[stream_id]}: run "
                             "fsck"
                         )
@@ -106,10 +105,10 @@ def _output(new: NewObject) -> Steps[Output]:
     for number, (stream_id, start, end) in enumerate((yield from runs_of(new))):
         if number % STEP_ROWS == STEP_ROWS - 1:
             yield
-        for at in range(start, end, SPAN_MAX):
+        for part in range(start, end, SPAN_MAX):
             streams.append(stream_id)
-            starts.append(at)
-            counts.append(min(end - at, SPAN_MAX))
+            starts.append(part)
+            counts.append(min(end - part, SPAN_MAX))
     row = new.row
     return Output(
         row.object_id,

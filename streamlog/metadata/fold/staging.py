@@ -1,13 +1,12 @@
-"""Staged writes in the fold: what is stored and in no stream, what writers attached last, and where
-objects lie that were staged once.
+"""Staged writes in the fold: staged objects, the last attach of each writer, and attached objects.
 
-1. A stage makes an object known, so that no sweep takes it. It is in no stream.
+1. A stage makes an object known, so that no sweep deletes it. The object is in no stream yet.
 2. An attach gives all rows of a list of staged objects their offsets, at the ends of their streams,
    in one record, or it is refused. A writer's epochs rise.
-3. An unstage drops what is staged still; of an attached object it is void.
-4. Both compare and raise `x`: so none is decided by a fold that has not seen the others, whoever
-   holds the streams; a writer's epoch is attached once.
-5. Where an object was attached is kept until the object is dead: its bytes do not say it.
+3. An unstage drops objects that are still staged; attached objects stay.
+4. Attach and unstage compare and raise the compaction counter. So each is decided by a fold that
+   has seen all others, whichever tenure holds the streams, and a writer's epoch is attached once.
+5. Where an object was attached is kept until the object is dead, because its bytes do not say it.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from streamlog.format.rows import Placements as Placements
 
 
 class Staging:
-    """`staged` and `attached` by object id, `writers` by writer id.
+    """`staged` and `attached` are by object id, `writers` by writer id.
 
-    `attached_revision`: of the last record with an attach, be it of nothing; 0: a checkpoint has
-    all.
+    `attached_revision` is that of the last record with an attach; 0: the checkpoint covers all.
     """
 
     __slots__ = ("_attempts", "_counts", "attached", "attached_revision", "staged", "writers")
@@ -41,7 +39,7 @@ class Staging:
         self.attached_revision = 0
         self._attempts: dict[tuple[str, str], int] = {}
         self._counts: Counter[str] = Counter()
-        """Staged objects of each writer that has some."""
+        """Writer id → number of its staged objects, where it has any."""
         if rows is not None:
             for stage in rows.stages:
                 self.add(stage)
@@ -49,12 +47,12 @@ class Staging:
             self.attached = dict(rows.attached)
 
     def rows(self, without: Iterable[int] = ()) -> StagingRows:
-        """As a checkpoint keeps it; `without`: objects that are dead."""
+        """The content as a checkpoint stores it, without these dead objects."""
         gone = frozenset(without)
         return StagingRows(
             list(self.staged.values()),
             list(self.writers.values()),
-            [one for one in self.attached.items() if one[0] not in gone],
+            [item for item in self.attached.items() if item[0] not in gone],
         )
 
     def add(self, stage: Stage) -> None:
@@ -63,7 +61,7 @@ class Staging:
         self._counts[stage.writer_id] += 1
 
     def take(self, object_id: int) -> Stage | None:
-        """It is staged no more."""
+        """Removes the object from what is staged; None where it was not staged."""
         stage = self.staged.pop(object_id, None)
         if stage is not None:
             key = stage.writer_id, stage.attempt
@@ -79,16 +77,16 @@ class Staging:
         return None if object_id is None else self.staged[object_id]
 
     def count_of(self, writer_id: str) -> int:
-        """How many objects the writer has staged."""
+        """The number of the writer's staged objects."""
         return self._counts.get(writer_id, 0)
 
     def last_epoch(self, writer_id: str) -> int:
-        """-1 where nothing is known of the writer."""
-        known = self.writers.get(writer_id)
-        return -1 if known is None else known.epoch
+        """The epoch that the writer attached last; -1: none."""
+        writer = self.writers.get(writer_id)
+        return -1 if writer is None else writer.epoch
 
     def forget_dead(self, object_ids: Iterable[int]) -> None:
         gone = self.attached.keys() & object_ids
         if gone:
-            # Look-ups under way go on with the one that they began with.
+            # Running look-ups keep the mapping that they began with.
             self.attached = {i: places for i, places in self.attached.items() if i not in gone}

@@ -44,15 +44,21 @@ from streamlog.kvstore.interface import (
     prefix_end,
 )
 from streamlog.metadata.backoff import Retry, is_transient
-from streamlog.metadata.checkpoint.build import Built, BuiltFile, Snapshot, build, take_snapshot
+from streamlog.metadata.checkpoint.build import (
+    BuiltCheckpoint,
+    BuiltFile,
+    Snapshot,
+    build_checkpoint,
+    take_snapshot,
+)
 from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
-from streamlog.metadata.checkpoint.loader import State
-from streamlog.metadata.checkpoint.trailer import encode_appendix
+from streamlog.metadata.checkpoint.loader import MetadataState
+from streamlog.metadata.checkpoint.trailer import encode_trailer
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold.fold import NEW_MARK
 from streamlog.metadata.fold.generation import make_one
 from streamlog.metadata.journal.follower import Follower
-from streamlog.metadata.keys import checkpoint, fence, move, record
+from streamlog.metadata.keys import checkpoint, fence, record, transfer
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import cluster_of, tenure_in
 from streamlog.metadata.metrics import MetadataMetrics
@@ -73,9 +79,9 @@ ATTEMPTS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    state: State
+    state: MetadataState
     snapshot: Snapshot
-    built: Built
+    built: BuiltCheckpoint
     checkpoint: Checkpoint
     deletes: list[Operation]
     """Of every tenure that has something to delete: its covered records, its covered moves."""
@@ -222,8 +228,8 @@ class Checkpointer:
         await self._delete_own_files()
         return put_at is not None
 
-    async def _write(self, state: State, snapshot: Snapshot) -> _Attempt:
-        built = await build(
+    async def _write(self, state: MetadataState, snapshot: Snapshot) -> _Attempt:
+        built = await build_checkpoint(
             snapshot,
             state.levels,
             dict(state.dead),
@@ -251,7 +257,7 @@ class Checkpointer:
     async def _put_delta(self, file: BuiltFile, named: Checkpoint) -> None:
         """With what names it, for a recovery without the metadata store."""
         assert named.delta is not None
-        appendix = encode_appendix(named, cluster_of(self._prefix))
+        appendix = encode_trailer(named, cluster_of(self._prefix))
         await self._ask(self._store.put(named.delta.name, [*file.parts, appendix]))
         self._metrics.checkpoint_bytes.inc(file.size_bytes + len(appendix))
 
@@ -311,7 +317,7 @@ class Checkpointer:
             await self._follower.adopted(attempt.state.checkpoint_revision)
         return None
 
-    async def _unfreeze(self, state: State) -> None:
+    async def _unfreeze(self, state: MetadataState) -> None:
         """Makes one generation of all again, so that failed attempts do not pile them up.
 
         Under the lock: a record that is being folded holds on to the newest one.
@@ -319,7 +325,7 @@ class Checkpointer:
         async with self._follower.lock:
             make_one(state.fold.generations)
 
-    def _deletes(self, state: State, named: Checkpoint) -> list[Operation]:
+    def _deletes(self, state: MetadataState, named: Checkpoint) -> list[Operation]:
         before = state.checkpoint.tenures if state.checkpoint else {}
         deletes: list[Operation] = []
         for tenure, mark in sorted(named.tenures.items()):
@@ -329,7 +335,7 @@ class Checkpointer:
                 first, end = (record.key(self._prefix, tenure, n) for n in (0, mark.seq + 1))
                 deletes.append(Delete(first, end))
             if mark.gen > old.gen or is_left:
-                first, end = (move.key(self._prefix, tenure, n) for n in (0, mark.gen + 1))
+                first, end = (transfer.key(self._prefix, tenure, n) for n in (0, mark.gen + 1))
                 deletes.append(Delete(first, end))
         return deletes
 
@@ -347,9 +353,9 @@ class Checkpointer:
             state.levels = Levels(named.revision, delta, base)
             state.cut_streams, state.base_dead_ranges = built.cut_streams, built.base_dead_ranges
             state.live_objects = built.live_objects
-            for object_id in built.deaths:
+            for object_id in built.newly_dead:
                 state.dead[object_id] = (built.now_ms, named.revision)
-            state.fold.staging.forget_dead(built.deaths)
+            state.fold.staging.forget_dead(built.newly_dead)
             state.checkpoint, state.checkpoint_revision = named, put_at
             del state.fold.generations[0]
             self._metrics.dead_objects.set(len(state.dead))

@@ -23,14 +23,14 @@ from streamlog.errors import Closed, Internal, MessageTooLarge, StreamlogError, 
 from streamlog.format.records import commit as commit_record
 from streamlog.format.records.commit import CommitRecord
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.fold.plan import Plan, plan_record, rows_of, size_bound_bytes
+from streamlog.metadata.fold.plan import CommitPlan, plan_record, rows_of, size_bound_bytes
 from streamlog.metadata.interface import CommitEntry, Committed
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
 from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.journal.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.metrics import MetadataMetrics
-from streamlog.metadata.steps import run_breathing
+from streamlog.metadata.steps import run_cooperatively
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.progress import Due
 
@@ -41,7 +41,7 @@ ENCODE_INLINE_ROWS = 2048
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedEntry:
     entry: CommitEntry
     rows: int
     size_bytes: int
@@ -55,8 +55,8 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frozen:
-    plan: Plan
+class _FrozenCommit:
+    plan: CommitPlan
     record: CommitRecord
     sent: FrozenRecord
 
@@ -78,8 +78,8 @@ class Committer:
         self._config = config
         self._offload = offload
         self._metrics = metrics
-        self._queue: deque[_Waiting] = deque()
-        self._under_way: list[_Waiting] = []
+        self._queue: deque[_QueuedEntry] = deque()
+        self._under_way: list[_QueuedEntry] = []
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -124,7 +124,7 @@ class Committer:
         ids = [new.row.object_id for new in entry.objects]
         ids += [stage.row.object_id for stage in entry.stages]
         self._ids.begin_commit(ids)
-        self._queue.append(_Waiting(entry, rows, size, ids, future))
+        self._queue.append(_QueuedEntry(entry, rows, size, ids, future))
         self._metrics.queue_entries.set(len(self._queue))
         self._idle.clear()
         self._work.set()
@@ -195,9 +195,9 @@ class Committer:
                 self.fail(self._sender.fenced())
             self._idle.set()
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_QueuedEntry]:
         """The entries of the next record: as many as fit, at least one if there is one."""
-        taken: list[_Waiting] = []
+        taken: list[_QueuedEntry] = []
         rows = size = 0
         while self._queue:
             waiting = self._queue[0]
@@ -213,14 +213,14 @@ class Committer:
         self._metrics.queue_entries.set(len(self._queue))
         return taken
 
-    async def _commit(self, group: list[_Waiting]) -> None:
+    async def _commit(self, group: list[_QueuedEntry]) -> None:
         floor_only, self._wants_floor = self._wants_floor, False
         try:
             while True:
                 if self._follower.is_sealed:
                     raise self._sender.fenced()
                 frozen = await self._freeze([w.entry for w in group], may_be_empty=floor_only)
-                if isinstance(frozen, Plan):
+                if isinstance(frozen, CommitPlan):
                     self._answer(group, frozen, self._follower.revision, self._seq)
                     return
                 revision = await self._sender.send(frozen.sent)
@@ -244,11 +244,11 @@ class Committer:
 
     async def _freeze(
         self, entries: Sequence[CommitEntry], *, may_be_empty: bool
-    ) -> _Frozen | Plan:
-        """The record of these entries as of now; a Plan when nothing is left to commit."""
+    ) -> _FrozenCommit | CommitPlan:
+        """The record of these entries as of now; a CommitPlan when nothing is left to commit."""
         async with self._follower.lock:
             gen, seq = self._follower.gen, self._seq + 1
-            plan = await run_breathing(
+            plan = await run_cooperatively(
                 plan_record(
                     self._follower.state.fold,
                     self._follower.tenure,
@@ -267,9 +267,9 @@ class Committer:
         else:
             value = await self._offload.run(Lane.CPU, commit_record.encode, made)
         self._metrics.record_bytes.observe(len(value))
-        return _Frozen(plan, made, FrozenRecord(seq, gen, value, plan.compactions))
+        return _FrozenCommit(plan, made, FrozenRecord(seq, gen, value, plan.compactions))
 
-    def _answer(self, group: list[_Waiting], plan: Plan, revision: int, seq: int) -> None:
+    def _answer(self, group: list[_QueuedEntry], plan: CommitPlan, revision: int, seq: int) -> None:
         for waiting, planned in zip(group, plan.entries, strict=True):
             # Those that are not committed by now never will be: the record did without them.
             self._ids.refused(waiting.ids)
@@ -287,7 +287,7 @@ class Committer:
         self.allocator.changed()
 
 
-def _refuse(waiting: _Waiting, error: StreamlogError) -> None:
+def _refuse(waiting: _QueuedEntry, error: StreamlogError) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
 

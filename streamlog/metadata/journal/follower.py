@@ -29,21 +29,21 @@ from streamlog.format.records.commit import CommitRecord
 from streamlog.format.records.compaction import CompactionRecord
 from streamlog.kvstore.interface import Change, KeyValue, KVStore, WatchBatch
 from streamlog.metadata.backoff import Backoff, Retry
-from streamlog.metadata.checkpoint.loader import Loader, State, decode_record
-from streamlog.metadata.fold.fold import Moved
+from streamlog.metadata.checkpoint.loader import Loader, MetadataState, decode_record
+from streamlog.metadata.fold.fold import MovedStream
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.keys import checkpoint, fence, move
-from streamlog.metadata.keys.move import Move
+from streamlog.metadata.keys import checkpoint, fence, transfer
 from streamlog.metadata.keys.space import number_in, tenure_in
+from streamlog.metadata.keys.transfer import TransferRecord
 from streamlog.metadata.metrics import MetadataMetrics
-from streamlog.metadata.steps import run_breathing
+from streamlog.metadata.steps import run_cooperatively
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
 
-OWN_MOVES_MAX = 1024
+OWN_TRANSFERS_MAX = 1024
 
 
 class Follower:
@@ -52,7 +52,7 @@ class Follower:
         kv: KVStore,
         prefix: bytes,
         loader: Loader,
-        state: State,
+        state: MetadataState,
         tenure: Tenure,
         lineage: LineageCheck | None,
         retry: Retry,
@@ -75,9 +75,9 @@ class Follower:
         self._adopted = asyncio.Event()
         self._awaited_checkpoints: list[int] = []
         """For each caller that waits in `adopted`, the revision that it wants to leave behind."""
-        self._on_moved: list[Callable[[Moved], None]] = []
+        self._on_moved: list[Callable[[MovedStream], None]] = []
         self._on_sealed: list[tuple[Tenure, Callable[[], None]]] = []
-        self._own_moves: dict[tuple[Tenure, int], bytes] = {}
+        self._own_transfers: dict[tuple[Tenure, int], bytes] = {}
         self.tenure = tenure
         self.state = state
         self.lock = asyncio.Lock()
@@ -125,13 +125,13 @@ class Follower:
         """Its callbacks are not called any more."""
         self._on_sealed = [one for one in self._on_sealed if one[0] != tenure]
 
-    def on_moved(self, callback: Callable[[Moved], None]) -> None:
+    def on_moved(self, callback: Callable[[MovedStream], None]) -> None:
         """Called for every stream that this tenure loses, when that is folded."""
         self._on_moved.append(callback)
 
-    def own_move(self, holder: Tenure, gen: int) -> bytes | None:
+    def own_transfer(self, holder: Tenure, gen: int) -> bytes | None:
         """The request id of a folded move to this tenure."""
-        return self._own_moves.get((holder, gen))
+        return self._own_transfers.get((holder, gen))
 
     async def reach(self, revision: int) -> None:
         """Everything up to `revision` is folded on return. Errors: what ended the following."""
@@ -183,7 +183,7 @@ class Follower:
         async with self.lock:
             if revision == self.revision + 1:
                 fold = self.state.fold
-                await run_breathing(
+                await run_cooperatively(
                     fold.apply_record(self.tenure, seq, record, revision, size_bytes)
                 )
                 self._advance(revision)
@@ -317,7 +317,7 @@ class Follower:
             if seq > fold.mark(tenure).seq:
                 value = change.kv.value
                 record = await decode_record(value, self._offload)
-                await run_breathing(
+                await run_cooperatively(
                     fold.apply_record(tenure, seq, record, change.revision, len(value))
                 )
                 if isinstance(record, CompactionRecord):
@@ -325,7 +325,7 @@ class Follower:
                     self.show_compactions()
         elif letter == b"m":
             tenure, gen = tenure_in(change.key, self._prefix), number_in(change.key)
-            await self._take_move(tenure, gen, move.decode(change.kv.value))
+            await self._take_transfer(tenure, gen, transfer.decode(change.kv.value))
 
     def _take_fence(self, change: Change) -> None:
         tenure, fold = tenure_in(change.key, self._prefix), self.state.fold
@@ -339,12 +339,12 @@ class Follower:
         if tenure not in fold.held:
             fold.marks.pop(tenure, None)
 
-    async def _take_move(self, holder: Tenure, gen: int, found: Move) -> None:
-        moved = await run_breathing(self.state.fold.apply_move(holder, gen, found))
+    async def _take_transfer(self, holder: Tenure, gen: int, found: TransferRecord) -> None:
+        moved = await run_cooperatively(self.state.fold.apply_transfer(holder, gen, found))
         if found.to == self.tenure:
-            self._own_moves[holder, gen] = found.request_id
-            while len(self._own_moves) > OWN_MOVES_MAX:
-                del self._own_moves[next(iter(self._own_moves))]
+            self._own_transfers[holder, gen] = found.request_id
+            while len(self._own_transfers) > OWN_TRANSFERS_MAX:
+                del self._own_transfers[next(iter(self._own_transfers))]
         elif holder == self.tenure:
             self._tell_moved(moved)
 
@@ -355,7 +355,7 @@ class Follower:
             if self.has_sealed(tenure):
                 callback()
 
-    def _tell_moved(self, moved: list[Moved]) -> None:
+    def _tell_moved(self, moved: list[MovedStream]) -> None:
         for one in moved:
             for callback in self._on_moved:
                 callback(one)
@@ -388,7 +388,7 @@ class Follower:
     async def _reason_for(self, error: StreamlogError) -> StreamlogError:
         return error if self._lineage is None else await self._lineage.reason_for(error)
 
-    def _replace(self, state: State) -> None:
+    def _replace(self, state: MetadataState) -> None:
         """The lock is held; `state` is no older than what it replaces."""
         old = self.state.fold
         self.state = state
@@ -400,9 +400,9 @@ class Follower:
                 # Destroyed meanwhile: by this tenure, which has told its handle, or by another one,
                 # which took it first, under an epoch that nobody knows any more.
                 known = old.info[stream_id]
-                lost.append(Moved(stream_id, known.holder, known.epoch + 1))
+                lost.append(MovedStream(stream_id, known.holder, known.epoch + 1))
             elif info.holder != self.tenure:
-                lost.append(Moved(stream_id, info.holder, info.epoch))
+                lost.append(MovedStream(stream_id, info.holder, info.epoch))
         self._advance(state.fold.revision)
         self._tell_sealed()
         self._tell_moved(lost)

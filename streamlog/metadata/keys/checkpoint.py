@@ -1,4 +1,4 @@
-"""`k`, the checkpoint: which files in the store stand for all records up to a revision.
+"""The checkpoint pointer (key `k`): the files in the store that replace all records up to R.
 
     off  size  field
     0    1     version = 1
@@ -10,10 +10,10 @@
     -    4       CRC-32C of its tail
     end  4     CRC-32C of everything before
 
-Records of T up to seq and moves away from T up to gen are in the files; later ones are in the KV
+The files cover records of T up to seq and transfers away from T up to gen; later ones are in the KV
 store.
-Changes: replaced by compare-and-set, together with the deletion of the records it covers.
-Absent: nothing was checkpointed.
+Changes: replaced by compare-and-set, in one transaction with the deletion of the records it covers.
+Absent: no checkpoint was written yet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE = struct.Struct("<IIQQQI")
 
 
 class TenureMark(NamedTuple):
-    """How far a tenure is folded; `floor`: its ids below are committed or swept."""
+    """How far a tenure is folded; its ids below `floor` are all committed or swept."""
 
     seq: int
     gen: int
@@ -44,7 +44,7 @@ class TenureMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """A checkpoint file; `tail_position` to the end is what opening reads."""
+    """A checkpoint file; opening reads it from `tail_position` to the end."""
 
     tenure: Tenure
     number: int

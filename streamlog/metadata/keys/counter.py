@@ -1,10 +1,11 @@
-"""`x`: how many compactions there were.
+"""The compaction counter (key `x`): how many compactions, attaches and unstages there were.
 
     off  size  field
     0    1     version = 1
-    1    8     compactions so far
+    1    8     the counter
 
-Changes: +1 with every compaction record, in its transaction, which compares it.
+Changes: +1 with every record of a compaction, attach or unstage, in its transaction, which compares
+it.
 Absent: 0.
 """
 
@@ -32,7 +33,7 @@ def decode(value: bytes) -> int:
 
 
 def compare(prefix: bytes, compactions: int) -> Compare:
-    """Holds while there were so many."""
+    """Compares true while the counter has that value."""
     if not compactions:
         return RevisionIs(key(prefix), 0)
     return ValueIs(key(prefix), encode(compactions))

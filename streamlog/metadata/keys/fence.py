@@ -1,4 +1,4 @@
-"""`f/T`, the fence: whether tenure T may still commit, and the number of moves away from it.
+"""The fence (key `f/T`): whether tenure T may still commit, and how many transfers left it.
 
     off  size  field
     0    1     version = 1
@@ -6,11 +6,11 @@
     2    1     WAL mode: 1 object, 2 disk
     3    1     drained: 1 when the seal says that T's disk WAL was empty
     4    4     window W: ids from its floor on that T may have stored uncommitted
-    8    8     gen: +1 with every move away from T
-    16   8     when it was sealed, ms since the Unix epoch; 0 while LIVE (for sweeping at leisure)
+    8    8     gen: +1 with every transfer of streams away from T
+    16   8     when it was sealed, ms since the Unix epoch; 0 while LIVE
 
-Changes: gen +1 per move; LIVE → SEALED once, by anybody; `drained` only with the seal, by T itself.
-Absent: never registered, or settled (sealed, holds nothing, all checkpointed, orphans swept).
+Changes: gen +1 per transfer; LIVE → SEALED once, by any tenure; `drained` only with the seal, by T.
+Absent: T never registered, or is retired (sealed, holds nothing, all checkpointed, swept).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Fence:
 
     @property
     def holds_wal(self) -> bool:
-        """Acknowledged bytes may lie on the tenure's disk alone."""
+        """Acknowledged records may exist on the tenure's disk alone."""
         return self.has_disk_wal and not self.is_drained
 
-    def moved(self) -> Fence:
+    def with_next_gen(self) -> Fence:
         return replace(self, gen=self.gen + 1)
 
     def sealed(self, now_ms: int, *, drained: bool = False) -> Fence:
@@ -51,7 +51,7 @@ class Fence:
 
 
 def is_live(key: bytes) -> ValueBelow:
-    """Holds for a LIVE fence, whatever its gen is: the state stands before all that may change."""
+    """True for a LIVE fence of any gen: the state byte comes before all fields that may change."""
     return ValueBelow(key, bytes((VERSION, SEALED)))
 
 

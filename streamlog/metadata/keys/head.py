@@ -1,4 +1,4 @@
-"""`h/T`, the head: the sequence number of T's last record.
+"""The head (key `h/T`): the sequence number of T's last record.
 
     off  size  field
     0    1     version = 1

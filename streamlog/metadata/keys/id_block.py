@@ -1,13 +1,13 @@
-"""`i/kind` and `b/kind/block`: ids are handed out to tenures in blocks.
+"""Id blocks: a counter (key `i/kind`) and the owner of each block (key `b/kind/block`).
 
     i/kind:        version u8 = 1, blocks handed out u64
     b/kind/block:  version u8 = 1, owner tenure (node id u32, node epoch u32)
 
 Blocks are numbered from 1; block n of objects holds ids n·2^20 to (n+1)·2^20, of streams n·2^16 to
 (n+1)·2^16 (end exclusive). So no id is 0.
-Changes: `i` is a counter, compared when a block is taken; `b` is immutable, and an object block's
-goes when its owner is settled.
-Absent: `i`: no block was handed out; `b`: not handed out, or its owner is settled.
+Changes: taking a block compares and raises the counter. An owner is immutable; it is deleted when
+that tenure is retired.
+Absent: counter: no block was taken yet; owner: the block is not taken, or its owner is retired.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`l/T`: empty but for the version byte, on a KV lease of 10 s that T keeps alive.
+"""The lease key (`l/T`): only a version byte, on a KV lease of 10 s that T keeps alive.
 
-Changes: goes with its lease.
-Absent: T may be dead. It says something about liveness only, never about safety: a tenure without
-it may still commit until its fence is sealed.
+Changes: deleted with its lease.
+Absent: T may be dead. This is about liveness only, never about safety: a tenure without a lease may
+still commit until its fence is sealed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`g`: the lineage that the metadata belongs to, written by `recover` and `restore`.
+"""The lineage (key `g`) that the metadata belongs to, written by `recover` and `restore`.
 
     off  size  field
     0    1     version = 1
@@ -38,5 +38,5 @@ def decode(value: bytes) -> Lineage:
 
 async def read(kv: KVStore, prefix: bytes) -> Lineage:
     """Errors: Corrupt, UnsupportedVersion, MetadataUnavailable."""
-    found = await kv.get(key(prefix))
-    return FIRST if found is None else decode(found.value)
+    entry = await kv.get(key(prefix))
+    return FIRST if entry is None else decode(entry.value)

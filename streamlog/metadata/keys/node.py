@@ -1,4 +1,4 @@
-"""`n/node`, a node: its current tenure and how to reach it.
+"""The node key (`n/node`): a node's current tenure and address.
 
     off  size  field
     0    1     version = 1
@@ -8,7 +8,7 @@
     10   2     length of the address, then the address (UTF-8)
     -    2     length of the rack, then the rack (UTF-8)
 
-Changes: by its own node, at registration, which compares it: so no node epoch is used twice.
+Changes: its own node compares and replaces it at registration: no node epoch is used twice.
 Absent: the node never registered.
 """
 

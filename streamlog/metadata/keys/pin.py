@@ -1,12 +1,12 @@
-"""`p/pin`: a reader's wish that objects live at a revision stay, on the reader's lease.
+"""A pin (key `p/pin`): a reader asks, on a lease, to keep objects that were live at a revision.
 
     off  size  field
     0    1     version = 1
-    1    8     revision: what was live at it or later is kept
+    1    8     revision: objects that were live at it or later are kept
     9    -     owner, UTF-8, for people
 
-Changes: immutable; goes with its lease.
-Absent: no pin. The collector reads pins after it knows of a death.
+Changes: immutable; deleted with its lease.
+Absent: no pin. The collector reads the pins after it has found an object dead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`c/T/seq`, a record: what T committed as its seq-th (from 1); bytes in `format.commit_record`.
+"""A record (key `c/T/seq`): the seq-th commit of tenure T, from 1; bytes in `format/records`.
 
 Changes: immutable; deleted once a checkpoint covers it.
-Absent: above the head: not written; else a checkpoint has it.
+Absent: not written yet (seq above the head), or covered by a checkpoint (any other seq).
 """
 
 from __future__ import annotations

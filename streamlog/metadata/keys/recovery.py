@@ -1,12 +1,12 @@
-"""`r`, written when the metadata was rebuilt from the object store: what came before, in numbers.
+"""The recovery key (`r`): written when the metadata is rebuilt from the object store.
 
     off  size  field
     0    1     version = 1
     1    1     1: trims and deletions up to `from_revision` are known, 0: some were lost
     2    8     when, ms since 1970
-    10   8     revision of the checkpoint or backup that it began with; 0: there was none
-    18   4     highest node epoch from before
-    22   8     lowest object id from after
+    10   8     revision of the checkpoint or backup that the rebuild began with; 0: none
+    18   4     highest node epoch used before the rebuild
+    22   8     lowest object id used after it
 
 Changes: never; a later rebuild begins with empty metadata.
 Absent: the metadata was never rebuilt, or by a release before this key.

@@ -23,7 +23,7 @@ def prefix_of(cluster_id: str) -> bytes:
 
 
 def cluster_of(prefix: bytes) -> str:
-    """The cluster id in what `prefix_of` made."""
+    """The cluster id in a prefix of `prefix_of`."""
     return prefix[len("/sl/") : -1].decode()
 
 
@@ -32,7 +32,7 @@ def tenure_key(prefix: bytes, letter: bytes, tenure: Tenure) -> bytes:
 
 
 def tenure_in(key: bytes, prefix: bytes) -> Tenure:
-    """The tenure that follows the letter of any key made by `tenure_key`."""
+    """The tenure in a key of `tenure_key`. Errors: Corrupt."""
     try:
         return Tenure(*TENURE.unpack_from(key, len(prefix) + 2))
     except struct.error as error:
@@ -40,7 +40,7 @@ def tenure_in(key: bytes, prefix: bytes) -> Tenure:
 
 
 def number_in(key: bytes) -> int:
-    """The u64 that ends a key of records, moves or blocks. Errors: Corrupt."""
+    """The number at the end of a record's, transfer record's or block's key. Errors: Corrupt."""
     if len(key) < U64.size:
         raise Corrupt(f"metadata key {key!r} is too short for a number")
     return int(U64.unpack_from(key, len(key) - U64.size)[0])

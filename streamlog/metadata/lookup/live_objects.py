@@ -1,7 +1,7 @@
-"""Live objects by id: those of the generations, the delta and the base, merged as they are read.
+"""Lists live objects by id: those of the generations, the delta and the base, merged while read.
 
-1. Object blocks are read past the cache, a few at a time, and given up again.
-2. An entry of the delta hides the base's; an object of a generation is in neither file.
+1. Object blocks are read without the cache, a few at a time, and not kept.
+2. An entry of the delta hides the one in the base; an object of a generation is in neither file.
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ async def find_live_objects(
         ),
         key=_first,
     )
-    found: list[LiveObject] = []
-    at = 0
+    merged: list[LiveObject] = []
+    index = 0
     async with aclosing(_in_files(levels, reader, after, limit)) as older:
-        async for one in older:
-            while at < len(newest) and newest[at][0] < one.object_id and len(found) < limit:
-                found.append(newest[at][1])
-                at += 1
-            if len(found) == limit:
-                return found
-            found.append(LiveObject(row_of(one), one.live))
-    found += [live for _, live in newest[at:]]
-    return found[:limit]
+        async for entry in older:
+            while (
+                index < len(newest) and newest[index][0] < entry.object_id and len(merged) < limit
+            ):
+                merged.append(newest[index][1])
+                index += 1
+            if len(merged) == limit:
+                return merged
+            merged.append(LiveObject(row_of(entry), entry.live))
+    merged += [live for _, live in newest[index:]]
+    return merged[:limit]
 
 
 def row_of(entry: ObjectEntry) -> ObjectRow:

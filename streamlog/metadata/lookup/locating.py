@@ -1,8 +1,8 @@
-"""Sections of streams → the objects they lie in, in columns, for readers that go to the store.
+"""Locates sections of streams in objects, as columns, for readers that read the store themselves.
 
-1. Ranges first, in parts of about PART_RANGES. An object may be named by many.
-2. Then what must be known of the objects: of those named, or of all that live, when that is cheaper
-   than to look each up. An object's row never changes, so one that is told twice is told the same.
+1. Ranges come first, in parts of about PART_RANGES. Many ranges may name one object.
+2. Then come the rows of the objects: of those named, or of all live ones where that is cheaper than
+   one look-up for each. An object's row never changes, so that a row may be sent twice.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from streamlog.errors import Conflict, MetadataUnavailable, ObjectNotFound
 from streamlog.format.checkpoint.blocks import ObjectColumns
 from streamlog.format.rows import Placements
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
-from streamlog.metadata.fold.overlay import FoundRange
+from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import ObjectRow
 from streamlog.model.located import LocatedRun, ObjectTable
 
 PART_RANGES = 8192
-"""A message of so many takes about 1 ms to make."""
+"""Most ranges of one message, which takes about 1 ms to make."""
 SECTIONS_AHEAD = 1024
-"""Looked at when blocks are read ahead."""
+"""Sections for which one read-ahead reads blocks."""
 LOOKED_UP_MAX = 1000
-"""More objects are found by reading all entries, at 37 bytes each."""
+"""For more objects, all entries are read, at 37 bytes each."""
 _SCANS_MAX = 8
-"""Scans of files that a checkpoint took away meanwhile."""
+"""Tries to read all entries while new checkpoints delete the files."""
 
 
 class Section(NamedTuple):
-    """Offsets start to end (exclusive) of a window's partition, in a stream, shifted."""
+    """Offsets [start, end) of a window's partition; `shift` more is the offset in the stream."""
 
     window: int
     stream_id: int
@@ -41,19 +41,22 @@ class Section(NamedTuple):
     size_bytes: int
 
 
-class Places(Protocol):
-    """The look-ups that locating needs."""
+class LookupPort(Protocol):
+    """The look-ups that locating needs of the metadata."""
 
-    async def ranges(self, stream_id: int, start: int, end: int) -> Sequence[FoundRange]:
-        """Live ranges that overlap [start, end), the first ones, clipped to the stream's start."""
+    async def ranges(self, stream_id: int, start: int, end: int) -> Sequence[ObjectRange]:
+        """The first live ranges that overlap [start, end), clipped to the stream's start."""
         ...
 
     async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-        """Reads ahead for `ranges` of (stream id, start, end); the place up to which it did."""
+        """Reads blocks ahead for `ranges` calls of (stream id, start, end).
+
+        Returns the place, (stream id, offset), up to which blocks were read.
+        """
         ...
 
     def attached(self) -> Mapping[int, Placements]:
-        """By object id: those that were staged, and where they were attached."""
+        """Object id → where the object was attached, for live objects that were staged once."""
         ...
 
     async def object(self, object_id: int) -> ObjectRow | None: ...
@@ -66,54 +69,54 @@ class Places(Protocol):
 
 
 class Locating:
-    """One answer: `ranges()` to its end, then `objects()`.
+    """Makes one answer: read `ranges()` to its end, then `objects()`.
 
     Errors of both: StoreUnavailable, MetadataUnavailable, Conflict (try again).
     """
 
-    def __init__(self, places: Places, sections: Sequence[Section]) -> None:
-        self._places = places
-        self._sections = sorted(sections, key=lambda one: (one.stream_id, one.start))
+    def __init__(self, lookup: LookupPort, sections: Sequence[Section]) -> None:
+        self._lookup = lookup
+        self._sections = sorted(sections, key=lambda section: (section.stream_id, section.start))
         self._warm_to = (0, 0)
         self._named: set[int] = set()
 
     async def ranges(self) -> AsyncIterator[list[LocatedRun]]:
-        """By stream. A run ends where a section has no object (any more, or yet)."""
+        """Runs of ranges by stream. A run ends where a section has no object (any more, or yet)."""
         runs: list[LocatedRun] = []
         count = 0
         for number, section in enumerate(self._sections):
-            at = section.start
-            while at < section.end:
-                await self._warm(number, at)
-                run = await _run(self._places, section, at, PART_RANGES - count)
+            offset = section.start
+            while offset < section.end:
+                await self._warm(number, offset)
+                run = await _run(self._lookup, section, offset, PART_RANGES - count)
                 if run is None:
                     break
                 runs.append(run)
                 if len(self._named) <= LOOKED_UP_MAX:
                     self._named.update(run.objects)
                 count += len(run.ends)
-                at = run.end
+                offset = run.end
                 if count >= PART_RANGES:
                     yield runs
                     runs, count = [], 0
         if runs:
             yield runs
 
-    async def _warm(self, number: int, at: int) -> None:
-        """Reads ahead once what was read ahead is used up."""
+    async def _warm(self, number: int, offset: int) -> None:
+        """Reads ahead when the last read-ahead is used up."""
         first = self._sections[number]
-        if (first.stream_id, at + first.shift) < self._warm_to:
+        if (first.stream_id, offset + first.shift) < self._warm_to:
             return
         ahead = self._sections[number : number + SECTIONS_AHEAD]
-        places = [(one.stream_id, one.start + one.shift, one.end + one.shift) for one in ahead]
-        places[0] = (first.stream_id, at + first.shift, first.end + first.shift)
-        self._warm_to = await self._places.warm(places)
+        bounds = [(s.stream_id, s.start + s.shift, s.end + s.shift) for s in ahead]
+        bounds[0] = (first.stream_id, offset + first.shift, first.end + first.shift)
+        self._warm_to = await self._lookup.warm(bounds)
         if number + SECTIONS_AHEAD < len(self._sections):
             following = self._sections[number + SECTIONS_AHEAD]
             self._warm_to = min(self._warm_to, (following.stream_id, 0))
 
     async def objects(self) -> AsyncIterator[ObjectTable]:
-        """Every object that the ranges name, and perhaps others."""
+        """The rows of every object that the ranges name, and perhaps of other live objects."""
         if len(self._named) <= LOOKED_UP_MAX:
             yield await self._looked_up()
             return
@@ -129,9 +132,9 @@ class Locating:
     async def _looked_up(self) -> ObjectTable:
         table = ObjectTable()
         for object_id in sorted(self._named):
-            row = await self._places.object(object_id)
+            row = await self._lookup.object(object_id)
             if row is None:
-                # A trim and a checkpoint since its range was told.
+                # A trim and a checkpoint came since its range was sent.
                 raise MetadataUnavailable(f"object {object_id} died meanwhile; try again")
             table.append(object_id, row.index_position, row.index_length, row.index_crc32c)
             if row.placements:
@@ -139,15 +142,15 @@ class Locating:
         return table
 
     async def _scanned(self) -> AsyncIterator[ObjectTable]:
-        files = self._places.object_files()
-        table = ObjectTable(placements=dict(self._places.attached()))
-        for one in self._places.new_objects():
-            row = one.row
+        files = self._lookup.object_files()
+        table = ObjectTable(placements=dict(self._lookup.attached()))
+        for live in self._lookup.new_objects():
+            row = live.row
             table.append(row.object_id, row.index_position, row.index_length, row.index_crc32c)
         yield table
         for file in files:
             if file:
-                async for blocks in self._places.object_blocks(file):
+                async for blocks in self._lookup.object_blocks(file):
                     table = ObjectTable()
                     for block in blocks:
                         _, positions, lengths, crcs, _, _ = block.others
@@ -156,25 +159,25 @@ class Locating:
                     await asyncio.sleep(0)
 
 
-async def _run(places: Places, section: Section, start: int, most: int) -> LocatedRun | None:
-    """The first ranges that meet, from `start` or later on."""
+async def _run(lookup: LookupPort, section: Section, start: int, most: int) -> LocatedRun | None:
+    """The first run of adjacent ranges from `start` on; None: there is none."""
     shift, end = section.shift, section.end + section.shift
     ends, objects = array("q"), array("Q")
-    first, at = -1, start + shift
-    while at < end and len(ends) < most:
-        found = await places.ranges(section.stream_id, at, end)
-        if not found or (first >= 0 and found[0].start > at):
+    first, offset = -1, start + shift
+    while offset < end and len(ends) < most:
+        ranges = await lookup.ranges(section.stream_id, offset, end)
+        if not ranges or (first >= 0 and ranges[0].start > offset):
             break
         if first < 0:
-            first = max(found[0].start, at)
-        for number in range(1, len(found)):
-            if found[number].start != found[number - 1].end:
-                found = found[:number]
+            first = max(ranges[0].start, offset)
+        for number in range(1, len(ranges)):
+            if ranges[number].start != ranges[number - 1].end:
+                ranges = ranges[:number]
                 break
-        ends.extend([one.end - shift for one in found])
-        objects.extend([one.object_id for one in found])
-        at = found[-1].end
-        # The fold goes on, and others are served, meanwhile.
+        ends.extend([r.end - shift for r in ranges])
+        objects.extend([r.object_id for r in ranges])
+        offset = ranges[-1].end
+        # Lets the follower and other requests run.
         await asyncio.sleep(0)
     if first < 0:
         return None

@@ -1,8 +1,9 @@
-"""Where a stream's offsets lie, what is known of an object: memory first, then checkpoint files.
+"""Looks up a stream's ranges and objects' rows: in memory first, then in checkpoint files.
 
-1. What is newer hides what is older: patches of a generation its ranges and all before it, the
-   delta the base. Only the gaps that the newer leaves are asked of the older.
-2. At most one range block and one object block of each file are read for neighbouring offsets,
+1. Newer ranges hide older ones: the patches of a generation hide its ranges and those of all older
+   generations and files; the delta hides the base. An older layer is asked only for the gaps that
+   the newer ones leave.
+2. For neighbouring offsets at most one range block and one object block of each file are read,
    through the cache.
 """
 
@@ -22,12 +23,12 @@ from streamlog.metadata.checkpoint.files import (
     find_object,
     find_ranges,
 )
-from streamlog.metadata.checkpoint.loader import State
+from streamlog.metadata.checkpoint.loader import MetadataState
 from streamlog.metadata.checkpoint.runs import block_in, runs
 from streamlog.metadata.compaction_interface import LiveObject, ObjectFiles
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.fold.generation import covers, find_in_all
-from streamlog.metadata.fold.overlay import FoundRange, fill
+from streamlog.metadata.fold.overlay import ObjectRange, fill
 from streamlog.metadata.interface import LiveRange, ObjectRow
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.lookup.live_objects import find_live_objects, row_of
@@ -81,26 +82,27 @@ class Lookup:
                 for block in range(first, last)
             ]
 
-    async def ranges(self, stream_id: int, start: int, end: int) -> list[FoundRange]:
-        """Live ranges that overlap [start, end), the first ones, clipped to the stream's start."""
+    async def ranges(self, stream_id: int, start: int, end: int) -> list[ObjectRange]:
+        """The first live ranges that overlap [start, end), clipped to the stream's start."""
         fold = self._follower.state.fold
         window = _window(fold, stream_id, start, end)
         if window is None or covers(fold.generations, stream_id, window.start):
             return _in_memory(fold, stream_id, window)
         return await self._with_levels(lambda state: self._ranges(state, stream_id, start, end))
 
-    async def _live_objects(self, state: State, after: int, limit: int) -> list[LiveObject]:
+    async def _live_objects(self, state: MetadataState, after: int, limit: int) -> list[LiveObject]:
         attached = state.fold.staging.attached
-        found = await find_live_objects(
+        objects = await find_live_objects(
             state.fold.generations, state.levels, self._reader, after, limit
         )
         if not attached:
-            return found
-        return [replace(one, row=_placed(attached, one.row)) for one in found]
+            return objects
+        return [replace(live, row=_placed(attached, live.row)) for live in objects]
 
     async def warm(self, sections: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-        """Reads ahead, in large GETs, for `ranges` of (stream id, start, end) in that order: the
-        first place, (stream id, offset), of which nothing was read ahead.
+        """Reads blocks ahead, in large GETs, for `ranges` of (stream id, start, end), in order.
+
+        Returns the first place, (stream id, offset), for which no block was read.
         """
         levels = self._follower.state.levels
         place = (U64_MAX, 0)
@@ -112,71 +114,75 @@ class Lookup:
             try:
                 await self._reader.warm_ranges(level, blocks)
             except ObjectNotFound:
-                # A newer checkpoint took it away; the look-ups will find the newer files.
+                # A newer checkpoint has deleted it; the look-ups will use the newer files.
                 return place
         return place
 
     async def _locate(
-        self, state: State, stream_id: int, start: int, end: int, limit: int
+        self, state: MetadataState, stream_id: int, start: int, end: int, limit: int
     ) -> list[LiveRange]:
-        # Everything of the state is looked at before the first wait: the fold goes on meanwhile.
+        # Reads all it needs of the state before the first wait, because the fold goes on meanwhile.
         seen, window = _Seen.of(state), _window(state.fold, stream_id, start, end)
         if window is None:
             return []
         newest = find_in_all(state.fold.generations, stream_id, window.start, window.end, limit)
-        known = {r.object_id: self._in_memory(state, r.object_id) for r in newest}
-        rows: list[LiveRange] = []
-        for one in await self._with_files(seen.levels, stream_id, newest, window, limit):
-            if rows and rows[-1].end == one.start and rows[-1].object.object_id == one.object_id:
-                rows[-1] = rows[-1]._replace(end=one.end)
+        objects = {r.object_id: self._in_memory(state, r.object_id) for r in newest}
+        live: list[LiveRange] = []
+        for low, high, object_id in await self._with_files(
+            seen.levels, stream_id, newest, window, limit
+        ):
+            if live and live[-1].end == low and live[-1].object.object_id == object_id:
+                live[-1] = live[-1]._replace(end=high)
                 continue
-            row = known.get(one.object_id)
+            row = objects.get(object_id)
             if row is None:
-                row = known[one.object_id] = await self._object(state, seen, one.object_id)
+                row = objects[object_id] = await self._object(state, seen, object_id)
             if row is None:
                 raise Corrupt(
-                    f"the metadata has no entry for object {one.object_id}, in which stream "
-                    f"{stream_id} has offsets {one.start} to {one.end}"
+                    f"the metadata has no entry for object {object_id}, in which stream "
+                    f"{stream_id} has offsets {low} to {high}"
                 )
-            rows.append(LiveRange(max(one.start, window.first), one.end, row))
-        return rows
+            live.append(LiveRange(max(low, window.first), high, row))
+        return live
 
-    async def _ranges(self, state: State, stream_id: int, start: int, end: int) -> list[FoundRange]:
-        """Without looking at their objects: clipped to the stream's start."""
+    async def _ranges(
+        self, state: MetadataState, stream_id: int, start: int, end: int
+    ) -> list[ObjectRange]:
+        """As `locate`, without the objects' rows; clipped to the stream's start."""
         levels, window = state.levels, _window(state.fold, stream_id, start, end)
         if window is None:
             return []
         newest = find_in_all(
             state.fold.generations, stream_id, window.start, window.end, PARTS_AT_ONCE
         )
-        found = await self._with_files(levels, stream_id, newest, window, PARTS_AT_ONCE)
-        return _clipped(found, window.first)
+        ranges = await self._with_files(levels, stream_id, newest, window, PARTS_AT_ONCE)
+        return _clipped(ranges, window.first)
 
     async def _with_files(
         self,
         levels: Levels,
         stream_id: int,
-        newest: Sequence[FoundRange],
+        newest: Sequence[ObjectRange],
         window: _Window,
         limit: int,
-    ) -> list[FoundRange]:
-        async def in_files(start: int, end: int, room: int) -> list[FoundRange]:
-            newer: list[FoundRange] = []
+    ) -> list[ObjectRange]:
+        async def in_files(start: int, end: int, room: int) -> list[ObjectRange]:
+            newer: list[ObjectRange] = []
             if levels.delta is not None:
                 newer = await find_ranges(self._reader, levels.delta, stream_id, start, end, room)
             return await _filled(newer, start, end, room, in_base)
 
-        async def in_base(start: int, end: int, room: int) -> list[FoundRange]:
+        async def in_base(start: int, end: int, room: int) -> list[ObjectRange]:
             if levels.base is None:
                 return []
             return await find_ranges(self._reader, levels.base, stream_id, start, end, room)
 
         return await _filled(newest, window.start, window.end, limit, in_files)
 
-    async def _object(self, state: State, seen: _Seen, object_id: int) -> ObjectRow | None:
-        known = self._in_memory(state, object_id)
-        if known is not None:
-            return known
+    async def _object(self, state: MetadataState, seen: _Seen, object_id: int) -> ObjectRow | None:
+        row = self._in_memory(state, object_id)
+        if row is not None:
+            return row
         for level in (seen.levels.delta, seen.levels.base):
             if level is not None:
                 entry = await find_object(self._reader, level, object_id)
@@ -184,7 +190,7 @@ class Lookup:
                     return _placed(seen.attached, row_of(entry)) if entry.live else None
         return None
 
-    def _in_memory(self, state: State, object_id: int) -> ObjectRow | None:
+    def _in_memory(self, state: MetadataState, object_id: int) -> ObjectRow | None:
         for generation in reversed(state.fold.generations):
             entry = generation.objects.get(object_id)
             if entry is not None:
@@ -192,8 +198,8 @@ class Lookup:
         staged = state.fold.staging.staged.get(object_id)
         return None if staged is None else staged.row
 
-    async def _with_levels(self, look: Callable[[State], Awaitable[T]]) -> T:
-        """Looks again when a newer checkpoint has taken the files away."""
+    async def _with_levels(self, look: Callable[[MetadataState], Awaitable[T]]) -> T:
+        """Runs the look-up, and again when a newer checkpoint has deleted the files meanwhile."""
         while True:
             state = self._follower.state
             put_at = state.checkpoint_revision
@@ -204,42 +210,42 @@ class Lookup:
 
 
 class _Seen(NamedTuple):
-    """What belongs together: files, and where objects in them were attached."""
+    """Checkpoint files, and where objects in them were attached; the two belong together."""
 
     levels: Levels
     attached: Mapping[int, Placements]
 
     @classmethod
-    def of(cls, state: State) -> _Seen:
+    def of(cls, state: MetadataState) -> _Seen:
         return cls(state.levels, state.fold.staging.attached)
 
 
 def _placed(attached: Mapping[int, Placements], row: ObjectRow) -> ObjectRow:
-    """A checkpoint's entry does not say where the object was attached."""
-    places = attached.get(row.object_id)
-    return row if places is None else replace(row, placements=places)
+    """The row with its placements, which a checkpoint's object entry does not hold."""
+    placements = attached.get(row.object_id)
+    return row if placements is None else replace(row, placements=placements)
 
 
 class _Window(NamedTuple):
-    """Offsets asked for that the stream has; `first`: its start."""
+    """The wanted offsets [start, end) that the stream has; `first` is the stream's start."""
 
     first: int
     start: int
     end: int
 
 
-def _in_memory(fold: Fold, stream_id: int, window: _Window | None) -> list[FoundRange]:
+def _in_memory(fold: Fold, stream_id: int, window: _Window | None) -> list[ObjectRange]:
     if window is None:
         return []
-    found = find_in_all(fold.generations, stream_id, window.start, window.end, PARTS_AT_ONCE)
-    return _clipped(found, window.first)
+    ranges = find_in_all(fold.generations, stream_id, window.start, window.end, PARTS_AT_ONCE)
+    return _clipped(ranges, window.first)
 
 
-def _clipped(found: list[FoundRange], first: int) -> list[FoundRange]:
-    """Only the first of them can begin before the stream does."""
-    if found and found[0].start < first:
-        found[0] = found[0]._replace(start=first)
-    return found
+def _clipped(ranges: list[ObjectRange], first: int) -> list[ObjectRange]:
+    """Only the first range can begin before the stream does."""
+    if ranges and ranges[0].start < first:
+        ranges[0] = ranges[0]._replace(start=first)
+    return ranges
 
 
 def _window(fold: Fold, stream_id: int, start: int, end: int) -> _Window | None:
@@ -252,17 +258,17 @@ def _window(fold: Fold, stream_id: int, start: int, end: int) -> _Window | None:
 
 
 async def _filled(
-    upper: Sequence[FoundRange],
+    upper: Sequence[ObjectRange],
     start: int,
     end: int,
     limit: int,
-    below: Callable[[int, int, int], Awaitable[list[FoundRange]]],
-) -> list[FoundRange]:
+    below: Callable[[int, int, int], Awaitable[list[ObjectRange]]],
+) -> list[ObjectRange]:
     filling = fill(upper, start, end, limit)
     try:
         gap = next(filling)
         while True:
             gap = filling.send(await below(*gap))
     except StopIteration as done:
-        found: list[FoundRange] = done.value
-        return found
+        ranges: list[ObjectRange] = done.value
+        return ranges

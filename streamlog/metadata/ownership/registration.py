@@ -27,7 +27,7 @@ COMPACTOR = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class Registration:
     """`fence`: LIVE, gen 0. `object_block`: the first one, owned by the tenure.
 
     All of it was written at `revision`.
@@ -63,7 +63,7 @@ async def register(
     clock: Clock,
     retry: Retry,
     guard: Callable[[], Sequence[Compare]] = tuple,
-) -> Registered:
+) -> Registration:
     """`guard`: more to compare, asked before every attempt; its errors come out.
 
     Errors: MetadataUnavailable after `operation_timeout_ms`.
@@ -98,7 +98,7 @@ async def _attempt(
     clock: Clock,
     lease_id: int,
     guard: Sequence[Compare],
-) -> Registered | None:
+) -> Registration | None:
     """None: another registration was faster."""
     node_key = node.key(prefix, node_id)
     counter_key = id_block.counter_key(prefix, id_block.OBJECTS)
@@ -140,7 +140,7 @@ async def _attempt(
     result = await kv.txn(compares, puts)
     if not result.succeeded:
         return None
-    return Registered(tenure, mine, block, lease_id, result.revision)
+    return Registration(tenure, mine, block, lease_id, result.revision)
 
 
 def _first(found: tuple[KeyValue, ...]) -> KeyValue | None:

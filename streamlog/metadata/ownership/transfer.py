@@ -1,13 +1,14 @@
-"""Opening and moving streams: transactions on the holder's fence.
+"""Opens and transfers streams: transactions on the fence of the tenure that holds them.
 
-1. What is wanted is judged against the fold (`judge`, pure), grouped by holder.
-2. A move compares the holder's fence as read and the own fence; it raises the holder's gen, so a
-   racing move or an unfolded commit of the holder is refused.
-3. After the answer at revision R everything up to R is folded before anybody uses a stream: its
-   end is the one after the holder's last record.
-4. Unknown outcome: the same bytes again. Refused: the move is in if `m/H/gen` carries its request
-   id (or the fold saw it); otherwise it can never land, for `f/H` or the own fence has changed:
-   judge anew.
+1. `plan_opens` (pure) checks the wanted streams against the fold and groups them by holder.
+2. A transfer compares the holder's fence as read and this tenure's own fence. It raises the gen in
+   the holder's fence, so that a racing transfer, or a commit of the holder that is not folded yet,
+   is refused.
+3. When the answer names revision R, everything up to R is folded before a stream is used, because
+   the stream's end is the one after the holder's last record.
+4. After an unknown outcome the same bytes are sent again. After a refusal, the transfer was applied
+   if the transfer record at that gen has this request id, or if the fold saw it. Otherwise it can
+   never be applied, because one of the two fences has changed: the streams are planned again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from streamlog.metadata.backoff import Backoff, Retry, is_transient
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.interface import StreamEpoch, StreamRow, Tenure, check_epoch
 from streamlog.metadata.journal.follower import Follower
-from streamlog.metadata.keys import fence, lease, move
+from streamlog.metadata.keys import fence, lease, transfer
 from streamlog.metadata.keys.fence import Fence
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
@@ -50,14 +51,16 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Judgement:
-    """`held`: opened already, no transaction. `moves`: by holder, with the new epochs."""
+class OpenPlan:
+    """Which of the wanted streams are open here already, and which must be transferred."""
 
     held: dict[int, int] = field(default_factory=dict)
-    moves: dict[Tenure, list[StreamEpoch]] = field(default_factory=dict)
+    """Stream id → epoch; no transaction is needed."""
+    transfers: dict[Tenure, list[StreamEpoch]] = field(default_factory=dict)
+    """By current holder; the epochs are the new ones."""
 
 
-def judge(
+def plan_opens(
     fold: Fold,
     me: Tenure,
     wanted: Mapping[int, int | None],
@@ -66,21 +69,22 @@ def judge(
     *,
     accept_data_loss: bool,
     force: bool = False,
-) -> Judgement:
-    """`fences` may lack holders: their streams are moved on no other ground than the fold.
+) -> OpenPlan:
+    """Plans how this tenure (`me`) opens the wanted streams; changes nothing.
 
-    `force` takes open streams from a holder that lives, too. What this tenure came to hold open in
-    the meantime is not moved by it: its engine may have acknowledged appends out of the WAL, which
-    a new epoch would cut off.
-    Errors: StreamNotFound, StreamFenced, Conflict, WalPending: nothing is moved."""
-    found = Judgement()
+    A holder without an entry in `fences` is checked by the fold alone. `force` also takes open
+    streams from a live holder. A stream that this tenure already holds open keeps its epoch even
+    then: its engine may have acknowledged appends from the WAL, which a new epoch would cut off.
+    Errors: StreamNotFound, StreamFenced, Conflict, WalPending.
+    """
+    plan = OpenPlan()
     for stream_id, epoch in wanted.items():
         info = fold.info.get(stream_id)
         if info is None:
             raise StreamNotFound(f"there is no stream {stream_id}", stream_id=stream_id)
         is_held = info.holder == me and info.is_open
         if is_held and (epoch == info.epoch or (force and epoch is None)):
-            found.held[stream_id] = info.epoch
+            plan.held[stream_id] = info.epoch
             continue
         if epoch is not None and epoch <= info.epoch:
             raise StreamFenced(
@@ -89,14 +93,14 @@ def judge(
                 epoch=info.epoch,
             )
         if info.holder != me and info.is_open and info.holder in fences:
-            known = fences[info.holder]
-            if known.is_live and not force:
+            holder_fence = fences[info.holder]
+            if holder_fence.is_live and not force:
                 raise _is_open(stream_id, info.holder)
-            if known.holds_wal and info.holder not in wal_in_hand and not accept_data_loss:
+            if holder_fence.holds_wal and info.holder not in wal_in_hand and not accept_data_loss:
                 raise wal_pending(info.holder, stream_id=stream_id)
         new = StreamEpoch(stream_id, info.epoch + 1 if epoch is None else epoch)
-        found.moves.setdefault(info.holder, []).append(new)
-    return found
+        plan.transfers.setdefault(info.holder, []).append(new)
+    return plan
 
 
 def _is_open(stream_id: int, holder: Tenure) -> Conflict:
@@ -118,7 +122,9 @@ def wal_pending(holder: Tenure, **fields: int) -> WalPending:
     )
 
 
-class Mover:
+class OwnershipTransfer:
+    """Opens streams for this tenure, takes over those of dead tenures, and seals tenures."""
+
     def __init__(
         self,
         kv: KVStore,
@@ -150,7 +156,7 @@ class Mover:
         accept_data_loss: bool,
         force: bool = False,
     ) -> list[StreamRow]:
-        """As Metadata.open_streams; `force` takes open streams from a holder that lives, too."""
+        """As Metadata.open_streams; `force` also takes open streams from a live holder."""
         asked = dict(wanted)
         if len(asked) != len(wanted):
             raise Invalid("a stream is asked for twice in one call")
@@ -162,13 +168,13 @@ class Mover:
         while len(opened) < len(asked):
             rest = {s: e for s, e in asked.items() if s not in opened}
             fences = await self._fences(rest, backoff)
-            known = {tenure: fence.decode(kv.value) for tenure, kv in fences.items()}
+            decoded = {tenure: fence.decode(kv.value) for tenure, kv in fences.items()}
             try:
-                judged = judge(
+                plan = plan_opens(
                     self._follower.state.fold,
                     self._me,
                     rest,
-                    known,
+                    decoded,
                     self._wal_in_hand,
                     accept_data_loss=accept_data_loss,
                     force=force,
@@ -180,14 +186,14 @@ class Mover:
                 await self._follower.catch_up(backoff)
                 is_caught_up = True
                 continue
-            opened.update(judged.held)
-            for holder, streams in judged.moves.items():
+            opened.update(plan.held)
+            for holder, streams in plan.transfers.items():
                 if holder not in fences:
-                    continue  # it came to hold the streams while fences were read
+                    continue  # it took the streams while the fences were read
                 holder_kv = fences[holder]
-                # The first part of a longer list changes the fence; the rest is judged anew.
-                part = streams[: move.STREAMS_MAX]
-                if await self._move(holder, holder_kv, part, backoff, seal=False):
+                # The first part of a longer list changes the fence; the rest is planned again.
+                part = streams[: transfer.STREAMS_MAX]
+                if await self._transfer(holder, holder_kv, part, backoff, seal=False):
                     opened.update(part)
         return [self._opened_row(stream_id, opened[stream_id]) for stream_id, _ in wanted]
 
@@ -208,25 +214,23 @@ class Mover:
         )
         for tenure in earlier:
             kv = await self._fence_of_holder(tenure, backoff)
-            known = fence.decode(kv.value) if kv is not None else None
-            if known is None:
-                continue  # another node took its streams and settled it
-            if known.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
-                raise wal_pending(tenure)
+            if kv is None:
+                continue  # another node took its streams and retired it
+            self._check_wal(tenure, fence.decode(kv.value), accept_data_loss)
         if before_taking is not None:
             await before_taking()
         taken = []
         for tenure in earlier:
             while tenure in self._follower.state.fold.held:
                 kv = await self._fence_of_holder(tenure, backoff)
-                if kv is not None and await self._move(tenure, kv, None, backoff, seal=True):
+                if kv is not None and await self._transfer(tenure, kv, None, backoff, seal=True):
                     taken.append(tenure)
         return taken
 
     async def take_over(self, tenure: Tenure, *, accept_data_loss: bool = False) -> None:
-        """Seals a tenure whose lease has ended and takes all its streams.
+        """Seals a tenure whose lease has ended, and takes all its streams.
 
-        Errors: Conflict (it lives, by its lease), WalPending, TenureFenced, MetadataUnavailable.
+        Errors: Conflict (its lease is alive), WalPending, TenureFenced, MetadataUnavailable.
         """
         await self.seal(tenure)
         backoff = self._retry.bounded()
@@ -236,16 +240,14 @@ class Mover:
                 await self._follower.reach(kv.mod_revision)
             if kv is None or tenure not in self._follower.state.fold.held:
                 return
-            known = fence.decode(kv.value)
-            if known.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
-                raise wal_pending(tenure)
-            await self._move(tenure, kv, None, backoff, seal=True)
+            self._check_wal(tenure, fence.decode(kv.value), accept_data_loss)
+            await self._transfer(tenure, kv, None, backoff, seal=True)
 
     async def seal(self, tenure: Tenure, *, even_if_alive: bool = False) -> None:
-        """The tenure never commits again on return.
+        """Seals the tenure: on return it can never commit again.
 
-        Errors: Conflict (it lives, by its lease; `even_if_alive` is an operator's word against it),
-        MetadataUnavailable.
+        `even_if_alive` seals it although its lease is alive, because an operator said so.
+        Errors: Conflict (its lease is alive), MetadataUnavailable.
         """
         backoff = self._retry.bounded()
         key = fence.key(self._prefix, tenure)
@@ -274,9 +276,9 @@ class Mover:
                 )
             await backoff.wait()
 
-    # one move
+    # one transfer
 
-    async def _move(
+    async def _transfer(
         self,
         holder: Tenure,
         holder_kv: KeyValue,
@@ -285,19 +287,19 @@ class Mover:
         *,
         seal: bool,
     ) -> bool:
-        """Whether the streams (None: ALL) moved, folded; False: judge anew.
+        """Transfers the streams (None: ALL) and folds that; False: refused, plan again.
 
-        Errors: TenureFenced, MetadataUnavailable (it may still happen if some attempt's outcome is
-        unknown: has_no_side_effects is False then).
+        Errors: TenureFenced, MetadataUnavailable. Where the outcome of an attempt is unknown, the
+        transfer may still happen, and the error's `has_no_side_effects` is False.
         """
         old = fence.decode(holder_kv.value)
-        moved = old.moved()
+        raised = old.with_next_gen()
         if seal and old.is_live:
-            moved = replace(moved, is_live=False, sealed_ms=self._clock.now_ms())
+            raised = replace(raised, is_live=False, sealed_ms=self._clock.now_ms())
         request_id = self._random.bytes(16)
-        body = move.Move(self._me, request_id, streams)
+        record = transfer.TransferRecord(self._me, request_id, streams)
         holder_key = fence.key(self._prefix, holder)
-        move_key = move.key(self._prefix, holder, moved.gen)
+        record_key = transfer.key(self._prefix, holder, raised.gen)
         own_key = fence.key(self._prefix, self._me)
         own = fence.encode(replace(self._own_fence, gen=self._follower.gen))
         compares: list[Compare] = [ValueIs(own_key, own)]
@@ -307,8 +309,8 @@ class Mover:
             await self._follower.reach(holder_kv.mod_revision)
             self._check_sealed(old)
             return False
-        puts = [Put(holder_key, fence.encode(moved)), Put(move_key, move.encode(body))]
-        gets = [Get(holder_key), Get(move_key), Get(own_key)]
+        puts = [Put(holder_key, fence.encode(raised)), Put(record_key, transfer.encode(record))]
+        gets = [Get(holder_key), Get(record_key), Get(own_key)]
         is_unknown = False
         while True:
             try:
@@ -322,19 +324,20 @@ class Mover:
             if result.succeeded:
                 await self._follower.reach(result.revision)
                 return True
-            return await self._refused(holder, moved.gen, request_id, result)
+            return await self._refused(holder, raised.gen, request_id, result)
 
     async def _refused(
         self, holder: Tenure, gen: int, request_id: bytes, result: TxnResult
     ) -> bool:
-        holders, moves, owns = result.responses
-        if moves and move.decode(moves[0].value).request_id == request_id:
-            await self._follower.reach(moves[0].mod_revision)
+        """Whether a refused transfer was applied after all, by an earlier attempt."""
+        holders, records, owns = result.responses
+        if records and transfer.decode(records[0].value).request_id == request_id:
+            await self._follower.reach(records[0].mod_revision)
             return True
         if holders:
             await self._follower.reach(holders[0].mod_revision)
-            # The move itself may be checkpointed and gone already; the fold saw it.
-            if self._follower.own_move(holder, gen) == request_id:
+            # A checkpoint may have deleted the record already, but the fold saw it.
+            if self._follower.own_transfer(holder, gen) == request_id:
                 return True
         if not owns:
             self._follower.note_sealed(self._me, None)
@@ -346,18 +349,18 @@ class Mover:
     async def _fences(
         self, wanted: Mapping[int, int | None], backoff: Backoff
     ) -> dict[Tenure, KeyValue]:
-        """The holders' fences as they are now, and everything folded up to their last change."""
-        found: dict[Tenure, KeyValue] = {}
+        """Reads the holders' fences, and waits until their last changes are folded."""
+        fences: dict[Tenure, KeyValue] = {}
         info = self._follower.state.fold.info
         for holder in {info[s].holder for s in wanted if s in info}:
             kv = await self._fence_of_holder(holder, backoff)
             if kv is not None:
-                found[holder] = kv
+                fences[holder] = kv
                 await self._follower.reach(kv.mod_revision)
-        return found
+        return fences
 
     async def _fence_of_holder(self, tenure: Tenure, backoff: Backoff) -> KeyValue | None:
-        """None: others took all its streams and settled it, which is folded on return."""
+        """None: other nodes took all its streams and retired it, and that is folded on return."""
         kv = await self._fence(tenure, backoff)
         if kv is None:
             await self._follower.catch_up(backoff)
@@ -383,6 +386,10 @@ class Mover:
                 epoch=row.epoch,
             )
         return row
+
+    def _check_wal(self, tenure: Tenure, known: Fence, accept_data_loss: bool) -> None:
+        if known.holds_wal and tenure not in self._wal_in_hand and not accept_data_loss:
+            raise wal_pending(tenure)
 
     def _check_sealed(self, own: Fence) -> None:
         if not own.is_live:

@@ -12,9 +12,9 @@ from streamlog.metadata.keys import (
     head,
     id_block,
     lineage,
-    move,
     node,
     recovery,
+    transfer,
 )
 
 PAGE_KEYS = 128
@@ -25,7 +25,7 @@ VERSIONS = {
     b"h": ("a head", head.VERSION),
     b"i": ("an id counter", id_block.VERSION),
     b"k": ("the checkpoint key", checkpoint.VERSION),
-    b"m": ("a move", move.VERSION),
+    b"m": ("a move", transfer.VERSION),
     b"n": ("a node", node.VERSION),
     b"r": ("the metadata's recovery", recovery.VERSION),
     b"x": ("the compaction counter", counter.VERSION),

@@ -16,7 +16,7 @@ from streamlog.metadata.keys import (
     fence,
     head,
     id_block,
-    late,
+    late_deletes,
     lineage,
     node,
     pin,
@@ -85,7 +85,7 @@ async def check_keys(view: MetadataView, report: Report) -> Keys:
         elif letter == b"p":
             reader.read(kv, pin.decode)
         elif letter == b"o":
-            reader.into(keys.late, kv, lambda k: tenure_in(k, prefix), late.decode)
+            reader.into(keys.late, kv, lambda k: tenure_in(k, prefix), late_deletes.decode)
         elif letter == b"l":
             reader.read(kv, lambda _, key=kv.key: tenure_in(key, prefix))  # type: ignore[misc]
         elif letter not in (b"c", b"m", b"u"):

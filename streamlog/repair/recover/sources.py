@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from streamlog.errors import Corrupt, ForeignCluster, ObjectNotFound, StreamlogError
 from streamlog.kvstore.interface import KeyValue
-from streamlog.metadata.checkpoint.trailer import read_appendix
+from streamlog.metadata.checkpoint.trailer import read_trailer
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.metadata.keys.space import prefix_of
@@ -35,7 +35,7 @@ async def find_candidates(
 
     async def look(info: ObjectInfo) -> Candidate | StreamlogError | None:
         try:
-            found = await read_appendix(store, info, cluster_id)
+            found = await read_trailer(store, info, cluster_id)
         except (Corrupt, ForeignCluster, ObjectNotFound) as error:
             return error
         return None if found is None else Candidate(info, found)

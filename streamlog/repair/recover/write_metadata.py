@@ -18,11 +18,11 @@ from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id
 from streamlog.engine.kv_client import stored_value
 from streamlog.errors import Conflict
 from streamlog.kvstore.interface import Delete, KVStore, Operation, Put, RevisionIs, prefix_end
-from streamlog.metadata.checkpoint.build import BuiltFile, build, take_snapshot
+from streamlog.metadata.checkpoint.build import BuiltFile, build_checkpoint, take_snapshot
 from streamlog.metadata.checkpoint.files import BlockReader, Levels
-from streamlog.metadata.checkpoint.trailer import encode_appendix
+from streamlog.metadata.checkpoint.trailer import encode_trailer
 from streamlog.metadata.config import MetadataConfig
-from streamlog.metadata.fold.fold import Fold, Info
+from streamlog.metadata.fold.fold import Fold, StreamHeader
 from streamlog.metadata.fold.generation import SPAN_MAX, NewObjectEntry
 from streamlog.metadata.fold.staging import Staging
 from streamlog.metadata.interface import EPOCH_MAX, RECOVERED_EPOCHS, Recovery, Tenure
@@ -69,7 +69,7 @@ async def write_metadata(
     revision = await kv.revision()
     fold = _fold(recovered, revision)
     config = MetadataConfig()
-    built = await build(
+    built = await build_checkpoint(
         take_snapshot(fold),
         Levels(),
         {i: (died_ms or clock.now_ms(), revision) for i, died_ms in recovered.dead.items()},
@@ -88,8 +88,8 @@ async def write_metadata(
         await store.put(base.name, built.base.parts)
     named = Checkpoint(revision, {}, _ref(tenure, 2, built.delta), base)
     assert named.delta is not None
-    appendix = encode_appendix(named, recovered.cluster_id)
-    await store.put(named.delta.name, [*built.delta.parts, appendix])
+    trailer = encode_trailer(named, recovered.cluster_id)
+    await store.put(named.delta.name, [*built.delta.parts, trailer])
     puts = _puts(recovered, fold, prefix, clock.now_ms())
     puts.append(Put(checkpoint.key(prefix), checkpoint.encode(named)))
     await _put_all(kv, puts, mine)
@@ -140,7 +140,7 @@ def _fold(recovered: Recovered, revision: int) -> Fold:
     newest, counts = fold.newest, dict[int, int]()
     for stream_id, stream in sorted(recovered.streams.items()):
         epoch = min(stream.epoch + EPOCHS_AHEAD, EPOCH_MAX)
-        info = Info(
+        info = StreamHeader(
             epoch, stream.holder, stream.is_open, stream.token, tuple(sorted(stream.tags.items()))
         )
         fold.add_stream(stream_id, info, stream.start, stream.end)

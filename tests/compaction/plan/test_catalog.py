@@ -17,7 +17,7 @@ from streamlog.metadata.interface import (
     RangeRow,
     StreamEpoch,
 )
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.testing.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.metadata.checkpoint.test_checkpoint import CountingStore
 from tests.metadata.compacting import History
@@ -28,7 +28,7 @@ CONFIG = CompactionConfig()
 OBJECTS = 20_000
 
 
-def catalog_of(metadata: TenureMetadata, world: World) -> Catalog:
+def catalog_of(metadata: MetadataSession, world: World) -> Catalog:
     return Catalog(metadata, world.store, InlineOffload(), CONFIG)
 
 
@@ -95,7 +95,7 @@ def test_of_a_large_backlog_the_oldest_are_told_and_then_the_next() -> None:
             assert sum(size for _, size in store.gets) < 10 * OBJECTS
             assert catalog.backlog[tier] == OBJECTS - gone
 
-    async def _replace_oldest(metadata: TenureMetadata, streams: range, objects: range) -> None:
+    async def _replace_oldest(metadata: MetadataSession, streams: range, objects: range) -> None:
         """The objects of each stream's first range become one large object."""
         compactor = await metadata.open_compaction_tenure(ids_max=1)
         point = await metadata.compaction_point()
@@ -133,7 +133,7 @@ def test_what_dies_in_a_settled_object_is_counted_also_over_a_new_base() -> None
 class Listed(History):
     """Each node has a catalog; all its objects are small."""
 
-    catalogs: dict[int, tuple[TenureMetadata, Catalog]]
+    catalogs: dict[int, tuple[MetadataSession, Catalog]]
     looks = 0
 
     async def check_one(self) -> None:

@@ -47,21 +47,21 @@ from streamlog.metadata.keys import (
     fence,
     head,
     id_block,
-    late,
+    late_deletes,
     lease,
     lineage,
-    move,
     node,
     pin,
     recovery,
+    transfer,
 )
 from streamlog.metadata.keys import record as record_key
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef, TenureMark
 from streamlog.metadata.keys.fence import Fence
-from streamlog.metadata.keys.move import Move
 from streamlog.metadata.keys.node import Node
 from streamlog.metadata.keys.pin import Pin
 from streamlog.metadata.keys.space import number_in, prefix_of, tenure_in
+from streamlog.metadata.keys.transfer import TransferRecord
 from streamlog.objectstore.cluster.guard import Lineage
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -183,11 +183,11 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
     "fence": (Fence(False, 3, True, True, 64, 1_700_000_000_000), fence.encode, fence.decode),
     "head": (12, head.encode, head.decode),
     "move_list": (
-        Move(T, bytes(range(16)), [StreamEpoch(3, 4), StreamEpoch(1 << 40, 2)]),
-        move.encode,
-        move.decode,
+        TransferRecord(T, bytes(range(16)), [StreamEpoch(3, 4), StreamEpoch(1 << 40, 2)]),
+        transfer.encode,
+        transfer.decode,
     ),
-    "move_all": (Move(T, bytes(16), None), move.encode, move.decode),
+    "move_all": (TransferRecord(T, bytes(16), None), transfer.encode, transfer.decode),
     "checkpoint": (CHECKPOINT, checkpoint.encode, checkpoint.decode),
     "node": (Node(9, True, 64, "host:1", "rack-ä"), node.encode, node.decode),
     "counter": (5, id_block.encode_counter, id_block.decode_counter),
@@ -200,7 +200,7 @@ VALUES: dict[str, tuple[object, Callable[..., bytes], Callable[[bytes], object]]
         recovery.decode,
     ),
     "lineage": (Lineage(3, bytes(range(16)).hex()), lineage.encode, lineage.decode),
-    "late": ((1 << 20, 7 << 20 | 5), late.encode, late.decode),
+    "late": ((1 << 20, 7 << 20 | 5), late_deletes.encode, late_deletes.decode),
     "record": (RECORD, commit_record.encode, commit_record.decode),
     "staged_record": (STAGED_RECORD, commit_record.encode, commit_record.decode),
     "staged_state": (
@@ -535,11 +535,11 @@ def test_keys_sort_by_number_and_name_their_tenure() -> None:
     assert keys == sorted(keys)
     for made in (fence, head, lease):
         assert tenure_in(made.key(PREFIX, T), PREFIX) == T
-    assert tenure_in(move.key(PREFIX, T, 5), PREFIX) == T
-    assert number_in(move.key(PREFIX, T, 5)) == 5
+    assert tenure_in(transfer.key(PREFIX, T, 5), PREFIX) == T
+    assert number_in(transfer.key(PREFIX, T, 5)) == 5
     # One watch range holds records, fences, heads, the checkpoint, leases and moves.
     watched = (PREFIX + b"c/", PREFIX + b"m0")
-    for key in (*keys, fence.key(PREFIX, T), checkpoint.key(PREFIX), move.key(PREFIX, T, 1)):
+    for key in (*keys, fence.key(PREFIX, T), checkpoint.key(PREFIX), transfer.key(PREFIX, T, 1)):
         assert watched[0] <= key < watched[1]
     assert not watched[0] <= node.key(PREFIX, 1) < watched[1]
 

@@ -16,7 +16,7 @@ from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, TrimEntry
 from streamlog.metadata.keys import checkpoint, fence
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.metadata_filler import fill_metadata
@@ -59,13 +59,13 @@ async def files(world: World) -> list[str]:
     return [info.key for info in (await world.store.list("checkpoint/")).objects]
 
 
-async def end_of(metadata: TenureMetadata, stream_id: int) -> int:
+async def end_of(metadata: MetadataSession, stream_id: int) -> int:
     row = metadata.stream(stream_id)
     assert row is not None
     return row.end
 
 
-async def trim(metadata: TenureMetadata, stream_id: int, start: int) -> None:
+async def trim(metadata: MetadataSession, stream_id: int, start: int) -> None:
     row = metadata.stream(stream_id)
     assert row is not None
     await metadata.commit(CommitEntry(trims=[TrimEntry(stream_id, row.epoch, start)]))
@@ -649,7 +649,7 @@ def test_the_metadata_store_going_away_during_a_checkpoint() -> None:
     asyncio.run(main())
 
 
-async def checkpoint_held_up(world: World, kv: ScriptedKV, metadata: TenureMetadata) -> Any:
+async def checkpoint_held_up(world: World, kv: ScriptedKV, metadata: MetadataSession) -> Any:
     """A checkpoint whose files are stored and whose transaction waits for `released`."""
     kv.matches, kv.plan, kv.sent = checkpoints, ["hold"], []
     task = asyncio.create_task(metadata.checkpoint())

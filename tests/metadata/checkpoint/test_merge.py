@@ -28,10 +28,10 @@ from streamlog.metadata.checkpoint.merge_ranges import (
     overlay_groups,
     ranges_in,
 )
-from streamlog.metadata.fold.overlay import FoundRange, laid_over
+from streamlog.metadata.fold.overlay import ObjectRange, overlaid
 from streamlog.metadata.steps import run
 
-Model = dict[int, list[FoundRange]]
+Model = dict[int, list[ObjectRange]]
 
 
 def merge(
@@ -58,7 +58,7 @@ def read(blocks: RangeBlocks) -> Model:
             at, ranges = group.start, found.setdefault(group.stream_id, [])
             for count, object_id in zip(group.counts, group.objects, strict=True):
                 assert not ranges or ranges[-1].end <= at
-                ranges.append(FoundRange(at, at + count, object_id))
+                ranges.append(ObjectRange(at, at + count, object_id))
                 at += count
     assert list(found) == sorted(found)
     return found
@@ -78,7 +78,7 @@ def random_changes(
             for _ in range(3000 if rng.random() < 0.02 else rng.randint(1, 3)):
                 end, next_object = at + rng.randint(1, 9), next_object + 1
                 added.extend((end, next_object))
-                known.append(FoundRange(at, end, next_object))
+                known.append(ObjectRange(at, end, next_object))
                 at = end
             change.added.append(group_of(stream_id, added))
         model[stream_id] = [one for one in known if one.end > change.cut]
@@ -115,24 +115,24 @@ def overlaid_changes(
     changes: dict[int, RangeChange] = {}
     for stream_id in rng.sample(range(1, streams * 3 + 1), rng.randint(0, streams)):
         change, known = RangeChange(), model.setdefault(stream_id, [])
-        new: list[FoundRange] = []
+        new: list[ObjectRange] = []
         index = 0
         while index < len(known):
             taken = rng.choice([1, 2, 7, 800])
             run_of = known[index : index + taken]
             if rng.random() < 0.3:
                 next_object += 1
-                new.append(FoundRange(run_of[0].start, run_of[-1].end, next_object))
+                new.append(ObjectRange(run_of[0].start, run_of[-1].end, next_object))
             index += taken
         at = known[-1].end if known else rng.randint(0, 5)
         for _ in range(2000 if rng.random() < 0.1 else rng.randint(0, 3)):
             next_object += 1
-            new.append(FoundRange(at, at + rng.randint(1, 9), next_object))
+            new.append(ObjectRange(at, at + rng.randint(1, 9), next_object))
             at = new[-1].end
         if known and rng.random() < 0.3:
             change.cut = EVERYTHING if rng.random() < 0.2 else rng.randint(0, at)
         change.added = groups_from(stream_id, new)
-        model[stream_id] = [one for one in laid_over(known, new) if one.end > change.cut]
+        model[stream_id] = [one for one in overlaid(known, new) if one.end > change.cut]
         changes[stream_id] = change
     return changes
 
@@ -152,17 +152,17 @@ def test_what_is_laid_over_old_ranges_replaces_them(seed: int) -> None:
 def test_a_replaced_run_touches_the_blocks_that_it_covers_alone() -> None:
     old = many(2, 30_000)
     assert len(old.index) > 40
-    added = groups_from(0, [FoundRange(5000, 9000, 7), FoundRange(20_000, 20_001, 8)])
+    added = groups_from(0, [ObjectRange(5000, 9000, 7), ObjectRange(20_000, 20_001, 8)])
     _, merger = merge(old, {0: RangeChange(added=added)}, random.Random(0))
     assert merger.parsed_blocks <= 6
 
 
 def test_older_groups_lie_under_newer_ones() -> None:
-    older = groups_from(1, [FoundRange(0, 5, 1), FoundRange(5, 9, 2), FoundRange(20, 30, 3)])
-    newer = groups_from(1, [FoundRange(5, 9, 4), FoundRange(12, 14, 5)])
+    older = groups_from(1, [ObjectRange(0, 5, 1), ObjectRange(5, 9, 2), ObjectRange(20, 30, 3)])
+    newer = groups_from(1, [ObjectRange(5, 9, 4), ObjectRange(12, 14, 5)])
     found = [one for group in overlay_groups(older, newer) for one in ranges_in(group)]
     assert found == [(0, 5, 1), (5, 9, 4), (12, 14, 5), (20, 30, 3)]
-    behind = groups_from(1, [FoundRange(30, 31, 6)])
+    behind = groups_from(1, [ObjectRange(30, 31, 6)])
     assert overlay_groups(older, behind) == [*older, *behind]
 
 

@@ -28,7 +28,7 @@ from streamlog.metadata.interface import (
 )
 from streamlog.metadata.keys import counter, fence
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.object_ids import give_up_ids, take_ids
@@ -43,7 +43,7 @@ class Site:
 
     world: World
     kv: ScriptedKV
-    metadata: TenureMetadata
+    metadata: MetadataSession
     compactor: CompactionTenure
     stream: int
     objects: list[int]

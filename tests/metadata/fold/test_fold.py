@@ -21,9 +21,9 @@ from streamlog.format.records.commit import (
 )
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.fold.generation import SPAN_MAX, find
-from streamlog.metadata.fold.overlay import FoundRange
+from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.interface import StreamEpoch, Tenure
-from streamlog.metadata.keys.move import Move
+from streamlog.metadata.keys.transfer import TransferRecord
 from streamlog.metadata.steps import run
 
 A, B = Tenure(1, 1), Tenure(2, 1)
@@ -73,7 +73,7 @@ class Harness:
     def move(self, holder: Tenure, to: Tenure, *streams: tuple[int, int]) -> None:
         gen = self.fold.mark(holder).gen + 1
         listed = [StreamEpoch(*s) for s in streams] or None
-        run(self.fold.apply_move(holder, gen, Move(to, bytes(16), listed)))
+        run(self.fold.apply_transfer(holder, gen, TransferRecord(to, bytes(16), listed)))
 
     def ranges(self, stream_id: int) -> list[tuple[int, int, int]]:
         found = self.fold.newest.ranges.get(stream_id)
@@ -194,7 +194,7 @@ def test_records_and_moves_fold_once(one: Harness) -> None:
     run(one.fold.apply_record(A, 2, record, 9))
     assert one.fold.starts[3] == 0
     one.move(A, B, (3, 2))
-    run(one.fold.apply_move(A, 1, Move(A, bytes(16), [StreamEpoch(3, 9)])))
+    run(one.fold.apply_transfer(A, 1, TransferRecord(A, bytes(16), [StreamEpoch(3, 9)])))
     assert one.fold.info[3].epoch == 2
 
 
@@ -240,7 +240,7 @@ def test_gaps_in_records_and_moves_are_found(one: Harness) -> None:
     with pytest.raises(Corrupt, match="one is lost"):
         run(one.fold.apply_record(A, 3, CommitRecord(0, 0, ()), 9))
     with pytest.raises(Corrupt, match="one is lost"):
-        run(one.fold.apply_move(A, 2, Move(B, bytes(16), None)))
+        run(one.fold.apply_transfer(A, 2, TransferRecord(B, bytes(16), None)))
 
 
 def test_an_epoch_never_goes_back(one: Harness) -> None:
@@ -253,10 +253,10 @@ def test_find_gives_what_overlaps(one: Harness) -> None:
         one.append(A, 10 + i, (3, 1, 3 * i, 3 * i + 3))
     ranges = one.fold.newest.ranges[3]
     assert find(ranges, 4, 10, 99) == [
-        FoundRange(3, 6, 11),
-        FoundRange(6, 9, 12),
-        FoundRange(9, 12, 13),
+        ObjectRange(3, 6, 11),
+        ObjectRange(6, 9, 12),
+        ObjectRange(9, 12, 13),
     ]
-    assert find(ranges, 4, 10, 2) == [FoundRange(3, 6, 11), FoundRange(6, 9, 12)]
+    assert find(ranges, 4, 10, 2) == [ObjectRange(3, 6, 11), ObjectRange(6, 9, 12)]
     assert find(ranges, 30, 40, 9) == []
-    assert find(ranges, 0, 1, 9) == [FoundRange(0, 3, 10)]
+    assert find(ranges, 0, 1, 9) == [ObjectRange(0, 3, 10)]

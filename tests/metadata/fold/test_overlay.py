@@ -10,51 +10,51 @@ from hypothesis import strategies as st
 
 from streamlog.metadata.fold.compaction_history import CompactionHistory
 from streamlog.metadata.fold.generation import Generation, NewObjectEntry, find_in_all, pieces_of
-from streamlog.metadata.fold.overlay import FoundRange, filled, laid_over, uncovered
+from streamlog.metadata.fold.overlay import ObjectRange, filled, overlaid, uncovered
 from streamlog.metadata.interface import ObjectRow
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> tuple[list[FoundRange], list[FoundRange]]:
+def layers(draw: st.DrawFn) -> tuple[list[ObjectRange], list[ObjectRange]]:
     """Ranges that meet, and ranges over some whole ones of them."""
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     lower, at = [], draw(st.integers(0, 3))
     for number, size in enumerate(sizes):
-        lower.append(FoundRange(at, at + size, number))
+        lower.append(ObjectRange(at, at + size, number))
         at += size
-    upper: list[FoundRange] = []
+    upper: list[ObjectRange] = []
     index = 0
     while index < len(lower):
         taken = draw(st.integers(1, 3))
         if draw(st.booleans()):
             run = lower[index : index + taken]
-            upper.append(FoundRange(run[0].start, run[-1].end, 100 + index))
+            upper.append(ObjectRange(run[0].start, run[-1].end, 100 + index))
         index += taken
     return lower, upper
 
 
-def by_offset(*found: Sequence[FoundRange]) -> dict[int, int]:
+def by_offset(*found: Sequence[ObjectRange]) -> dict[int, int]:
     return {o: one.object_id for layer in found for one in layer for o in range(*one[:2])}
 
 
 @settings(max_examples=200, deadline=None)
 @given(layers(), st.integers(0, 40), st.integers(1, 40), st.integers(1, 9))
 def test_the_newer_wins_at_its_offsets(
-    both: tuple[list[FoundRange], list[FoundRange]], start: int, size: int, limit: int
+    both: tuple[list[ObjectRange], list[ObjectRange]], start: int, size: int, limit: int
 ) -> None:
     lower, upper = both
-    every = laid_over(lower, upper)
+    every = overlaid(lower, upper)
     assert by_offset(every) == by_offset(lower, upper)
     kept, hidden = uncovered(lower, upper)
     assert sorted([*kept, *hidden]) == lower
     overlapping = [one for one in every if one.start < start + size and one.end > start]
 
-    def of(layer: list[FoundRange], low: int, high: int, room: int) -> list[FoundRange]:
+    def of(layer: list[ObjectRange], low: int, high: int, room: int) -> list[ObjectRange]:
         return [one for one in layer if one.start < high and one.end > low][:room]
 
     gaps: list[tuple[int, int, int]] = []
 
-    def below(low: int, high: int, room: int) -> list[FoundRange]:
+    def below(low: int, high: int, room: int) -> list[ObjectRange]:
         gaps.append((low, high, room))
         return of(lower, low, high, room)
 
@@ -64,15 +64,15 @@ def test_the_newer_wins_at_its_offsets(
 
 
 def test_of_a_range_whose_end_is_free_the_rest_is_kept() -> None:
-    kept, hidden = uncovered([FoundRange(0, 10, 1)], [FoundRange(0, 4, 2)])
-    assert (kept, hidden) == ([FoundRange(4, 10, 1)], [])
-    kept, hidden = uncovered([FoundRange(0, 10, 1)], [FoundRange(5, 10, 2)])
-    assert (kept, hidden) == ([], [FoundRange(0, 10, 1)])
-    kept, hidden = uncovered([FoundRange(0, 10, 1)], [FoundRange(0, 4, 2), FoundRange(4, 10, 2)])
-    assert (kept, hidden) == ([], [FoundRange(0, 10, 1)])
+    kept, hidden = uncovered([ObjectRange(0, 10, 1)], [ObjectRange(0, 4, 2)])
+    assert (kept, hidden) == ([ObjectRange(4, 10, 1)], [])
+    kept, hidden = uncovered([ObjectRange(0, 10, 1)], [ObjectRange(5, 10, 2)])
+    assert (kept, hidden) == ([], [ObjectRange(0, 10, 1)])
+    kept, hidden = uncovered([ObjectRange(0, 10, 1)], [ObjectRange(0, 4, 2), ObjectRange(4, 10, 2)])
+    assert (kept, hidden) == ([], [ObjectRange(0, 10, 1)])
 
 
-def generation(ranges: Sequence[FoundRange], *patches: FoundRange) -> Generation:
+def generation(ranges: Sequence[ObjectRange], *patches: ObjectRange) -> Generation:
     made = Generation()
     for one in (*ranges, *patches):
         made.objects[one.object_id] = NewObjectEntry(ObjectRow(one.object_id, 1, 1, 1, 1), 1, 1)
@@ -86,14 +86,14 @@ def generation(ranges: Sequence[FoundRange], *patches: FoundRange) -> Generation
 
 
 def test_patches_of_any_generation_hide_what_is_older() -> None:
-    ranges = [FoundRange(at, at + 10, at) for at in range(0, 100, 10)]
-    first = generation(ranges[2:6], FoundRange(20, 40, 201), FoundRange(5, 10, 202))
-    second = generation(ranges[6:], FoundRange(20, 40, 203), FoundRange(50, 80, 204))
+    ranges = [ObjectRange(at, at + 10, at) for at in range(0, 100, 10)]
+    first = generation(ranges[2:6], ObjectRange(20, 40, 201), ObjectRange(5, 10, 202))
+    second = generation(ranges[6:], ObjectRange(20, 40, 203), ObjectRange(50, 80, 204))
     expected = [
-        FoundRange(5, 10, 202),
-        FoundRange(20, 40, 203),
+        ObjectRange(5, 10, 202),
+        ObjectRange(20, 40, 203),
         ranges[4],
-        FoundRange(50, 80, 204),
+        ObjectRange(50, 80, 204),
         *ranges[8:],
     ]
     for limit in range(1, 9):
@@ -105,10 +105,10 @@ def test_patches_of_any_generation_hide_what_is_older() -> None:
 
 
 def test_a_replaced_patch_is_counted_off_its_object() -> None:
-    made = generation([FoundRange(0, 10, 1), FoundRange(10, 20, 2)], FoundRange(0, 10, 5))
-    newer = generation([], FoundRange(0, 20, 6))
+    made = generation([ObjectRange(0, 10, 1), ObjectRange(10, 20, 2)], ObjectRange(0, 10, 5))
+    newer = generation([], ObjectRange(0, 20, 6))
     made.absorb(newer)
-    assert pieces_of(made.patches[3]) == [FoundRange(0, 20, 6)]
+    assert pieces_of(made.patches[3]) == [ObjectRange(0, 20, 6)]
     assert made.objects[5].ranges == 0
     assert made.patch_count == 1
 
@@ -117,12 +117,12 @@ def test_many_patches_of_one_stream_are_found_by_bisection() -> None:
     made = Generation()
     for number in range(2000):
         made.objects[number] = NewObjectEntry(ObjectRow(number, 1, 1, 1, 1), 1, 1)
-        made.lay(3, [FoundRange(2 * number, 2 * number + 1, number)])
+        made.lay(3, [ObjectRange(2 * number, 2 * number + 1, number)])
     assert made.patch_count == 2000
     assert find_in_all([made], 3, 1999, 2005, 9) == [
-        FoundRange(2000, 2001, 1000),
-        FoundRange(2002, 2003, 1001),
-        FoundRange(2004, 2005, 1002),
+        ObjectRange(2000, 2001, 1000),
+        ObjectRange(2002, 2003, 1001),
+        ObjectRange(2004, 2005, 1002),
     ]
 
 

@@ -23,7 +23,7 @@ from streamlog.metadata.interface import (
     TrimEntry,
     UnstageEntry,
 )
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.object_ids import take_id
@@ -37,7 +37,7 @@ def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 
 async def stage(
-    metadata: TenureMetadata,
+    metadata: MetadataSession,
     *rows: tuple[int, int],
     writer: str = "w",
     attempt: str = "",
@@ -52,7 +52,7 @@ async def stage(
 
 
 def attach_entry(
-    metadata: TenureMetadata,
+    metadata: MetadataSession,
     epoch: int,
     objects: Sequence[int],
     streams: Sequence[int],
@@ -68,16 +68,16 @@ def attach_entry(
     return CommitEntry(attaches=[AttachEntry(writer, epoch, 5, objects, epochs, leaders)])
 
 
-async def attach(metadata: TenureMetadata, *given: Any, **named: Any) -> None:
+async def attach(metadata: MetadataSession, *given: Any, **named: Any) -> None:
     """As of attach_entry."""
     await metadata.commit(attach_entry(metadata, *given, **named))
 
 
-async def unstage(metadata: TenureMetadata, *objects: int) -> None:
+async def unstage(metadata: MetadataSession, *objects: int) -> None:
     await metadata.commit(CommitEntry(unstages=[UnstageEntry(objects)]))
 
 
-def end(metadata: TenureMetadata, stream_id: int) -> int:
+def end(metadata: MetadataSession, stream_id: int) -> int:
     row = metadata.stream(stream_id)
     assert row is not None
     return row.end
@@ -85,7 +85,7 @@ def end(metadata: TenureMetadata, stream_id: int) -> int:
 
 @asynccontextmanager
 async def a_slow_and_a_quick_one() -> AsyncIterator[
-    tuple[TenureMetadata, TenureMetadata, ScriptedKV]
+    tuple[MetadataSession, MetadataSession, ScriptedKV]
 ]:
     """Two tenures of one world, and the metadata store as the first of them reaches it."""
     world = World()
@@ -99,7 +99,7 @@ async def a_slow_and_a_quick_one() -> AsyncIterator[
 
 @asynccontextmanager
 async def attaching(
-    metadata: TenureMetadata, kv: ScriptedKV, object_id: int, stream_id: int
+    metadata: MetadataSession, kv: ScriptedKV, object_id: int, stream_id: int
 ) -> AsyncIterator[asyncio.Task[Committed]]:
     """What is done meanwhile comes before the attach, which was judged by what was before."""
     kv.plan = ["hold"]

@@ -16,13 +16,13 @@ from streamlog.errors import (
     WalPending,
 )
 from streamlog.metadata.interface import CommitEntry, StreamEpoch
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.model.batch import StreamState
 from tests.metadata.scripted_kv import ScriptedKV, moves
 from tests.metadata.world import World, append, create, ranges_of
 
 
-async def closed(metadata: TenureMetadata, *streams: int) -> None:
+async def closed(metadata: MetadataSession, *streams: int) -> None:
     rows = [metadata.stream(s) for s in streams]
     closes = [StreamEpoch(row.stream_id, row.epoch) for row in rows if row is not None]
     await metadata.commit(CommitEntry(closes=closes))

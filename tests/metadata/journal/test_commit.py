@@ -19,7 +19,7 @@ from streamlog.metadata.interface import (
     TokenEntry,
     TrimEntry,
 )
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.runtime.offload import Lane, ThreadOffload
 from tests.metadata.scripted_kv import ScriptedKV, commits
 from tests.metadata.world import InlineOffload, World, append, create, new_object, ranges_of
@@ -35,7 +35,7 @@ def records(kv: ScriptedKV) -> list[commit_record.CommitRecord]:
     return found
 
 
-async def scripted() -> tuple[World, ScriptedKV, TenureMetadata]:
+async def scripted() -> tuple[World, ScriptedKV, MetadataSession]:
     world = World()
     kv = ScriptedKV(world.kv)
     return world, kv, await world.open(kv=kv)

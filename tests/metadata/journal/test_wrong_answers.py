@@ -26,7 +26,7 @@ from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, head
 from streamlog.metadata.keys.checkpoint import Checkpoint
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, writes
 from tests.metadata.world import World, append, create, ranges_of
 
@@ -47,7 +47,7 @@ async def set_head(world: World, tenure: Tenure, seq: int) -> None:
     await world.kv.txn([], [Put(head.key(PREFIX, tenure), head.encode(seq))])
 
 
-async def failure_of(metadata: TenureMetadata) -> StreamlogError:
+async def failure_of(metadata: MetadataSession) -> StreamlogError:
     async with asyncio.timeout(WAIT_S):
         return await metadata.wait_failed()
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from streamlog.format.rows import Rows
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.interface import CommitEntry, NewObject, ObjectRow, RangeRow, TrimEntry
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.testing.metadata_filler import fill_metadata
 from tests.metadata.checkpoint.test_checkpoint import CountingStore
 from tests.metadata.world import World, append, create, new_object
@@ -19,7 +19,7 @@ BLOCK = 16 << 10
 
 
 async def parts(
-    metadata: TenureMetadata, object_id: int, own: Sequence[RangeRow]
+    metadata: MetadataSession, object_id: int, own: Sequence[RangeRow]
 ) -> list[RangeRow]:
     """Those that live, alone or beside another object's."""
     both = await metadata.live_parts({object_id: Rows(own), 1 << 60: Rows(own)})

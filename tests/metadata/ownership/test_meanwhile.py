@@ -20,9 +20,9 @@ from streamlog.kvstore.interface import (
 )
 from streamlog.metadata.interface import CommitEntry, StreamEpoch, Tenure
 from streamlog.metadata.journal import follower
-from streamlog.metadata.keys import checkpoint, fence, late
+from streamlog.metadata.keys import checkpoint, fence, late_deletes
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves, writes
 from tests.metadata.world import World, append, create, ranges_of
 from tests.support.object_ids import give_up_id, take_id
@@ -73,7 +73,7 @@ async def deaf(world: World, node_id: int, **more: Any) -> AsyncIterator[tuple[D
         await metadata.kill()
 
 
-async def settle(by: TenureMetadata, tenure: Tenure) -> None:
+async def settle(by: MetadataSession, tenure: Tenure) -> None:
     """Seals the tenure, takes its streams and forgets it. `by` sweeps without a delay."""
     await by.seal(tenure, even_if_alive=True)
     await by.take_over(tenure)
@@ -84,7 +84,7 @@ async def settle(by: TenureMetadata, tenure: Tenure) -> None:
     assert await by._kv.get(fence.key(PREFIX, tenure)) is None
 
 
-async def close_stream(metadata: TenureMetadata, stream_id: int) -> None:
+async def close_stream(metadata: MetadataSession, stream_id: int) -> None:
     row = metadata.stream(stream_id)
     assert row is not None
     await metadata.commit(CommitEntry(closes=[StreamEpoch(stream_id, row.epoch)]))
@@ -255,9 +255,9 @@ def test_a_list_of_late_objects_that_changed_meanwhile_is_written_again() -> Non
             assert await metadata.orphan_candidates() == [orphans]
             await metadata.orphans_deleted(orphans)
             assert await metadata.orphan_candidates() == []
-            kv = await world.kv.get(late.key(PREFIX, metadata.tenure))
+            kv = await world.kv.get(late_deletes.key(PREFIX, metadata.tenure))
             assert kv is not None
-            assert late.decode(kv.value) == (object_id,)
+            assert late_deletes.decode(kv.value) == (object_id,)
 
     asyncio.run(main())
 
@@ -266,12 +266,12 @@ def test_only_the_latest_moves_are_remembered(monkeypatch: pytest.MonkeyPatch) -
     """A tenure that opens streams for months does not grow by it."""
 
     async def main() -> None:
-        monkeypatch.setattr(follower, "OWN_MOVES_MAX", 3)
+        monkeypatch.setattr(follower, "OWN_TRANSFERS_MAX", 3)
         async with World().tenure() as metadata:
             (stream,) = await create(metadata)
             for _ in range(5):
                 await metadata.open_streams([(stream, None)])
-            known = [metadata._follower.own_move(metadata.tenure, gen) for gen in range(1, 6)]
+            known = [metadata._follower.own_transfer(metadata.tenure, gen) for gen in range(1, 6)]
             assert known[:2] == [None, None]
             assert None not in known[2:]
             await append(metadata, stream, 1)

@@ -78,7 +78,7 @@ def test_a_missing_compare_is_found(mutation: Mutation) -> None:
     assert _first_failure(mutation) is not None
 
 
-def _strip_by_holder(draft: plan._EntryDraft, info: fold.Info, epoch: int) -> bool:
+def _strip_by_holder(draft: plan._EntryDraft, info: fold.StreamHeader, epoch: int) -> bool:
     return info.holder == draft._tenure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamlog.kvstore.interface import Delete, Put
 from streamlog.metadata.keys import head, id_block
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import list_bucket
@@ -172,7 +172,7 @@ def test_a_late_put_of_what_was_given_up_is_the_collectors() -> None:
         await filled(cluster)
         async with cluster.node() as engine:
             metadata = engine.metadata
-            assert isinstance(metadata, TenureMetadata)
+            assert isinstance(metadata, MetadataSession)
             late = await take_id(metadata)
             give_up_id(metadata, late)
             # Beside those of the process that ended before.

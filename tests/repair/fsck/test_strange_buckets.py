@@ -10,7 +10,7 @@ from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Corrupt, UnsupportedVersion
 from streamlog.format.object.footer import ObjectFooter, ObjectIdentity
-from streamlog.metadata.checkpoint.trailer import MAGIC, MAGIC_1, encode_appendix, read_appendix
+from streamlog.metadata.checkpoint.trailer import MAGIC, MAGIC_1, encode_trailer, read_trailer
 from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.metadata.keys import checkpoint as checkpoint_key
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
@@ -80,14 +80,14 @@ def test_whose_a_checkpoint_is_stands_at_its_end() -> None:
         assert NAMED.delta is not None
         value = checkpoint_key.encode(NAMED)
         old = value + len(value).to_bytes(4, "little") + MAGIC_1
-        new = encode_appendix(NAMED, "mine")
+        new = encode_trailer(NAMED, "mine")
 
         async def found(content: bytes) -> Checkpoint | None:
             assert NAMED.delta is not None
             await store.put(NAMED.delta.name, [b"delta", content])
             (info,) = (await store.list("checkpoint/")).objects
             assert info.modified_ms <= clock.now_ms()
-            return await read_appendix(store, info, "mine")
+            return await read_trailer(store, info, "mine")
 
         assert await found(old) == NAMED
         assert await found(new) == NAMED

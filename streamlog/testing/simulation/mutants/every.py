@@ -45,7 +45,7 @@ from streamlog.metadata.journal.object_ids import ObjectIds, OwnedIds, window_id
 from streamlog.metadata.journal.record_sender import RecordSender
 from streamlog.metadata.keys import fence, id_block
 from streamlog.metadata.lookup.lookup import Lookup
-from streamlog.metadata.ownership import transfer as mover
+from streamlog.metadata.ownership import transfer
 from streamlog.model.staging import WriterState
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.testing import torn_disk
@@ -308,27 +308,27 @@ def _opened_at_old_end(patch: Patch) -> None:
             for row in rows
         ]
 
-    original = patch.set(mover.Mover, "open_streams", open_streams)
+    original = patch.set(transfer.OwnershipTransfer, "open_streams", open_streams)
 
 
 def _epoch_not_compared(patch: Patch) -> None:
-    def judge(
+    def plan_opens(
         fold: Any, me: Any, wanted: Any, fences: Any, wal: Any, **options: Any
-    ) -> mover.Judgement:
+    ) -> transfer.OpenPlan:
         lower = {
             stream_id: epoch
             for stream_id, epoch in wanted.items()
             if epoch is not None and stream_id in fold.info and epoch <= fold.info[stream_id].epoch
         }
         rest = {s: (None if s in lower else e) for s, e in wanted.items()}
-        found: mover.Judgement = original(fold, me, rest, fences, wal, **options)
-        for holder, streams in found.moves.items():
-            found.moves[holder] = [
+        opens: transfer.OpenPlan = original(fold, me, rest, fences, wal, **options)
+        for holder, streams in opens.transfers.items():
+            opens.transfers[holder] = [
                 one._replace(epoch=lower.get(one.stream_id, one.epoch)) for one in streams
             ]
-        return found
+        return opens
 
-    original = patch.set(mover, "judge", judge)
+    original = patch.set(transfer, "plan_opens", plan_opens)
 
 
 def _wal_not_asked_for(patch: Patch) -> None:

@@ -26,7 +26,7 @@ from streamlog.errors import Fenced, LineageFenced, StreamlogError
 from streamlog.log.api.config import LogConfig
 from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
-from streamlog.metadata.session import TenureMetadata
+from streamlog.metadata.session import MetadataSession
 from streamlog.runtime.offload import Lane
 from streamlog.testing.simulation.world.incarnation import Incarnation, SimulationClock
 from streamlog.testing.simulation.world.kv import SimulationKV
@@ -180,9 +180,9 @@ class Node:
         return self.is_up and not (self.is_replaced or self.is_paused or self.is_detached)
 
     @property
-    def metadata(self) -> TenureMetadata:
+    def metadata(self) -> MetadataSession:
         metadata = self.engine.metadata
-        assert isinstance(metadata, TenureMetadata)
+        assert isinstance(metadata, MetadataSession)
         return metadata
 
     @property

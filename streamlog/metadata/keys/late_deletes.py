@@ -1,12 +1,13 @@
-"""`o/T`: object ids that a living tenure gave up and deleted once; a PUT of one may still land.
+"""Late deletes (key `o/T`): ids that a live tenure gave up and deleted once, and deletes once more.
 
     off  size  field
     0    1     version = 1
     1    8·n   object ids
 
-Changes: by its tenure, which compares its node's key, before the floor passes the ids; goes when
-the tenure is settled. Whoever sweeps the sealed tenure deletes these ids too.
-Absent: the tenure gave up nothing.
+A PUT of such an object may still arrive after the first delete.
+Changes: its tenure replaces it, comparing its node's key, before its floor passes the ids; deleted
+when the tenure is retired. The sweep of a sealed tenure deletes these objects too.
+Absent: the tenure has no late deletes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def decode(value: bytes) -> tuple[int, ...]:
     """Errors: Corrupt, UnsupportedVersion."""
     if value and value[0] > VERSION:
         raise UnsupportedVersion(
-            "a list of late objects was written by a newer version of streamlog; upgrade this node",
+            "a list of late deletes was written by a newer version of streamlog; upgrade this node",
             found=value[0],
             supported=VERSION,
         )
     count, rest = divmod(len(value) - 1, 8)
     if not value or value[0] != VERSION or rest:
-        raise Corrupt(f"the metadata value of late objects is unreadable: {len(value)} bytes")
+        raise Corrupt(f"the metadata value of late deletes is unreadable: {len(value)} bytes")
     return struct.unpack_from(f"<{count}Q", value, 1)
