@@ -13,7 +13,7 @@ from streamlog.errors import Invalid, QuotaExceeded
 from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.slices import slices
-from streamlog.metadata.lookup.locating import Locating, Places, Section
+from streamlog.metadata.lookup.locating import Locating, LookupPort, Section
 from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
 from streamlog.server.context import (
     CLUSTER,
@@ -31,7 +31,7 @@ WAITING_PER_TURN_MAX = 16
 RETRY_AFTER_MS = 1000
 
 
-class LocatableMetadata(Places, Protocol):
+class LocatableMetadata(LookupPort, Protocol):
     async def catch_up(self) -> int:
         """The fold holds all that the metadata store had at the call; its revision."""
         ...

@@ -25,7 +25,7 @@ BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "sweep does not look at k",
         "sweep reads k before it sees the seal",
         "live tenure deletes with an attempt open",
-        "absent fence taken for settled, files listed after it",
+        "absent fence taken for retired, files listed after it",
     ),
     "wal": (
         "ack before the sync",

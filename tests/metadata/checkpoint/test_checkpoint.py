@@ -159,7 +159,7 @@ def test_random_histories_survive_merges_and_restarts(seed: int) -> None:
     asyncio.run(main())
 
 
-def test_deaths_are_found_when_everything_was_destroyed() -> None:
+def test_objects_are_found_dead_when_every_stream_was_destroyed() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure() as metadata:
@@ -263,7 +263,7 @@ def test_a_follower_adopts_another_nodes_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("plan", [["lost"], ["dropped"], ["late"], ["lost", "away"]])
-def test_an_unknown_outcome_of_a_checkpoint_is_settled(plan: list[str]) -> None:
+def test_an_unknown_outcome_of_a_checkpoint_is_resolved(plan: list[str]) -> None:
     async def main() -> None:
         world = World()
         kv = ScriptedKV(world.kv)

@@ -138,7 +138,7 @@ def overlaid_changes(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_laid_over_old_ranges_replaces_them(seed: int) -> None:
+def test_overlaid_ranges_replace_old_ones(seed: int) -> None:
     rng, model, blocks = random.Random(seed), Model(), RangeBlocks()
     for turn in range(8):
         streams = rng.choice([1, 3, 30])

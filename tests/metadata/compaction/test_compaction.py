@@ -107,7 +107,7 @@ def test_a_compaction_is_three_compares_and_three_puts() -> None:
 @pytest.mark.parametrize(
     "plan", [["lost"], ["dropped", "away"], ["late"], ["lost", "lost", "dropped"], ["late", "late"]]
 )
-def test_an_unknown_outcome_is_settled_by_the_same_bytes(plan: list[str]) -> None:
+def test_an_unknown_outcome_is_resolved_by_sending_the_same_bytes(plan: list[str]) -> None:
     async def main() -> None:
         async with site() as s:
             s.kv.plan = list(plan)
@@ -439,7 +439,7 @@ def test_node_ids_of_compactors_are_refused_for_nodes() -> None:
     asyncio.run(main())
 
 
-def test_a_settled_compactor_is_forgotten() -> None:
+def test_a_retired_compactor_is_forgotten() -> None:
     async def main() -> None:
         async with site() as s:
             await s.commit([0, 1], (s.stream, 0, 10))

@@ -1,4 +1,4 @@
-"""Object ids and garbage: windows, orphans of the living and the dead, pins, settled tenures."""
+"""Object ids and garbage: windows, orphans of the living and the dead, pins, retired tenures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_whatever_is_left_behind_lies_in_the_window(steps: list[str]) -> None:
     window = 4
     ids = ObjectIds(3, window)
     taken: list[int] = []
-    settled: set[int] = set()
+    retired: set[int] = set()
     durable = 0
     for step in steps:
         if step == "take" and ids.has_room:
@@ -39,13 +39,13 @@ def test_whatever_is_left_behind_lies_in_the_window(steps: list[str]) -> None:
             one = min(ids.uncommitted) if len(taken) % 2 else max(ids.uncommitted)
             durable = ids.floor([one])
             ids.committed([one], durable)
-            settled.add(one)
+            retired.add(one)
         elif step == "release" and ids.uncommitted:
             ids.give_up([max(ids.uncommitted)])
         elif step == "sweep":
-            settled.update(ids.orphans)
+            retired.update(ids.orphans)
             ids.swept(ids.orphans)
-        left = set(taken) - settled
+        left = set(taken) - retired
         assert left <= set(window_ids([3], durable, window))
     assert taken == list(range(3 << BITS, (3 << BITS) + len(taken)))
 
@@ -114,7 +114,7 @@ def test_a_block_whose_answer_was_lost_is_the_next_one_used() -> None:
     asyncio.run(main())
 
 
-def test_what_is_known_of_settled_tenures_is_forgotten() -> None:
+def test_retired_tenures_are_forgotten() -> None:
     async def main() -> None:
         world = World(config=MetadataConfig(retry_backoff_ms=1, orphan_resweep_ms=0))
         async with world.tenure() as metadata:
@@ -272,15 +272,15 @@ def test_an_ended_tenure_writes_nothing_more_of_what_it_gave_up() -> None:
     asyncio.run(main())
 
 
-def test_a_settled_tenure_is_forgotten_after_the_late_sweep() -> None:
+def test_a_tenure_is_retired_after_the_late_sweep() -> None:
     async def main() -> None:
         world = World()
         first = await world.open()
         await create(first)
         await first.close(drained=True)
-        settled = (fence.key(PREFIX, first.tenure), head.key(PREFIX, first.tenure))
+        retired = (fence.key(PREFIX, first.tenure), head.key(PREFIX, first.tenure))
         second = await world.open(orphan_resweep_ms=0)
-        # It still holds a stream: swept, not settled.
+        # It still holds a stream: swept, not retired.
         (orphans,) = await second.orphan_candidates()
         assert not orphans.is_final
         await second.orphans_deleted(orphans)
@@ -290,7 +290,7 @@ def test_a_settled_tenure_is_forgotten_after_the_late_sweep() -> None:
         (orphans,) = await second.orphan_candidates()
         assert orphans.is_final
         await second.orphans_deleted(orphans)
-        for key in settled:
+        for key in retired:
             assert await world.kv.get(key) is None
         start = id_block.block_prefix(PREFIX, id_block.OBJECTS)
         blocks = (await world.kv.range(start, prefix_end(start))).kvs
@@ -337,6 +337,6 @@ def test_a_lost_lease_is_replaced_while_the_tenure_lives() -> None:
     asyncio.run(main())
 
 
-def test_what_a_tenure_remembers_as_late_is_less_than_the_guard_stops_at() -> None:
+def test_a_tenure_has_fewer_late_deletes_than_the_guard_stops_at() -> None:
     most = LATE_IDS_MAX + MetadataConfig().put_window
     assert most <= CollectorConfig().orphans_per_tenure_max

@@ -33,7 +33,7 @@ class HeldBlocks:
         return await self._kv.range(start, end, **options)
 
 
-def test_a_tenure_that_another_node_settles_meanwhile_is_passed_over() -> None:
+def test_the_sweep_skips_a_tenure_that_another_node_retires_meanwhile() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as first:

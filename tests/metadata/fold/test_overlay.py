@@ -81,7 +81,7 @@ def generation(ranges: Sequence[ObjectRange], *patches: ObjectRange) -> Generati
         for one in ranges:
             made.ranges[3].extend(one[1:])
     for one in patches:
-        made.lay(3, [one])
+        made.apply_patch(3, [one])
     return made
 
 
@@ -117,7 +117,7 @@ def test_many_patches_of_one_stream_are_found_by_bisection() -> None:
     made = Generation()
     for number in range(2000):
         made.objects[number] = NewObjectEntry(ObjectRow(number, 1, 1, 1, 1), 1, 1)
-        made.lay(3, [ObjectRange(2 * number, 2 * number + 1, number)])
+        made.apply_patch(3, [ObjectRange(2 * number, 2 * number + 1, number)])
     assert made.patch_count == 2000
     assert find_in_all([made], 3, 1999, 2005, 9) == [
         ObjectRange(2000, 2001, 1000),

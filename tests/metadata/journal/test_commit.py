@@ -344,7 +344,7 @@ def test_an_entry_that_does_not_fit_fails_alone() -> None:
     asyncio.run(main())
 
 
-def test_the_window_of_object_ids_opens_as_ids_are_settled() -> None:
+def test_the_window_of_object_ids_opens_as_ids_are_committed_or_swept() -> None:
     async def main() -> None:
         _, kv, metadata = await scripted()
         (stream,) = await create(metadata)

@@ -219,7 +219,7 @@ def test_a_tenure_that_lost_its_seal_is_sealed_with_the_move_of_its_streams() ->
 
 
 @pytest.mark.parametrize("what", ["head", "live"])
-def test_a_tenure_with_a_head_or_fence_that_is_not_folded_is_not_settled(what: str) -> None:
+def test_a_tenure_with_an_unfolded_head_or_fence_is_not_retired(what: str) -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(1) as first:

@@ -1,4 +1,4 @@
-"""What others did meanwhile: settled a tenure that somebody still asks for, wrote checkpoints."""
+"""What others did meanwhile: retired a tenure that somebody still asks for, wrote checkpoints."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def deaf(world: World, node_id: int, **more: Any) -> AsyncIterator[tuple[D
         await metadata.kill()
 
 
-async def settle(by: MetadataSession, tenure: Tenure) -> None:
+async def retire(by: MetadataSession, tenure: Tenure) -> None:
     """Seals the tenure, takes its streams and forgets it. `by` sweeps without a delay."""
     await by.seal(tenure, even_if_alive=True)
     await by.take_over(tenure)
@@ -90,14 +90,14 @@ async def close_stream(metadata: MetadataSession, stream_id: int) -> None:
     await metadata.commit(CommitEntry(closes=[StreamEpoch(stream_id, row.epoch)]))
 
 
-def test_a_tenure_that_was_settled_before_it_heard_of_it_is_told_at_its_commit() -> None:
+def test_a_tenure_retired_before_it_saw_its_seal_is_fenced_at_its_commit() -> None:
     async def main() -> None:
         world = World()
         async with deaf(world, 1) as (kv, slow), world.tenure(2, orphan_resweep_ms=0) as other:
             (stream,) = await create(slow)
             object_id = await append(slow, stream, 2)
             kv.hears.clear()
-            await settle(other, slow.tenure)
+            await retire(other, slow.tenure)
             with pytest.raises(TenureFenced):
                 await append(slow, stream, 1)
             assert slow.is_fenced
@@ -107,7 +107,7 @@ def test_a_tenure_that_was_settled_before_it_heard_of_it_is_told_at_its_commit()
     asyncio.run(main())
 
 
-def test_a_tenure_that_was_settled_before_it_heard_of_it_opens_nothing() -> None:
+def test_a_tenure_retired_before_it_saw_its_seal_opens_no_streams() -> None:
     async def main() -> None:
         world = World()
         async with (
@@ -119,7 +119,7 @@ def test_a_tenure_that_was_settled_before_it_heard_of_it_opens_nothing() -> None
             await close_stream(third, stream)
             await slow.catch_up()
             kv.hears.clear()
-            await settle(other, slow.tenure)
+            await retire(other, slow.tenure)
             with pytest.raises(TenureFenced):
                 await slow.open_streams([(stream, None)])
             assert slow.is_fenced
@@ -131,7 +131,7 @@ def test_a_tenure_that_was_settled_before_it_heard_of_it_opens_nothing() -> None
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_stream_whose_last_known_holder_was_settled_is_judged_by_its_new_one(
+def test_opening_a_stream_whose_known_holder_was_retired_checks_its_new_holder(
     is_closed: bool,
 ) -> None:
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_a_stream_whose_last_known_holder_was_settled_is_judged_by_its_new_one(
             object_id = await append(gone, stream, 2)
             await slow.catch_up()
             kv.hears.clear()
-            await settle(other, gone.tenure)
+            await retire(other, gone.tenure)
             if is_closed:
                 await close_stream(other, stream)
             opening = asyncio.ensure_future(slow.open_streams([(stream, None)]))
@@ -163,7 +163,7 @@ def test_a_stream_whose_last_known_holder_was_settled_is_judged_by_its_new_one(
     asyncio.run(main())
 
 
-def test_a_holder_that_is_settled_while_its_stream_is_opened() -> None:
+def test_a_holder_that_is_retired_while_its_stream_is_opened() -> None:
     async def main() -> None:
         world = World()
         scripted = ScriptedKV(world.kv)
@@ -179,7 +179,7 @@ def test_a_holder_that_is_settled_while_its_stream_is_opened() -> None:
             scripted.plan = ["hold"]
             opening = asyncio.ensure_future(opener.open_streams([(stream, None)]))
             await scripted.held.wait()
-            await settle(other, gone.tenure)
+            await retire(other, gone.tenure)
             scripted.released.set()
             (row,) = await opening
             assert (row.holder, row.epoch, row.end) == (opener.tenure, 3, 2)
@@ -189,7 +189,7 @@ def test_a_holder_that_is_settled_while_its_stream_is_opened() -> None:
 
 
 @pytest.mark.parametrize("when", ["before the look", "while it is taken"])
-def test_a_tenure_that_another_node_settles_is_not_taken_over(when: str) -> None:
+def test_a_tenure_that_another_node_retires_is_not_taken_over(when: str) -> None:
     async def main() -> None:
         world = World()
         first = await world.open(1)
@@ -199,15 +199,15 @@ def test_a_tenure_that_another_node_settles_is_not_taken_over(when: str) -> None
         async with deaf(world, 1) as (kv, second), world.tenure(2, orphan_resweep_ms=0) as other:
             kv.hears.clear()
 
-            async def settle_first() -> None:
-                await settle(other, first.tenure)
+            async def retire_first() -> None:
+                await retire(other, first.tenure)
                 kv.hears.set()
 
             if when == "before the look":
-                await settle_first()
+                await retire_first()
                 assert await second.take_over_previous(frozenset()) == []
             else:
-                taken = await second.take_over_previous(frozenset(), before_taking=settle_first)
+                taken = await second.take_over_previous(frozenset(), before_taking=retire_first)
                 assert taken == []
             row = second.stream(stream)
             assert row is not None
@@ -238,7 +238,7 @@ def test_a_dead_nodes_streams_are_not_taken_without_its_wal() -> None:
     asyncio.run(main())
 
 
-def test_a_list_of_late_objects_that_changed_meanwhile_is_written_again() -> None:
+def test_a_list_of_late_deletes_that_changed_meanwhile_is_written_again() -> None:
     """Until it is, the ids stay orphans: the floor does not pass them."""
 
     async def main() -> None:
@@ -250,7 +250,7 @@ def test_a_list_of_late_objects_that_changed_meanwhile_is_written_again() -> Non
             give_up_id(metadata, object_id)
             (orphans,) = await metadata.orphan_candidates()
             scripted.plan = ["refused"]
-            with pytest.raises(MetadataUnavailable, match="late objects changed"):
+            with pytest.raises(MetadataUnavailable, match="late deletes changed"):
                 await metadata.orphans_deleted(orphans)
             assert await metadata.orphan_candidates() == [orphans]
             await metadata.orphans_deleted(orphans)
@@ -262,7 +262,7 @@ def test_a_list_of_late_objects_that_changed_meanwhile_is_written_again() -> Non
     asyncio.run(main())
 
 
-def test_only_the_latest_moves_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_latest_transfers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenure that opens streams for months does not grow by it."""
 
     async def main() -> None:

@@ -85,7 +85,7 @@ def sweep(model: LogModel, state: State) -> Steps:
         for tenure, (fence, _, _) in enumerate(state.fences)
         if fence == SEALED
         or (
-            mutant == "absent fence taken for settled, files listed after it"
+            mutant == "absent fence taken for retired, files listed after it"
             and tenure in model.setup.unborn
             and state.budget.restart
         )
