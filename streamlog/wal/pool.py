@@ -112,8 +112,6 @@ class FilePool:
         For a stalled writer. Cancellation takes none. Errors: OSError where none could be made,
         Closed.
         """
-        self._free += self._shelf.ready
-        self._shelf.ready.clear()
         size = max(aligned(SUPERBLOCK_BYTES + frame_bytes), self._config.file_bytes)
         file = await self._pop(size)
         if file is None:
@@ -131,26 +129,33 @@ class FilePool:
         while True:
             if self._is_closed:
                 raise Closed("the write-ahead log was closed")
+            # Before the look, which takes a while: what changes meanwhile is looked at again.
+            self._changed.clear()
             file = await self._pop(size)
             if file is not None:
                 return file
             if self._trouble is not None:
                 trouble, self._trouble = self._trouble, None
                 raise trouble
-            self._changed.clear()
             await self._changed.wait()
 
     async def _pop(self, size: int) -> WalFile | None:
-        """Errors: OSError where there is one, but it is the room that uploads need."""
-        file = next((file for file in self._free if file.size_bytes >= size), None)
-        if file is None:
-            return None
-        if not await self._leaves_room(file):
-            raise _no_room("what is left is kept for uploads to the same disk")
-        if file not in self._free:
-            return None
-        self._free.remove(file)
-        return file
+        """For a stalled writer, which takes no ready file itself.
+
+        Errors: OSError where there is one, but it is the room that uploads need.
+        """
+        while True:
+            self._free += self._shelf.ready
+            self._shelf.ready.clear()
+            file = next((file for file in self._free if file.size_bytes >= size), None)
+            if file is None:
+                return None
+            if not await self._leaves_room(file):
+                raise _no_room("what is left is kept for uploads to the same disk")
+            # `_tidy` may have made it ready, or removed it, meanwhile.
+            if file in self._free:
+                self._free.remove(file)
+                return file
 
     async def _leaves_room(self, file: WalFile) -> bool:
         """Whether uploads have room to empty a full file when this one is filled as well: on the
@@ -198,8 +203,8 @@ class FilePool:
                 file = self._free[0]
                 if not await self._leaves_room(file):
                     return
-                # A stalled writer may have taken it meanwhile.
-                if file in self._free:
+                # A stalled writer may have taken it meanwhile, or wait for it by now.
+                if file in self._free and not self._wanted_bytes:
                     self._free.remove(file)
                     self._shelf.ready.append(file)
             elif self._disk_bytes + size <= self._config.wal_bytes_max:
