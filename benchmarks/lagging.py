@@ -84,7 +84,7 @@ def _case(report: Report, node: RunningNode, folder: Path, label: str, scale: fl
     alone, beside = _Seen(), _Seen()
     for number in range(max(1, round(2 * ROUNDS * scale))):
         seen = beside if number % 2 else alone
-        node.settle()
+        node.wait_until_idle()
         if seen is beside:
             with _lagging(node, folder) as readers:
                 _round(node, load, f"round-{number}", maximum / 4, seen, readers)

@@ -129,7 +129,7 @@ def _through_grpc(report: Report, folder: Path, scale: float) -> None:
                     began = time.perf_counter()
                     streams.append(stream_id, payload)
                     appends.append((time.perf_counter() - began) * 1e3)
-                node.settle()
+                node.wait_until_idle()
         bare50, raw50 = percentile(bare_ms, 0.5), percentile(raw_ms, 0.5)
         report.add(
             Row(

@@ -80,7 +80,7 @@ def run(report: Report, folder: Path, *, scale: float) -> None:
                 for partition in range(rest):
                     producer.send(WIDE, b"first", partition=partition)
                 producer.flush(120)
-            node.settle()
+            node.wait_until_idle()
         seconds, cpu_s = stopping
         case = f"clean stop of {len(topics) + rest} open partitions, {wal}"
         report.add(_row(case, seconds, {"node_cpu_s": cpu_s}))

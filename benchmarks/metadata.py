@@ -26,7 +26,7 @@ from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.testing.metadata_filler import fill_metadata
+from tests.support.metadata_filler import fill_metadata
 
 OBJECTS = 1_000_000
 OPEN_STREAMS = 10_000
@@ -176,7 +176,7 @@ def _rows(streams: int, course: Course) -> list[Row]:
         **common,
         "objects_live": course.objects,
         "objects_dead": course.dead_objects,
-        "not_settled": course.backlog,
+        "backlog": course.backlog,
         "compactions": course.compactions,
         "rewritten_per_byte": course.compacted_bytes / course.appended_bytes,
         "rss_mib": psutil.Process().memory_info().rss / MIB,

@@ -26,7 +26,7 @@ class RunningNode:
         """User and system seconds of the node and its children so far."""
         return cpu_s_of(self.process)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Returns when the node has nothing left to do: 0.2 s with less than 10 ms of CPU."""
         before = self.cpu_s()
         while True:

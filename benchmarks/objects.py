@@ -26,7 +26,7 @@ from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.testing.metadata_filler import Filled, fill_metadata
+from tests.support.metadata_filler import Filled, fill_metadata
 
 COUNTS = (10, 10_000, 1_000_000)
 STREAMS = 1000

@@ -58,13 +58,13 @@ def _case(report: Report, folder: Path, wal: str, size: int, scale: float) -> No
         file = SyncedFile(folder / "floor")
         for number in range(ROUNDS):
             batches = load.batches(f"encoded-{size}-{number}", size, total)
-            node.settle()
+            node.wait_until_idle()
             grpc_floor, cpu_facts = bare.produce(batches, window(size))
             bare_mb_s.append(grpc_floor)
             for name, value in cpu_facts.items():
                 floor_facts.setdefault(name, []).append(value)
             mb_s, facts = load.send(batches, size)
-            node.settle()
+            node.wait_until_idle()
             written = node.written_groups(wal)
             # What each byte costs in seconds adds up over the times it is written.
             disk_floor = 1 / sum(1 / file.mb_s(group, 64 << 20) for group in written)
@@ -75,7 +75,7 @@ def _case(report: Report, folder: Path, wal: str, size: int, scale: float) -> No
             for method, measured in (("send_many", many), ("send", single)):
                 mb_s, facts = with_client(node, method, values, size, total // 2)
                 measured.add(mb_s, floor, facts)
-                node.settle()
+                node.wait_until_idle()
         file.close()
         floors = {"gRPC": median(bare_mb_s), "disk": median(disk_mb_s)}
         name = min(floors, key=lambda one: floors[one])
@@ -163,7 +163,7 @@ class EncodedLoad:
     ) -> tuple[float, float, float]:
         """Ack p50 and p99 (ms) at a steady rate, and the rate that came of it."""
         batches = self.batches(topic, size, int(mb_s * 1e6 * seconds))
-        self._node.settle()
+        self._node.wait_until_idle()
         began = time.perf_counter()
         distance = len(batches[0][2]) / (mb_s * 1e6)
         latencies = stream_batches(self.stub, batches, window(size), distance)

@@ -40,8 +40,8 @@ from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import AppendConfig, FlushConfig, StreamEngineConfig
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.model.stream import Stream
-from streamlog.testing.slow_store import Latency, Moods, SlowStore
 from streamlog.wiring import Components
+from tests.support.slow_store import Latency, Moods, SlowStore
 
 IN_FLIGHT = 4
 APPEND_BYTES = MIB
@@ -135,7 +135,7 @@ def _through_grpc(
     unanswered_max: int = GRPC_WINDOW,
 ) -> tuple[float, float, dict[str, float]]:
     batches = load.batches(topic, MIB, total)
-    node.settle()
+    node.wait_until_idle()
     mb_s, facts = load.send(batches, MIB, unanswered_max)
     return mb_s, floor, facts
 

@@ -152,7 +152,7 @@ async def read_all(streams: list[Stream], readers: int) -> int:
 
 
 async def compact_all(engine: OpenEngine) -> None:
-    """Returns when nothing is left that is not settled."""
+    """Returns when the compactor has no backlog left."""
     assert engine.compactor is not None
     await engine.compactor.compact_all()
 

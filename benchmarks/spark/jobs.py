@@ -1,4 +1,4 @@
-"""Jobs at rest: compaction against a copy of the same bytes, on a real S3 server; scrub.
+"""Offline jobs: compaction against a copy of the same bytes, on a real S3 server; scrub.
 
 The data are appends of 64 KiB to 100 streams, in objects as a node makes them. The copy is GET and
 PUT of whole objects by this process, with the same store client, COPIES_IN_FLIGHT at a time.

@@ -14,7 +14,7 @@ _done: set[tuple[int, str]] = set()
 """By process: Spark forks workers."""
 
 
-def settle(stage: str) -> None:
+def freeze_gc(stage: str) -> None:
     """At the end of a stage that loads modules; from its second call in a process on, nothing."""
     key = os.getpid(), stage
     if key not in _done:
@@ -23,8 +23,8 @@ def settle(stage: str) -> None:
         gc.freeze()
 
 
-def settle_worker(stage: str) -> None:
-    """As `settle`, where the process is Spark's and not somebody's program."""
+def freeze_worker_gc(stage: str) -> None:
+    """As `freeze_gc`, where the process is Spark's and not somebody's program."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name.startswith("pyspark."):
-        settle(stage)
+        freeze_gc(stage)

@@ -65,7 +65,7 @@ class _Content:
     def sector(self, sector: int) -> bytes:
         return bytes(self.newest[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])
 
-    def settle(self, sectors: range) -> None:
+    def make_durable(self, sectors: range) -> None:
         for sector in sectors:
             self.pending.pop(sector, None)
 
@@ -119,7 +119,7 @@ class TornFile:
         data = join(parts) if parts else b""
         if fault is DiskFault.FULL:
             whole = int(self._disk.random.random() * len(data)) // SECTOR_BYTES * SECTOR_BYTES
-            self._content.settle(self._content.write(position, memoryview(data)[:whole]))
+            self._content.make_durable(self._content.write(position, memoryview(data)[:whole]))
             raise _error(errno.ENOSPC, self._name)
         sectors = self._content.write(position, data)
         if fault is DiskFault.IO_ERROR:
@@ -131,7 +131,7 @@ class TornFile:
         if self._disk.hold_writes:
             self._disk.held.append((self._content, sectors))
         else:
-            self._content.settle(sectors)
+            self._content.make_durable(sectors)
 
     def read(self, position: int, length: int) -> bytes:
         self._check()
@@ -213,7 +213,7 @@ class TornDisk:
     def acknowledge(self) -> None:
         """Held writes have reached their callers: they are certain."""
         for content, sectors in self.held:
-            content.settle(sectors)
+            content.make_durable(sectors)
         self.held.clear()
 
     def flip(self, name: str, position: int, mask: int = 1) -> None:

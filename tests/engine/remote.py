@@ -17,8 +17,8 @@ from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.incarnation import EPOCH_MS
 from streamlog.testing.simulation.world.loop import run as run
-from streamlog.testing.slow_store import Latency, Moods, SlowStore
 from tests.engine.fakes import FakeMetadata, FakeWal
+from tests.support.slow_store import Latency, Moods, SlowStore
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

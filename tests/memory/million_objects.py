@@ -20,8 +20,8 @@ from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.testing.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.memory.process import CONFIG, tell
+from tests.support.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 
 OBJECTS = 1_000_000
 STREAMS = 10_000

@@ -13,9 +13,9 @@ from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.disk.system_disk import SystemDisk
-from streamlog.testing.slow_store import SlowStore
 from streamlog.wiring import Components
 from tests.memory.process import CONFIG, tell
+from tests.support.slow_store import SlowStore
 
 WRITERS = 64
 TRIES = 4

@@ -1,4 +1,4 @@
-"""`simulate`, as docs/testing-your-application.md shows it: a right example, and wrong ones."""
+"""`simulate` with the example of docs/testing-your-application.md, right and broken."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_ledger_keeps_its_promises(example: ModuleType) -> None:
     assert sum(example.run(seed) for seed in range(6)) > 50
 
 
-def test_a_ledger_that_retries_what_may_have_happened_is_found(example: ModuleType) -> None:
+def test_a_ledger_that_retries_an_unknown_outcome_is_found(example: ModuleType) -> None:
     class Retrying(example.Ledger):  # type: ignore[name-defined, misc]
         async def change(self, name: str, amount: int) -> bool:
             while True:
@@ -70,7 +70,7 @@ def test_a_ledger_without_the_expected_offset_is_found(example: ModuleType) -> N
 
 async def _append_on(engine: OpenEngine, life: Life) -> None:
     stream = await engine.streams.create_and_open_stream()
-    while not life.is_calm:
+    while not life.is_healed:
         result = await stream.append(single(life.random.bytes(8)))
         life.note("appended", stream.stream_id, result.base_offset)
         await asyncio.sleep(0.05)
@@ -84,12 +84,12 @@ def test_a_seed_replays_identically() -> None:
     assert simulate(_append_on, seed=8, wal="disk").trace != first.trace
 
 
-def test_without_faults_there_are_crashes_alone() -> None:
+def test_without_fault_rates_only_crashes_happen() -> None:
     found = simulate(_append_on, seed=3, faults=NO_FAULTS)
     assert set(found.faults) <= {"crash", "power-cut", "torn-write"}
 
 
-def test_what_the_application_raises_comes_with_the_trace() -> None:
+def test_an_error_of_the_application_carries_the_trace() -> None:
     async def fails(engine: OpenEngine, life: Life) -> None:
         life.note("about to fail")
         raise ValueError("the application's own")

@@ -1,4 +1,4 @@
-"""Many histories on several processes: what a summary holds, and what outlives a worker's death."""
+"""Many histories in several processes: the summary, and a worker that dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_worker_that_dies_fails_its_seed_alone() -> None:
     assert "died with exit code -9" in failed.failure
 
 
-def test_what_a_history_does_is_summed_up() -> None:
+def test_the_summary_adds_up_histories() -> None:
     outcome = run_one((1, None, False))
     assert outcome.report is not None
     total = Total()

@@ -1,15 +1,15 @@
-"""Engines with one promise broken on purpose: the histories find each of them.
+"""Engines with one promise broken on purpose: histories find each of them.
 
-Those that take long to find are tried by `python -m streamlog.testing.simulation --mutants`.
+Mutants that take many seeds are tried by `python -m tests.simulation --mutants`.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from streamlog.testing.simulation.mutants.every import MUTANTS
-from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
-from streamlog.testing.simulation.mutants.table import seed_that_finds
+from tests.simulation.mutants.every import MUTANTS
+from tests.simulation.mutants.mutant import Mutant, Patch
+from tests.simulation.mutants.table import seed_that_finds
 
 SEEDS = 40
 
@@ -23,7 +23,7 @@ def test_a_mutant_is_found(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_replaces_what_is_there_and_puts_it_back(mutant: Mutant) -> None:
+def test_a_mutant_replaces_existing_attributes_and_restores_them(mutant: Mutant) -> None:
     replaced: list[tuple[object, str, object]] = []
 
     class Noted(Patch):

@@ -1,14 +1,14 @@
-"""The list of what no history reaches: each line has a reason and names code that is there."""
+"""The list of lines that no history reaches: each entry names existing code, with a reason."""
 
 from __future__ import annotations
 
-from streamlog.testing.simulation.coverage import KNOWN, MODULES, _file_of
+from tests.simulation.coverage import KNOWN, MODULES, _file_of
 from tests.support.command import ROOT
 
 REASON_LENGTH_MIN = 8
 
 
-def test_every_line_names_code_that_is_there_and_says_why() -> None:
+def test_every_entry_names_existing_code_and_has_a_reason() -> None:
     sources = {}
     for name in MODULES:
         with open(_file_of(name), encoding="utf-8") as file:

@@ -24,7 +24,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.offline_cluster import located_in
 from streamlog.spark.plan.planning import plan_store
-from streamlog.testing.metadata_filler import OBJECT_BYTES, RANGES_PER_OBJECT, fill_metadata
+from tests.support.metadata_filler import OBJECT_BYTES, RANGES_PER_OBJECT, fill_metadata
 
 STREAMS = 10_000
 MAX_BYTES = 128 << 20

@@ -29,7 +29,7 @@ class Commands(LazyGroup):
         ),
         "compact": (
             "streamlog.cli.commands.spark_compact:compact",
-            "Merge small objects on executors, for a running node or at rest.",
+            "Merge small objects on executors, for a running node or offline.",
         ),
         "import": (
             "streamlog.cli.commands.spark_import:import_",

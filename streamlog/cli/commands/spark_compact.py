@@ -1,4 +1,4 @@
-"""`streamlog spark compact`: compaction by executors, for a node that runs or at rest."""
+"""`streamlog spark compact`: compaction by executors, for a node that runs or offline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamlog.cli.output import emit, facts, size
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.cli.support.data_places import checked_places
 from streamlog.cli.support.options import config_option, data_option, store_options
-from streamlog.cli.support.spark_session import is_at_rest, spark_options, spark_session
+from streamlog.cli.support.spark_session import is_offline, spark_options, spark_session
 
 if TYPE_CHECKING:
     from streamlog.spark.jobs.compaction.job import Compacted
@@ -36,7 +36,7 @@ def compact(
     """Merge small objects on executors, all that is due, as the node would by and by.
 
     For the node at --server, which goes on meanwhile: it plans and commits, executors read and
-    write the store (--store, where they find it elsewhere than the node does). Or at rest: stop the
+    write the store (--store, where they find it elsewhere than the node does). Or offline: stop the
     node first, and give what it was started with (--data, or --store and --meta, and --config).
 
     What a run that was stopped has committed stays; the next one goes on. The store needs room for
@@ -46,7 +46,7 @@ def compact(
     """
     from dataclasses import asdict
 
-    if is_at_rest():
+    if is_offline():
         done = _at_rest(state, (data, store, meta, file), master, conf)
     else:
         done = _beside(state, store, master, conf)

@@ -11,7 +11,7 @@ from streamlog.cli.output import size
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.cli.support.options import config_option, data_option, store_options
 from streamlog.cli.support.spark_session import (
-    is_at_rest,
+    is_offline,
     spark_options,
     spark_session,
     state_option,
@@ -40,8 +40,8 @@ def scrub(
 
     What `streamlog fsck --deep` finds in streams and objects, in parallel; fsck also looks at keys
     and at what else lies in the store. Of the node at --server, as it is when the scrub begins; it
-    goes on meanwhile (--store, where executors find the store elsewhere than the node does). Or at
-    rest: stop the nodes first (--data, or --store and --meta).
+    goes on meanwhile (--store, where executors find the store elsewhere than the node does). Or
+    offline: stop the nodes first (--data, or --store and --meta).
 
     Exit codes: 0 clean (notes are no findings), 1 findings, 2 it could not run.
     """
@@ -52,7 +52,7 @@ def scrub(
 
     progress = progress_of(state)
 
-    async def at_rest(spark: Any) -> Report:
+    async def offline(spark: Any) -> Report:
         from streamlog.spark.jobs.scrub.job import scrub as check
 
         where = places(data, store, meta, file)
@@ -76,7 +76,7 @@ def scrub(
             spark, state.server, store=store, state_file=state_file, progress=progress
         )
 
-    is_stopped = is_at_rest()
+    is_stopped = is_offline()
 
     def look() -> Report:
         # Before Spark starts.
@@ -87,7 +87,7 @@ def scrub(
 
             await_listener(state)
         with spark_session("scrub", master, conf) as made:
-            return asyncio.run(at_rest(made) if is_stopped else beside(made))
+            return asyncio.run(offline(made) if is_stopped else beside(made))
 
     show(state, look, _summary)
 

@@ -48,11 +48,11 @@ def topic_options(function: Function) -> Function:
             help="Any other option of the source, such as readMode=store; may be repeated.",
         ),
         click.option(
-            "--data", metavar="DIR", help="Read the folder of a node that does not run (at rest)."
+            "--data", metavar="DIR", help="Read the folder of a node that does not run (offline)."
         ),
         click.option("--store", metavar="URL", help="Where executors find the objects."),
         click.option(
-            "--meta", metavar="URL", help="With --store: read at rest, while no node runs."
+            "--meta", metavar="URL", help="With --store: read offline, while no node runs."
         ),
     )
 
@@ -95,7 +95,7 @@ def source_options(
     return found
 
 
-def is_at_rest() -> bool:
+def is_offline() -> bool:
     """Whether the command's options name a stopped node's data.
 
     Errors: UsageError, where a node that runs is named too.

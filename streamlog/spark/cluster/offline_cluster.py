@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class RestSegment:
+class OfflineSegment:
     """A segment whose end is known; `largest_timestamp_ms` None: not known."""
 
     base_offset: int
@@ -64,13 +64,13 @@ class RestSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class RestPartition:
+class OfflinePartition:
     start: int
     end: int
-    segments: Sequence[RestSegment]
+    segments: Sequence[OfflineSegment]
 
 
-class RestCluster:
+class OfflineCluster:
     """Opens store and metadata when first asked, and lets go of them at `close`.
 
     Errors of every call: DataInUse, ForeignCluster, Invalid, Corrupt, Unavailable; WalPending for
@@ -194,7 +194,7 @@ class _Opened:
         self._offload = offload
         self._view = view
         self._wal = wal
-        self._known: dict[TopicPartition, RestPartition] = {}
+        self._known: dict[TopicPartition, OfflinePartition] = {}
 
     async def topics(self) -> dict[str, Topic]:
         base = self._view.prefix + f"u/{TOPIC_NAMESPACE}/".encode()
@@ -208,14 +208,14 @@ class _Opened:
 
     async def partitions(
         self, wanted: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, RestPartition]:
+    ) -> dict[TopicPartition, OfflinePartition]:
         missing = [at for at in wanted if at not in self._known]
         for at, one in zip(missing, await in_flight(missing, self._partition), strict=True):
             if one is not None:
                 self._known[at] = one
         return {at: self._known[at] for at in wanted if at in self._known}
 
-    async def _partition(self, at: TopicPartition) -> RestPartition | None:
+    async def _partition(self, at: TopicPartition) -> OfflinePartition | None:
         name = f"{at[0]}/{at[1]}".encode()
         key = self._view.prefix + f"u/{PARTITION_NAMESPACE}/".encode() + name
         kv = await self._kv.get(key)
@@ -229,7 +229,7 @@ class _Opened:
             state.apply_entry(decode_entry(join(batch.parts)))
         return self._of_state(state, at)
 
-    def _of_state(self, state: MetaState, at: TopicPartition) -> RestPartition:
+    def _of_state(self, state: MetaState, at: TopicPartition) -> OfflinePartition:
         active = state.active
         if active is None:
             raise Corrupt(f"the meta stream of {at[0]}-{at[1]} has no open segment")
@@ -241,7 +241,7 @@ class _Opened:
         row = self._row(first.data.stream_id, at)
         start = row.start - (first.data.start_offset - first.base_offset)
         start = max(state.log_start_offset, first.base_offset, start)
-        return RestPartition(min(start, end), end, segments)
+        return OfflinePartition(min(start, end), end, segments)
 
     def _row(self, stream_id: int, at: TopicPartition) -> StreamRow:
         fold = self._view.state.fold
@@ -262,7 +262,7 @@ class _Opened:
             found[at] = await self._offset_at(partition, times[at])
         return found
 
-    async def _offset_at(self, partition: RestPartition, time_ms: int) -> int | None:
+    async def _offset_at(self, partition: OfflinePartition, time_ms: int) -> int | None:
         for segment in partition.segments:
             largest = segment.largest_timestamp_ms
             if largest is not None and largest < time_ms:
@@ -327,19 +327,19 @@ class _Places:
         return self._fold.staging.attached
 
 
-def _sealed(one: SegmentSealed) -> RestSegment:
-    return RestSegment(
+def _sealed(one: SegmentSealed) -> OfflineSegment:
+    return OfflineSegment(
         one.base_offset, one.end_offset, one.size_bytes, one.data, one.largest_timestamp_ms
     )
 
 
-def _active(one: SegmentOpened, end: int, state: MetaState) -> RestSegment:
+def _active(one: SegmentOpened, end: int, state: MetaState) -> OfflineSegment:
     """Its size is that of the last checkpoint, as much more as offsets came since."""
     known = state.checkpoint
     size = 0
     if known is not None and known.active_base_offset == one.base_offset < known.offset:
         size = known.size_bytes * (end - one.base_offset) // (known.offset - one.base_offset)
-    return RestSegment(one.base_offset, max(end, one.base_offset), size, one.data, None)
+    return OfflineSegment(one.base_offset, max(end, one.base_offset), size, one.data, None)
 
 
 def _pending(at: TopicPartition, row: StreamRow) -> WalPending:
@@ -350,4 +350,4 @@ def _pending(at: TopicPartition, row: StreamRow) -> WalPending:
     )
 
 
-__all__ = ["RestCluster"]
+__all__ = ["OfflineCluster"]

@@ -36,10 +36,10 @@ def open_cluster(options: ReadOptions) -> Cluster:
     """The caller's to close. Errors: as for `opened_cluster`."""
     if options.server is not None:
         return ServerCluster(options.server, options.isolation, store=options.store)
-    from streamlog.spark.cluster.offline_cluster import RestCluster
+    from streamlog.spark.cluster.offline_cluster import OfflineCluster
 
     assert options.store is not None
-    return RestCluster(options.store, options.meta, fail_on_data_loss=options.fail_on_data_loss)
+    return OfflineCluster(options.store, options.meta, fail_on_data_loss=options.fail_on_data_loss)
 
 
 @dataclass(frozen=True, slots=True)

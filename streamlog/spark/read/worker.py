@@ -25,7 +25,7 @@ from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.cluster.pin_keeper import RENEWALS_PER_TTL, renew
-from streamlog.spark.garbage_freeze import settle
+from streamlog.spark.garbage_freeze import freeze_gc
 from streamlog.spark.plan.types import ReadPlace
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Worker:
         known = self._stores.get(url)
         if known is None:
             known = self._stores[url] = self.run(self._open(url))
-            settle("store")
+            freeze_gc("store")
         store, found = known
         if found != cluster_id:
             # A worker may outlive a cluster, and its place be another's by now.
@@ -142,6 +142,6 @@ def worker() -> Worker:
     global _worker
     with _lock:
         if _worker is None or _worker.pid != os.getpid():
-            settle("worker")
+            freeze_gc("worker")
             _worker = Worker()
         return _worker

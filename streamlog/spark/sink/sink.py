@@ -21,7 +21,7 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import CLIENT_ID
 from streamlog.spark.cluster.node_target import NodeTarget
-from streamlog.spark.garbage_freeze import settle, settle_worker
+from streamlog.spark.garbage_freeze import freeze_gc, freeze_worker_gc
 from streamlog.spark.read.worker import worker
 from streamlog.spark.sink.epochs import abort_epoch, commit_epoch
 from streamlog.spark.sink.stage import StagingTask
@@ -59,14 +59,14 @@ class Sink:
                 start=random.random(),
             )
             message = StagedMessage(named_once(staging.write(batches)))
-        settle("write")
+        freeze_gc("write")
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: as of commit_epoch."""
         with self._driver() as writer:
             commit_epoch(writer, epoch, _objects(messages))
-        settle_worker("commit")
+        freeze_worker_gc("commit")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
         """Errors: as of abort_epoch."""

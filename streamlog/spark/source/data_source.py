@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from streamlog.spark.garbage_freeze import settle_worker
+from streamlog.spark.garbage_freeze import freeze_worker_gc
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -23,7 +23,7 @@ class StreamlogDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        settle_worker("source")
+        freeze_worker_gc("source")
 
     @classmethod
     def name(cls) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from streamlog.errors import Invalid
 from streamlog.spark.arrow import check_schema
-from streamlog.spark.garbage_freeze import settle_worker
+from streamlog.spark.garbage_freeze import freeze_worker_gc
 from streamlog.spark.options import ReadOptions, parse_read_options
 from streamlog.spark.plan.offsets import batch_windows
 from streamlog.spark.plan.session import Planned, opened_cluster, plan_read
@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):
         with opened_cluster(self._options) as cluster:
             windows = batch_windows(self._options, cluster)
             found = _partitions(plan_read(self._options, cluster, windows))
-        settle_worker("plan")
+        freeze_worker_gc("plan")
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

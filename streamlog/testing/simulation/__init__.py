@@ -1,8 +1,12 @@
-"""A deterministic simulator: the real engine on virtual time, a torn disk and a moody store.
+"""A deterministic simulator: the real engine on virtual time, with a disk and stores that
+fail.
 
-One seed is one history: the same seed gives the same trace, operation for operation. Everything
-that a node does to the world goes through an `Incarnation` (one process lifetime), so that a crash
-cuts it off at any point between two effects, and late effects (a PUT under way) may land after it.
+One seed is one history: the same seed gives the same trace, operation for operation. The words are
+Jepsen's: *workloads* use the engine, the *nemesis* causes faults, then the world *heals*, and the
+*checker* compares what the clients saw with what is there.
+
+Every effect of a node passes its `Incarnation` (one process lifetime). So a crash can cut a node
+off between any two effects, and late effects (a PUT under way) may land after the crash.
 
 `simulate` runs an application's own code on such an engine; `run_history` is the engine's own test.
 """

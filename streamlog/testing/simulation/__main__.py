@@ -1,4 +1,7 @@
-"""`python -m streamlog.testing.simulation --seeds N | --seed S | --mutants | --coverage`."""
+"""`python -m streamlog.testing.simulation --seeds N | --seed S`: histories of the engine.
+
+Whether the histories find what they should is asked by `python -m tests.simulation`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 
 from streamlog.testing.simulation.history import Failed, Report, mode_of, run_history
 from streamlog.testing.simulation.many import Total, run_many
-from streamlog.testing.simulation.world.world import WalMode
+from streamlog.testing.simulation.world.environment import WalMode
 
 MODES: tuple[WalMode, ...] = ("disk", "object")
 
@@ -26,37 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
-    parser.add_argument(
-        "--mutants",
-        action="store_true",
-        help="break the engine in every known way; print which seed found it",
-    )
-    parser.add_argument("--mutant", action="append", metavar="NAME", help="only this one")
-    parser.add_argument(
-        "--coverage",
-        action="store_true",
-        help="print lines and branches of commit, recovery and deletion that no seed reached",
-    )
-    parser.add_argument(
-        "--coverage-data",
-        type=Path,
-        metavar="FILE",
-        help="what `coverage run --branch` of other tests wrote: printed is what those, too, miss",
-    )
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    if options.mutants or options.mutant:
-        from streamlog.testing.simulation.mutants.table import find_mutants
-
-        seeds = options.seeds if "--seeds" in (arguments or sys.argv) else 2000
-        return find_mutants(options.mutant, options.first, seeds, options.jobs)
-    if options.coverage:
-        from streamlog.testing.simulation.coverage import measure
-
-        seeds_of_all = range(options.first, options.first + options.seeds)
-        return measure(seeds_of_all, options.jobs, also=options.coverage_data)
     if options.seed is not None:
-        return _one(options.seed, options.wal, is_traced=options.trace)
+        return _run_one(options.seed, options.wal, is_traced=options.trace)
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
     total = run_many(seeds, options.wal, options.jobs, is_traced=options.trace)
@@ -67,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if total.failed else 0
 
 
-def _one(seed: int, wal: WalMode | None, *, is_traced: bool) -> int:
+def _run_one(seed: int, wal: WalMode | None, *, is_traced: bool) -> int:
     try:
         report = run_history(seed, wal, keep_trace=is_traced)
     except Failed as failure:

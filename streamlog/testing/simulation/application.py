@@ -18,30 +18,36 @@ from streamlog.errors import (
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 from streamlog.testing.simulation.history import Failed
+from streamlog.testing.simulation.world.environment import WalMode
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
-from streamlog.testing.simulation.world.node import NODE_CONFIG, Machine, Node
-from streamlog.testing.simulation.world.world import WalMode, World
+from streamlog.testing.simulation.world.node import NODE_CONFIG, Node
+from streamlog.testing.simulation.world.world import World
 from streamlog.wiring import OpenEngine
 
 PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)
-"""Errors that an application may let through: it is started again."""
+"""Errors after which an application is started again, in the same life."""
 
 
 @dataclass(frozen=True)
 class Life:
     """One process lifetime of the node that the application runs in.
 
-    `number` counts lives from 0; the last one, for which `is_calm`, has no faults and no crash.
+    `number` counts lives from 0. The last life is healed: it has no faults and no crash.
     `clock` and `random` are the node's: an application that uses no others replays by its seed.
     """
 
     number: int
-    is_calm: bool
+    is_healed: bool
     clock: Clock
     random: Random
     note: Callable[..., None]
     """`note(kind, *details)` adds a line to the trace; details must not change later."""
+
+    @property
+    def is_calm(self) -> bool:
+        """The earlier name of `is_healed`."""
+        return self.is_healed
 
 
 Application = Callable[[OpenEngine, Life], Awaitable[None]]
@@ -49,7 +55,7 @@ Application = Callable[[OpenEngine, Life], Awaitable[None]]
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What a simulation went through; equal for equal seeds."""
+    """Counts and trace of a simulation; equal for equal seeds."""
 
     seed: int
     lives: int
@@ -70,15 +76,15 @@ def simulate(
     faults: FaultRates = FAULTS,
     config: StreamEngineConfig = NODE_CONFIG,
 ) -> SimulationResult:
-    """Runs `application` on an engine in each of `lives` lifetimes, then `check` in calm.
+    """Runs `application` on an engine in each of `lives` lifetimes, then `check` without faults.
 
-    A lifetime ends after up to `life_s_max` virtual seconds: the process crashes, the power goes,
-    or it is closed. The application is cancelled by that, at any await. What it must remember
-    (what was promised to its own users) lies in its closure, as if outside the machine. An error
-    that passes (`PASSING`) ends the application's run: it is started again in the same life.
+    A lifetime ends after up to `life_s_max` virtual seconds: the process crashes, the power fails,
+    or the node is closed. That cancels the application at any await. What the application must
+    remember (promises to its own clients) lies in its closure, as if outside the machine. A passing
+    error (`PASSING`) ends one run of the application; the next run begins in the same life.
 
     Errors: Failed, with the trace, when the application or the check raises anything else.
-    `asyncio.sleep` and time-outs run in virtual time; threads and sockets are refused.
+    `asyncio.sleep` and time-outs run in virtual time; threads and sockets raise.
     """
     worlds: list[World] = []
 
@@ -111,25 +117,25 @@ class _Simulation:
         self._world = world
         self._application = application
         self._check = check
-        self._machine = Machine(world, 1, config)
+        self._machine = world.add_machine(1, config)
         self._random = world.fork()
 
     async def run(self, lives: int, life_s_max: float) -> None:
         world = self._world
-        weather = world.loop.create_task(world.weather())
+        nemesis = world.loop.create_task(world.nemesis())
         for number in range(lives):
             await self._live(number, life_s_max)
-        weather.cancel()
-        world.calm()
-        node = self._machine.start_node()
+        nemesis.cancel()
+        world.heal()
+        node = world.start_node(self._machine)
         await node.incarnation.start(node.open_until_up(), name="open")
-        life = self._life(node, lives, is_calm=True)
+        life = self._life(node, lives, is_healed=True)
         await node.incarnation.start(_awaited(self._check, node.engine, life), name="check")
         await node.close()
 
     async def _live(self, number: int, life_s_max: float) -> None:
         """One life with faults. Errors: what the application raises."""
-        node, random = self._machine.start_node(), self._random.random
+        node, random = self._world.start_node(self._machine), self._random.random
         working = node.incarnation.start(self._work(node, number), name="application")
         while not (node.is_up or working.done()):
             await asyncio.wait([working], timeout=0.05)
@@ -143,9 +149,9 @@ class _Simulation:
             node.crash(is_power_cut=random() < 0.5)
 
     async def _work(self, node: Node, number: int) -> None:
-        """Until the life ends; an application that returns has done its work in this life."""
+        """Runs the application until the life ends, or until it returns and waits for that."""
         engine = await node.open_until_up()
-        life = self._life(node, number, is_calm=False)
+        life = self._life(node, number, is_healed=False)
         while True:
             try:
                 await self._application(engine, life)
@@ -155,9 +161,9 @@ class _Simulation:
             else:
                 await asyncio.get_running_loop().create_future()
 
-    def _life(self, node: Node, number: int, *, is_calm: bool) -> Life:
+    def _life(self, node: Node, number: int, *, is_healed: bool) -> Life:
         note = self._world.trace.add
-        return Life(number, is_calm, node.clock, node.incarnation.random, note)
+        return Life(number, is_healed, node.clock, node.incarnation.random, note)
 
 
 async def _awaited(application: Application, engine: OpenEngine, life: Life) -> None:

@@ -1,26 +1,26 @@
-"""What users may rely on: every ack and every read of a history is held against these models.
+"""The promises to clients, as models against which every ack and read of a history is checked.
 
-Nothing here knows the engine: it judges what users sent, were told and saw.
+The models do not know the engine: they judge by what clients sent, were told and read.
 
 A stream:
-1. An acknowledged batch is there once, at its offset, until it is trimmed.
-2. An append of unknown outcome is there at most once, and stays if it was ever seen.
-3. A refused append is never there.
-4. Offsets have no gap and no overlap; what was read once reads the same for ever.
-5. What was trimmed does not come back; neither start nor end that somebody saw goes back.
+1. An acknowledged batch exists once, at its offset, until it is trimmed.
+2. An append of unknown outcome exists at most once, and stays once a client has seen it.
+3. A refused append never exists.
+4. Offsets have no gap and no overlap; an offset reads the same for ever.
+5. Trimmed records do not come back; a start or end that a client has seen does not go back.
 6. Batches of one writer are in the order in which it sent them.
-7. What is visible stays visible, whoever opens the stream next; an epoch has one opener.
-8. An append with a fencing token passes only while that is the stream's, whoever holds it.
+7. Visible records stay visible to later openers; an epoch has one opener.
+8. An append with a fencing token passes only while that token is the stream's.
 
-A partition with one idempotent producer: every batch that was sent is there exactly once, in order,
-at the offset that was acknowledged; what a consumer read at an offset is there for ever. A batch
-that skips sequence numbers, or comes under an older epoch of its producer, is refused.
+A partition with one idempotent producer: every sent batch exists exactly once, in order, at its
+acknowledged offset; an offset that a consumer has read stays the same for ever. A batch that skips
+sequence numbers, or comes under an older epoch of its producer, is refused.
 
-Staged writes: of the lists that were committed under an epoch exactly one is there, whole, in every
-partition and in order; of what was never committed nothing; an epoch comes after the one before it.
+Staged writes: of the lists that were committed under an epoch exactly one exists, whole, in every
+partition and in order; an uncommitted object shows nowhere; epochs follow one another.
 
-A register: there is an order of its operations, each between its call and its answer, in which
-every answer is right. An operation without an answer took effect once, later, or never.
+A register is linearizable: its operations have an order, each between its call and its answer, in
+which every answer is right. An operation without an answer took effect once, later, or never.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 
-def few(found: Sequence[str], shown: int = 5) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(found) - shown} more" if len(found) > shown else ""
-    return "; ".join(found[:shown]) + more
+def few(items: Sequence[str], shown: int = 5) -> str:
+    """The first items, and how many more there are."""
+    more = f" and {len(items) - shown} more" if len(items) > shown else ""
+    return "; ".join(items[:shown]) + more
 
 
 class Violation(AssertionError):
@@ -43,7 +43,7 @@ class Violation(AssertionError):
 
 
 class ReadBatch(Protocol):
-    """A batch that a reader got; offsets from `base_offset` to `end_offset` (exclusive)."""
+    """A batch as read; offsets from `base_offset` to `end_offset` (exclusive)."""
 
     @property
     def base_offset(self) -> int: ...
@@ -78,23 +78,23 @@ class Sent:
 
 @dataclass
 class StreamModel:
-    """The history of one stream as its users saw it."""
+    """The history of one stream as its clients saw it."""
 
     name: str
     start: int = 0
-    """Highest trim that was acknowledged."""
+    """Highest acknowledged trim."""
     start_seen: int = 0
-    """Highest start that somebody saw or was told."""
+    """Highest start that a client has seen or was told."""
     trim_sent: int = 0
     end: int = 0
-    """Highest end that somebody saw or was told."""
+    """Highest end that a client has seen or was told."""
     openers: dict[int, str] = field(default_factory=dict)
-    """By epoch: one at most."""
+    """Node by epoch: one at most."""
     sent: set[Sent] = field(default_factory=set)
     refused: set[Sent] = field(default_factory=set)
     place: dict[Sent, int] = field(default_factory=dict)
-    """Where a batch was acknowledged or seen."""
-    at: dict[int, Sent] = field(default_factory=dict)
+    """Offset at which a batch was acknowledged or seen."""
+    batch_at: dict[int, Sent] = field(default_factory=dict)
 
     def send(self, batch: Sent) -> None:
         self.sent.add(batch)
@@ -108,18 +108,20 @@ class StreamModel:
     def opened(
         self, opener: str, epoch: int, start: int, end: int, start_before: int, end_before: int
     ) -> None:
-        """`opener` has the stream under `epoch`, from `start` to `end`. `…_before`: `start` and
-        `end` of this model when it began to open it.
+        """`opener` opened the stream under `epoch` with the bounds `start` and `end`. `…_before`:
+        `start` and `end` of this model when the open began.
 
-        Whoever lost the stream and has not heard of it yet shows what it had, under an old epoch.
+        A holder that lost the stream and does not know it yet shows old bounds, under an old epoch.
         """
         other = self.openers.setdefault(epoch, opener)
         if other != opener:
-            raise Violation(f"{self.name}: epoch {epoch} of {other} was opened by {opener} too")
+            raise Violation(f"{self.name}: epoch {epoch} was opened by {other} and {opener}")
         if epoch < max(self.openers):
             return
         if start < start_before:
-            raise Violation(f"{self.name}: opened at {start}, {start_before} was its start before")
+            raise Violation(
+                f"{self.name}: opened with the start {start}, {start_before} was its start before"
+            )
         if end < end_before:
             raise Violation(f"{self.name}: opened with the end {end}, {end_before} was visible")
 
@@ -129,24 +131,24 @@ class StreamModel:
         self.start_seen = max(self.start_seen, start)
 
     def recovered(self) -> None:
-        """The metadata was rebuilt from the bucket: records that were trimmed may be back, and
-        epochs that old metadata gave out, unknown to the new, may be given out again."""
+        """The metadata was rebuilt from the bucket: trimmed records may be back, and epochs that
+        only the old metadata knew may be given out again."""
         self.start = self.start_seen = 0
         self.openers.clear()
 
     def saw(self, start: int, end: int) -> None:
-        """Somebody saw these as the bounds of what can be read."""
+        """A client saw these as the bounds of the readable records."""
         self.start_seen = max(self.start_seen, start)
         self.saw_end(end)
 
     def saw_end(self, end: int) -> None:
-        """Somebody learned that everything below `end` is there."""
+        """A client learned that all records below `end` exist."""
         self.end = max(self.end, end)
 
     def read(self, batches: Iterable[ReadBatch], asked: int, start_before: int) -> int:
-        """Holds a read from `asked` against the model; where it ended.
+        """Checks a read from `asked` against the model; returns where it ended.
 
-        `start_before`: the acknowledged start when the read was asked for.
+        `start_before`: the acknowledged start when the read began.
         """
         position: int | None = None
         for batch in batches:
@@ -169,27 +171,29 @@ class StreamModel:
             raise Violation(f"{self.name}: {how} {batch} at {base_offset}: never sent")
         if batch in self.refused:
             raise Violation(f"{self.name}: {how} {batch} at {base_offset}: it had been refused")
-        known = self.place.setdefault(batch, base_offset)
-        if known != base_offset:
-            raise Violation(f"{self.name}: {how} {batch} at {base_offset}, before at {known}")
+        earlier = self.place.setdefault(batch, base_offset)
+        if earlier != base_offset:
+            raise Violation(f"{self.name}: {how} {batch} at {base_offset}, before at {earlier}")
         self.end = max(self.end, base_offset + batch.record_count)
-        other = self.at.setdefault(base_offset, batch)
+        other = self.batch_at.setdefault(base_offset, batch)
         if other != batch:
             raise Violation(f"{self.name}: {how} {batch} at {base_offset}, where {other} was")
 
-    def finish(self, start: int, end: int, found: dict[int, Sent]) -> None:
-        """`found`: everything read from `start` to `end` after all faults are over."""
+    def finish(self, start: int, end: int, batches: dict[int, Sent]) -> None:
+        """`batches`: everything read from `start` to `end` after healing, by offset."""
         if start < self.start_seen:
             raise Violation(f"{self.name}: start is {start}, {self.start_seen} was its start")
         if start > max(self.start, self.trim_sent):
-            raise Violation(f"{self.name}: start is {start}, nobody trimmed past {self.trim_sent}")
-        for offset, batch in self.at.items():
+            raise Violation(
+                f"{self.name}: start is {start}, trims went to {self.trim_sent} at most"
+            )
+        for offset, batch in self.batch_at.items():
             if offset + batch.record_count <= start:
                 continue
-            if offset >= end or found.get(offset) != batch:
+            if offset >= end or batches.get(offset) != batch:
                 raise Violation(f"{self.name}: {batch} at {offset} has gone (end {end})")
         last: dict[int, int] = {}
-        for _, batch in sorted(found.items()):
+        for _, batch in sorted(batches.items()):
             if batch.number <= last.get(batch.writer, -1):
                 raise Violation(f"{self.name}: {batch} comes after {last[batch.writer]}")
             last[batch.writer] = batch.number
@@ -197,10 +201,10 @@ class StreamModel:
 
 @dataclass
 class TokenModel:
-    """The fencing token of one stream: which values it may have now.
+    """The fencing token of one stream: the values that it may have now.
 
-    A change without an answer may have been made or not. Of a call that carries a token all values
-    count that the stream may have had while it was under way.
+    A change without an answer may have been made or not. A call that carries a token may meet every
+    value that the stream may have had while the call was under way.
     """
 
     name: str
@@ -209,14 +213,14 @@ class TokenModel:
     _under_way: list[set[bytes]] = field(default_factory=list)
 
     def change(self, token: bytes) -> None:
-        """A change to `token` is asked for."""
+        """A client asks for a change to `token`."""
         self.ever.add(token)
         self.possible.add(token)
         for seen in self._under_way:
             seen.add(token)
 
     def changed(self, token: bytes) -> None:
-        """It was made: whatever was asked for before is over."""
+        """The change was made: no earlier request can take effect any more."""
         self.possible = {token}
 
     def recovered(self) -> None:
@@ -231,23 +235,23 @@ class TokenModel:
         try:
             yield seen
         finally:
-            # By identity: two calls may have seen the same.
-            self._under_way = [one for one in self._under_way if one is not seen]
+            # By identity: two calls may have seen equal sets.
+            self._under_way = [tokens for tokens in self._under_way if tokens is not seen]
 
     def passed(self, token: bytes, seen: set[bytes]) -> None:
-        """A call that carried `token` was carried out."""
+        """A call that carried `token` took effect."""
         if token not in seen:
             raise Violation(f"{self.name}: {token!r} passed where the token was one of {seen}")
 
     def refused(self, token: bytes, seen: set[bytes]) -> None:
-        """A call that carried `token` was refused for it."""
+        """A call that carried `token` was refused because of it."""
         if seen == {token}:
             raise Violation(f"{self.name}: {token!r} was refused and is the stream's token")
 
 
 @dataclass
 class SentBatch:
-    """One produced batch; `data` is sent unchanged every time."""
+    """One produced batch; resends carry the same `data`."""
 
     base_sequence: int
     record_count: int
@@ -256,7 +260,7 @@ class SentBatch:
 
 
 class SeenBatch(NamedTuple):
-    """A batch as a consumer finds it; `values` are those of its records."""
+    """A batch as a consumer read it; `values` are the values of its records."""
 
     base_offset: int
     base_sequence: int
@@ -265,18 +269,18 @@ class SeenBatch(NamedTuple):
 
 @dataclass
 class PartitionModel:
-    """What was produced to one partition, acknowledged and seen of it."""
+    """The batches of one partition: produced, acknowledged and read."""
 
     name: str
     sent: list[SentBatch] = field(default_factory=list)
     unanswered: deque[SentBatch] = field(default_factory=deque)
     seen: dict[int, SeenBatch] = field(default_factory=dict)
     start: int = 0
-    """Highest start that was acknowledged."""
+    """Highest acknowledged start."""
     start_asked: int = 0
 
     def recovered(self) -> None:
-        """As for a stream: records that were deleted may be back."""
+        """Deleted records may be back, as for a stream."""
         self.start = 0
 
     def acknowledge(self, batch: SentBatch, base_offset: int) -> None:
@@ -291,7 +295,7 @@ class PartitionModel:
             self.unanswered.remove(batch)
 
     def read(self, batches: Iterable[SeenBatch], asked: int) -> int:
-        """Holds a read from `asked` against the model; where it ended."""
+        """Checks a read from `asked` against the model; returns where it ended."""
         position = asked
         for index, batch in enumerate(batches):
             end = batch.base_offset + len(batch.values)
@@ -302,55 +306,57 @@ class PartitionModel:
             expected = tuple(range(batch.base_sequence, batch.base_sequence + len(batch.values)))
             if batch.values != expected:
                 raise Violation(f"{self.name}: {batch} should have the records {expected}")
-            known = self.seen.setdefault(batch.base_offset, batch)
-            if known != batch:
-                raise Violation(f"{self.name}: {batch}, where {known} was read before")
+            earlier = self.seen.setdefault(batch.base_offset, batch)
+            if earlier != batch:
+                raise Violation(f"{self.name}: {batch}, where {earlier} was read before")
             position = end
         return position
 
-    def finish(self, start: int, found: Sequence[SeenBatch]) -> None:
-        """`found`: every batch from `start` on, once all is answered."""
+    def finish(self, start: int, batches: Sequence[SeenBatch]) -> None:
+        """`batches`: every batch from `start` on, after all calls were answered."""
         if start < self.start:
             raise Violation(f"{self.name}: start is {start}, {self.start} was acknowledged")
         if start > max(self.start, self.start_asked):
-            raise Violation(f"{self.name}: start is {start}, nobody asked for {self.start_asked}")
+            raise Violation(
+                f"{self.name}: start is {start}, at most {self.start_asked} was asked for"
+            )
         kept = [
             batch
             for batch in self.sent
             if batch.base_offset is None or batch.base_offset + batch.record_count > start
         ]
-        sequences = [batch.base_sequence for batch in found]
+        sequences = [batch.base_sequence for batch in batches]
         if sequences != [batch.base_sequence for batch in kept]:
             raise Violation(f"{self.name}: sent {[b.base_sequence for b in kept]}, is {sequences}")
-        for there, batch in zip(found, kept, strict=True):
-            if there.base_offset != batch.base_offset:
+        for seen, batch in zip(batches, kept, strict=True):
+            if seen.base_offset != batch.base_offset:
                 raise Violation(
                     f"{self.name}: {batch.base_sequence} was acknowledged at {batch.base_offset}, "
-                    f"is at {there.base_offset}"
+                    f"is at {seen.base_offset}"
                 )
-        self.read(found, found[0].base_offset if found else start)
-        offsets = {batch.base_offset for batch in found}
+        self.read(batches, batches[0].base_offset if batches else start)
+        offsets = {batch.base_offset for batch in batches}
         for seen in self.seen.values():
             if seen.base_offset + len(seen.values) > start and seen.base_offset not in offsets:
-                raise Violation(f"{self.name}: {seen} was seen and has gone")
+                raise Violation(f"{self.name}: {seen} was read and has gone")
 
 
 @dataclass
 class StagedModel:
-    """What a job staged and committed, what others appended beside it, and what was seen.
+    """Values that a job staged and committed, that producers appended, and that were read.
 
-    Values are never used twice; an object's are listed by partition.
+    A value is never used twice. `objects`: values by object and partition.
     """
 
     name: str
     partitions: int
     objects: dict[int, dict[int, list[bytes]]] = field(default_factory=dict)
     offered: dict[int, list[list[int]]] = field(default_factory=dict)
-    """By epoch: the lists of objects that a commit was asked for with."""
+    """By epoch: the lists of objects that commits named."""
     chosen: dict[int, list[int]] = field(default_factory=dict)
-    """Where the job was told that its own list was committed."""
+    """By epoch: the list of which the job was told that it was committed."""
     places: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By epoch: first offset in each partition, as told."""
+    """By epoch: first offset in each partition, as the commit told."""
     next_epoch: int = 0
     seen: list[dict[int, bytes]] = field(default_factory=list)
     sent: list[set[bytes]] = field(default_factory=list)
@@ -370,17 +376,17 @@ class StagedModel:
         self.offered.setdefault(epoch, []).append(object_ids)
 
     def told(self, epoch: int, object_ids: list[int]) -> None:
-        """This very list was committed."""
-        known = self.chosen.setdefault(epoch, object_ids)
-        if known != object_ids:
-            raise Violation(f"{self.name}: epoch {epoch} is {known} and {object_ids}")
+        """The job was told that this list was committed."""
+        earlier = self.chosen.setdefault(epoch, object_ids)
+        if earlier != object_ids:
+            raise Violation(f"{self.name}: epoch {epoch} is {earlier} and {object_ids}")
 
     def confirmed(self, epoch: int, places: dict[int, int]) -> None:
-        """`places`: first offset by partition; empty where it was not told."""
+        """`places`: first offset by partition; empty if the commit did not tell."""
         if places:
-            known = self.places.setdefault(epoch, places)
-            if known != places:
-                raise Violation(f"{self.name}: epoch {epoch} was at {known}, then at {places}")
+            earlier = self.places.setdefault(epoch, places)
+            if earlier != places:
+                raise Violation(f"{self.name}: epoch {epoch} was at {earlier}, then at {places}")
         self.next_epoch = max(self.next_epoch, epoch + 1)
 
     def appended(self, partition: int, value: bytes) -> None:
@@ -390,42 +396,42 @@ class StagedModel:
         self.read(partition, offset, value)
 
     def read(self, partition: int, offset: int, value: bytes) -> None:
-        known = self.seen[partition].setdefault(offset, value)
-        if known != value:
-            raise Violation(f"{self.name}-{partition}: {value!r} at {offset}, where {known!r} was")
+        earlier = self.seen[partition].setdefault(offset, value)
+        if earlier != value:
+            raise Violation(
+                f"{self.name}-{partition}: {value!r} at {offset}, where {earlier!r} was"
+            )
 
     def ends(self, partition: int, end: int) -> None:
-        """Everything below `end` was read just now."""
+        """All records below `end` were read just now."""
         self.end[partition] = end
 
     def finish(self) -> None:
-        """All was read after all faults were over."""
+        """Judges, after everything was read once the world had healed."""
         for partition, seen in enumerate(self.seen):
             if sorted(seen) != list(range(self.end[partition])):
                 raise Violation(
-                    f"{self.name}-{partition}: {max(seen, default=-1)} was seen and "
+                    f"{self.name}-{partition}: {max(seen, default=-1)} was read and "
                     f"has gone: it ends at {self.end[partition]}"
                 )
             values = list(seen.values())
             if len(set(values)) != len(values):
                 twice = sorted({v for v in values if values.count(v) > 1})
-                raise Violation(f"{self.name}-{partition}: {twice[:5]} are there twice")
-        at = [0] * self.partitions
+                raise Violation(f"{self.name}-{partition}: {twice[:5]} exist twice")
+        ends = [0] * self.partitions
         committed: set[bytes] = set()
         for epoch in range(max(self.offered, default=-1) + 1):
             lists = self.offered.get(epoch, [])
             if epoch in self.chosen:
                 lists = [self.chosen[epoch]]
-            found = [one for one in lists if self._is_there(one)]
-            if not found and epoch < self.next_epoch:
-                raise Violation(
-                    f"{self.name}: epoch {epoch} was confirmed, none of {lists} is there"
-                )
-            for one in found[:1]:
+            existing = [object_ids for object_ids in lists if self._exists(object_ids)]
+            if not existing and epoch < self.next_epoch:
+                raise Violation(f"{self.name}: epoch {epoch} was confirmed, none of {lists} exists")
+            for object_ids in existing[:1]:
                 for partition in range(self.partitions):
-                    own = self._values(one, partition)
-                    committed.update(own)
-                    at[partition] = self._check_run(epoch, partition, own, at[partition])
+                    values = self._values(object_ids, partition)
+                    committed.update(values)
+                    ends[partition] = self._check_run(epoch, partition, values, ends[partition])
         for partition, seen in enumerate(self.seen):
             strange = set(seen.values()) - committed - self.sent[partition]
             if strange:
@@ -436,15 +442,15 @@ class StagedModel:
     def _values(self, object_ids: list[int], partition: int) -> list[bytes]:
         return [v for i in object_ids for v in self.objects[i].get(partition, ())]
 
-    def _is_there(self, object_ids: list[int]) -> bool:
-        """Whole: a list of which a part alone is there shows as never committed, or as missing."""
+    def _exists(self, object_ids: list[int]) -> bool:
+        """Whether the list exists whole. A partial list counts as uncommitted or missing."""
         return all(
             set(self._values(object_ids, partition)) <= set(self.seen[partition].values())
             for partition in range(self.partitions)
         )
 
     def _check_run(self, epoch: int, partition: int, values: list[bytes], after: int) -> int:
-        """The values follow one another, behind the epoch before; where they end."""
+        """Checks that the values are contiguous and after the epoch before; returns their end."""
         if not values:
             return after
         offsets = {value: offset for offset, value in self.seen[partition].items()}
@@ -461,10 +467,10 @@ class StagedModel:
 
 @dataclass
 class RegisterOperation:
-    """`kind`: put, get, cas or delete. `answer` None: it never came. Values are never used twice.
+    """`kind`: put, get, cas or delete. `answered` None: no answer came. Values are unique.
 
-    `value`: what a put or cas writes, or a get saw (None: absent). `expected`: the value that a cas
-    compares with. `has_changed`: whether the cas was carried out.
+    `value`: the value that a put or cas writes, or a get read (None: absent). `expected`: the value
+    that a cas compares with. `has_changed`: whether the cas took effect.
     """
 
     kind: str
@@ -478,7 +484,7 @@ class RegisterOperation:
         self.answered = now
 
     def apply(self, state: str | None) -> tuple[bool, str | None]:
-        """Whether its answer is right in this state, and the state after it."""
+        """Whether the answer is right in this state, and the state after the operation."""
         if self.kind == "put":
             return True, self.value
         if self.kind == "delete":
@@ -502,22 +508,23 @@ class RegisterModel:
         return operation
 
     def withdraw(self, operation: RegisterOperation) -> None:
-        """It is known to have had no effect and told nothing."""
-        self.operations = [one for one in self.operations if one is not operation]
+        """Removes an operation that had no effect and told nothing."""
+        self.operations = [kept for kept in self.operations if kept is not operation]
 
     def finish(self) -> None:
-        """Looks for an order in which every answer is right."""
-        told = {one.value for one in self.operations if one.kind == "get"}
-        told |= {one.expected for one in self.operations if one.kind == "cas"}
-        is_hidden = any(not one.has_changed for one in self.operations)
-        # A write without an answer may as well never have happened, unless somebody saw its value
-        # or a cas failed, perhaps because of it.
-        waiting = [
-            one
-            for one in self.operations
-            if one.answered is not None or (one.kind != "get" and (one.value in told or is_hidden))
+        """Searches for an order in which every answer is right."""
+        seen = {op.value for op in self.operations if op.kind == "get"}
+        seen |= {op.expected for op in self.operations if op.kind == "cas"}
+        has_failed_cas = any(not op.has_changed for op in self.operations)
+        # A write without an answer only matters if its value was seen, or if a cas failed, perhaps
+        # because of it.
+        relevant = [
+            op
+            for op in self.operations
+            if op.answered is not None
+            or (op.kind != "get" and (op.value in seen or has_failed_cas))
         ]
-        if not _is_linearizable(waiting):
+        if not _is_linearizable(relevant):
             raise Violation(
                 f"{self.name}: no order explains the answers:\n"
                 + "\n".join(str(operation) for operation in self.operations)
@@ -525,8 +532,8 @@ class RegisterModel:
 
 
 def _is_linearizable(operations: Sequence[RegisterOperation]) -> bool:
-    """Depth first over (operations that happened, state); each pair is tried once."""
-    ends = [one.answered if one.answered is not None else float("inf") for one in operations]
+    """Searches depth first over (operations done, state); each pair is tried once."""
+    ends = [op.answered if op.answered is not None else float("inf") for op in operations]
     must = sum(1 << index for index, end in enumerate(ends) if end != float("inf"))
     todo: list[tuple[int, str | None]] = [(0, None)]
     seen = set(todo)

@@ -1,14 +1,14 @@
-"""One seeded history: nodes that live, crash and come back over one world, under users' work.
+"""One seeded history: nodes that live, crash and come back in one world, under workloads.
 
-1. One or two machines; on each a node lives for a random while. It ends by a crash, a power cut, a
-   clean close, or stands still for a while; with `wal=object` the next one may start while it runs.
-2. Users own streams and partitions at whatever node serves; others take over from dead nodes.
-3. Outages, failed calls, lost answers, late effects, disk faults, clocks that are set.
-4. It goes on until it had enough operations, faults and crashes.
-5. Then all is calm: every call that waits is answered, and no node holds ids, room or memory for
-   calls that have ended.
-6. At the end everything is read back and held against the models, then deleted, and nothing may be
-   left.
+1. One or two machines. On each a node lives for a random time. It ends by a crash, a power cut or a
+   clean close, or it pauses; with `wal=object` the next node may start while the old one runs.
+2. Workloads use streams and partitions at any serving node; one takes over from dead nodes.
+3. The nemesis causes outages, failed calls, lost answers, late effects, disk faults, clock jumps.
+4. The history goes on until it had enough operations, faults and crashes.
+5. Then the world heals: every call that waits is answered, and no node holds ids, append budget or
+   memory for calls that have ended.
+6. At the end everything is read back and checked against the models, then deleted, and the bucket
+   must be empty.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.repair.findings import Severity
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.simulation.calm_end import answer_everybody, check_nothing_is_held
+from streamlog.testing.simulation.after_heal import await_all_answers, check_nothing_leaks
 from streamlog.testing.simulation.checker import Violation, few
-from streamlog.testing.simulation.workloads.creates import Creates
-from streamlog.testing.simulation.workloads.kv import KVUser, Register
-from streamlog.testing.simulation.workloads.logs import TOPIC, PartitionUser
+from streamlog.testing.simulation.workloads.creates import AbandonedCreates
+from streamlog.testing.simulation.workloads.kv import KVWorkload, Register
+from streamlog.testing.simulation.workloads.logs import TOPIC, PartitionWorkload
 from streamlog.testing.simulation.workloads.observers import (
-    PinnedReader,
-    ShortLives,
-    Undertaker,
+    FailoverWorkload,
+    PinnedReadWorkload,
+    ShortLivedWorkload,
 )
 from streamlog.testing.simulation.workloads.recovery import OLD_NODES_LIVE_S, MetadataLoss
-from streamlog.testing.simulation.workloads.staging import StagedJob
-from streamlog.testing.simulation.workloads.streams import PASSING, StreamUser, take_over_holder
+from streamlog.testing.simulation.workloads.staging import StagingWorkload
+from streamlog.testing.simulation.workloads.streams import PASSING, StreamWorkload, take_over_holder
+from streamlog.testing.simulation.world.environment import WalMode
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.incarnation import SimulationClock
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
@@ -49,12 +50,12 @@ from streamlog.testing.simulation.world.node import (
     with_spare_room,
 )
 from streamlog.testing.simulation.world.offload import InlineOffload
-from streamlog.testing.simulation.world.world import WalMode, World
+from streamlog.testing.simulation.world.world import World
 
 PATIENCE_S = 300
-"""Virtual seconds within which everything dead is deleted."""
+"""Virtual seconds within which all dead objects are deleted."""
 HISTORY_S_MAX = 1800.0
-"""A history that takes longer in virtual time hangs; most take a minute."""
+"""A history that takes more virtual seconds hangs; most take a minute."""
 TRACE_TAIL = 60
 JOB_SEED = 1 << 40
 SPARE_SEED = 1 << 41
@@ -65,7 +66,7 @@ AFTER_RECOVERY_S = 15.0
 
 @dataclass
 class Report:
-    """What one history did; equal for equal seeds."""
+    """Counts of one history; equal for equal seeds."""
 
     seed: int
     wal: WalMode
@@ -92,7 +93,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of a history: it goes on until it has as much, and `lives` at least."""
+    """The size of a history: it goes on until all minimums are reached."""
 
     operations_min: int = 500
     faults_min: int = 50
@@ -109,7 +110,7 @@ class Plan:
     """Share of histories with caches of `cramped_config`."""
     cramped_config: ReadConfig = CRAMPED_CONFIG
     spare: float = 0.2
-    """Share of histories with a tail cache that is larger than what may be under way."""
+    """Share of histories with a tail cache that is larger than the append budget."""
     duels: float = 0.25
     """Share of `wal=object` histories in which two nodes that live longer, over stores that fail
     less, compact the same objects (`duel_config`)."""
@@ -120,14 +121,14 @@ class Plan:
     """Share of histories with a job that writes by staging."""
     recovered: float = 0.1
     """Share of `wal=object` histories in which the metadata is rebuilt from the bucket while nodes
-    run. They have streams and partitions alone: what else there is a recovery may lose."""
+    run. They use streams and partitions alone, because a recovery may lose other things."""
 
 
 PLAN = Plan()
 
 
 class Failed(AssertionError):
-    """A history broke a promise, or broke down; its cause says which, `tail` what came before."""
+    """A history broke a promise, or raised an error: see `__cause__`, and `tail` for the events."""
 
     def __init__(self, seed: int, wal: WalMode, cause: BaseException, trace: list[str]) -> None:
         super().__init__(f"seed {seed}, wal={wal}: {type(cause).__name__}: {cause}")
@@ -157,7 +158,7 @@ def run_history(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulationLoop)
         worlds.append(World(seed, mode, loop, plan.rates))
-        # Drawn apart: histories without the one or the other are what they were.
+        # Drawn from separate seeds, so that each option leaves other histories unchanged.
         has_job = SeededRandom(seed + JOB_SEED).random() < plan.staged
         is_spare = SeededRandom(seed + SPARE_SEED).random() < plan.spare
         loses = mode == "object" and SeededRandom(seed + RECOVERY_SEED).random() < plan.recovered
@@ -196,15 +197,15 @@ class _History:
             config = replace(config, read=plan.cramped_config)
         if is_spare:
             config = with_spare_room(config)
-        self._machines = [Machine(world, n + 1, config) for n in range(count)]
+        self._machines = [world.add_machine(n + 1, config) for n in range(count)]
         self._lives = 0
-        self._streams: list[StreamUser] = []
+        self._streams: list[StreamWorkload] = []
         self._partitions = [
-            PartitionUser(world, TopicPartition(TOPIC, n), plan.partitions)
+            PartitionWorkload(world, TopicPartition(TOPIC, n), plan.partitions)
             for n in range(plan.partitions)
         ]
         self._register = Register(world, "register")
-        self._jobs = [StagedJob(world)] if has_job and not loses else []
+        self._jobs = [StagingWorkload(world)] if has_job and not loses else []
         self._loses_metadata = loses
         self._recovered_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -212,15 +213,15 @@ class _History:
     async def run(self) -> None:
         world = self._world
         works = [self._run_machine(machine) for machine in self._machines]
-        works += [world.weather(), self._make_streams()]
-        works += [user.caretaker() for user in self._partitions]
+        works += [world.nemesis(), self._make_streams()]
+        works += [workload.sessions() for workload in self._partitions]
         if self._loses_metadata:
             works += [MetadataLoss(world).run(self._has_data, self._recovered)]
         else:
-            works += [KVUser(world, self._register).caretaker() for _ in range(2)]
-            works += [ShortLives(world).caretaker(), Creates(world).caretaker()]
-            works += [job.caretaker() for job in self._jobs]
-            works += [PinnedReader(world).run(), Undertaker(world).run()]
+            works += [KVWorkload(world, self._register).sessions() for _ in range(2)]
+            works += [ShortLivedWorkload(world).sessions(), AbandonedCreates(world).sessions()]
+            works += [job.sessions() for job in self._jobs]
+            works += [PinnedReadWorkload(world).run(), FailoverWorkload(world).run()]
         self._tasks = [world.loop.create_task(work) for work in works]
         while not self._is_enough and not world.failures:
             await asyncio.sleep(0.2)
@@ -228,14 +229,14 @@ class _History:
                 if task.done():
                     task.result()
         world.raise_failures()
-        await answer_everybody(world)
+        await await_all_answers(world)
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
         for session in world.sessions:
             session.cancel()
         world.raise_failures()
-        await check_nothing_is_held(world)
+        await check_nothing_leaks(world)
         for node in world.nodes:
             node.crash()
         await self._finish()
@@ -256,11 +257,11 @@ class _History:
     # a recovery
 
     def _has_data(self) -> bool:
-        """Each stream and partition has records: what is empty may be unknown to the bucket."""
+        """Each stream and partition has records: the bucket may not know empty ones."""
         return (
             len(self._streams) == self._plan.streams
-            and all(user.model.place for user in self._streams)
-            and all(any(b.base_offset for b in user.model.sent) for user in self._partitions)
+            and all(workload.model.place for workload in self._streams)
+            and all(any(b.base_offset for b in part.model.sent) for part in self._partitions)
         )
 
     def _recovered(self) -> None:
@@ -278,14 +279,14 @@ class _History:
     # machines
 
     async def _run_machine(self, machine: Machine) -> None:
-        """One process after another."""
+        """Runs one process after another."""
         random = self._random.random
         while True:
-            node = machine.start_node()
+            node = self._world.start_node(machine)
             self._world.tally.count("start")
             opening = node.incarnation.start(node.open_until_up(), name="open")
             if random() < 0.15:
-                # Maybe it comes to its end before it is up.
+                # The node may end before it is up.
                 await asyncio.wait([opening], timeout=0.5 * random())
             else:
                 await asyncio.wait([opening])
@@ -294,13 +295,13 @@ class _History:
             self._lives += 1
             await self._world.until_ending()
             if node.is_detached and node.incarnation.is_alive:
-                # It goes on beside its successor until it notices, or longer.
+                # It keeps running beside its successor until it notices, or longer.
                 self._start_task(self._crash_later(node, OLD_NODES_LIVE_S))
             elif not await self._end(machine, node):
                 await asyncio.sleep(12 * random() if random() < 0.2 else 0.5 * random())
 
     async def _end(self, machine: Machine, node: Node) -> bool:
-        """Ends a node's life one way or the other; whether the next one starts at once."""
+        """Ends a node's life in a random way; returns whether the next node starts at once."""
         random = self._random.random
         draw = random()
         if draw < 0.2 and node.is_up:
@@ -312,7 +313,7 @@ class _History:
                 self._start_task(self._wake_and_crash(node, pause_s))
                 return True
             await asyncio.sleep(pause_s)
-            node.go_on()
+            node.resume()
             await asyncio.sleep(3 * random())
             node.crash(is_power_cut=random() < 0.5)
         elif draw < 0.47 and self._world.wal == "object" and node.is_up:
@@ -326,7 +327,7 @@ class _History:
     async def _wake_and_crash(self, node: Node, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         if node.is_paused:
-            node.go_on()
+            node.resume()
         await self._crash_later(node)
 
     async def _crash_later(self, node: Node, after_s_max: float = 4.0) -> None:
@@ -338,7 +339,7 @@ class _History:
         self._tasks.append(self._world.loop.create_task(work))  # type: ignore[arg-type]
 
     async def _make_streams(self) -> None:
-        """Makes the streams of the history, each at whatever node serves."""
+        """Makes the streams of the history, at any serving node."""
         world = self._world
         while len(self._streams) < self._plan.streams:
             await asyncio.sleep(0.1)
@@ -358,9 +359,9 @@ class _History:
                 continue
             if error is None:
                 world.tally.count("create")
-                user = StreamUser(world, task.result().stream_id, len(self._streams))
-                self._streams.append(user)
-                self._start_task(user.caretaker())
+                workload = StreamWorkload(world, task.result().stream_id, len(self._streams))
+                self._streams.append(workload)
+                self._start_task(workload.sessions())
             elif not isinstance(error, PASSING):
                 raise error
         await asyncio.get_running_loop().create_future()
@@ -368,26 +369,26 @@ class _History:
     # the end
 
     async def _finish(self) -> None:
-        """No more faults: everything promised must be there, on two openings in a row."""
+        """Without faults, two nodes in a row must show everything that was promised."""
         world = self._world
-        world.calm()
+        world.heal()
         for machine in reversed(self._machines[1:]) if world.wal == "disk" else ():
-            # What only its disk has goes to the store.
-            node = await self._start_calmly(machine)
+            # Uploads the records that only its disk has.
+            node = await self._start_healed(machine)
             await node.close()
         first, last = self._machines[0], self._machines[-1]
         for machine in (first, last):
-            node = await self._start_calmly(machine)
+            node = await self._start_healed(machine)
             await node.incarnation.start(self._check(node), name="check")
             await node.close()
         await self._check_store()
-        node = await self._start_calmly(first)
+        node = await self._start_healed(first)
         await node.incarnation.start(self._delete_everything(node), name="empty")
         await node.close()
         await self._check_store()
 
     async def _check_store(self) -> None:
-        """No node runs: fsck reads every byte and finds nothing wrong."""
+        """While no node runs, fsck reads every byte and must report no finding."""
         world = self._world
         world.tally.count("fsck")
         report = await fsck(
@@ -400,19 +401,19 @@ class _History:
         )
         has_leftovers = world.has_wild_clocks or world.is_recovered
         worst = Severity.ERROR if has_leftovers else Severity.WARNING
-        found = [str(one) for one in report.findings if one.severity >= worst]
-        if found:
-            raise Violation(f"fsck: {few(found)}")
+        findings = [str(finding) for finding in report.findings if finding.severity >= worst]
+        if findings:
+            raise Violation(f"fsck: {few(findings)}")
 
-    async def _start_calmly(self, machine: Machine) -> Node:
-        node = machine.start_node()
+    async def _start_healed(self, machine: Machine) -> Node:
+        node = self._world.start_node(machine)
         self._world.tally.count("start")
         await node.incarnation.start(node.open_until_up(), name="open")
         return node
 
     async def _check(self, node: Node) -> None:
-        for user in self._streams:
-            await user.check(node)
+        for stream in self._streams:
+            await stream.check(node)
         for partition in self._partitions:
             await partition.check(node)
         for job in self._jobs:
@@ -421,7 +422,7 @@ class _History:
             await self._register.check(node)
 
     async def _delete_everything(self, node: Node) -> None:
-        """Where nothing is left to read, no data object stays: neither dead ones nor orphans."""
+        """Deletes all topics and streams: no data object may stay, neither dead nor orphaned."""
         engine, world = node.engine, self._world
         for topic in engine.logs.list_topics():
             await self._insist(node, lambda name=topic.name: engine.logs.delete_topic(name))
@@ -436,9 +437,9 @@ class _History:
             if not left:
                 return
             if world.is_recovered:
-                return  # what nodes on the old metadata stored late is nobody's to delete
+                return  # no node deletes the objects that nodes on the old metadata stored late
         if not world.has_wild_clocks:
-            raise Violation(f"everything was deleted, and this stays: {few(left)}")
+            raise Violation(f"all streams were deleted, and objects stay: {few(left)}")
 
     async def _insist(self, node: Node, work: object) -> None:
         while True:
@@ -449,6 +450,6 @@ class _History:
                     await take_over_holder(node, row.stream_id)
                 await asyncio.sleep(0.5)
             except NotFound:
-                return  # an attempt that failed half-way had gone so far
+                return  # an earlier attempt failed after the deletion
             else:
                 return

@@ -1,4 +1,4 @@
-"""Many histories, on several processes; failures are printed as they come."""
+"""Many histories in several processes; failures are printed as they come."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from streamlog.testing.simulation.history import Failed, Report, run_history
-from streamlog.testing.simulation.world.world import WalMode
+from streamlog.testing.simulation.world.environment import WalMode
 
 PROGRESS_S = 5.0
 SEEDS_PER_PROCESS = 500
-"""Then a worker process is replaced: what leaks does not add up."""
+"""A worker process is replaced after so many seeds, so that leaks do not add up."""
 
 
 @dataclass
 class Total:
-    """What all histories did together."""
+    """Sums over all histories."""
 
     seeds: int = 0
     virtual_s: float = 0.0
@@ -63,7 +63,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one seed: a report, or why it failed."""
+    """The report of one seed, or why it failed."""
 
     seed: int
     report: Report | None
@@ -76,11 +76,11 @@ Work = Callable[[Task], Outcome]
 
 
 def run_one(task: Task) -> Outcome:
-    """One history; whatever breaks is its outcome."""
+    """Runs one history; an error of any kind becomes its outcome."""
     seed, wal, is_traced = task
     try:
         return Outcome(seed, run_history(seed, wal, keep_trace=is_traced))
-    except Exception as failure:  # noqa: BLE001 - told with its seed; the next seed goes on
+    except Exception as failure:  # noqa: BLE001 - reported with its seed
         tail = failure.tail if isinstance(failure, Failed) else []
         broken = "".join(traceback.format_exception(failure))
         return Outcome(seed, None, "\n".join(tail) + "\n" + broken)
@@ -105,20 +105,20 @@ class _Worker:
     def start(self, task: Task) -> None:
         self._task = task
         self._seeds += 1
-        # A worker that died while idle is met by `outcome`.
+        # `outcome` finds a worker that died while idle.
         with contextlib.suppress(BrokenPipeError):
             self.connection.send(task)
 
     def outcome(self) -> tuple[Outcome, bool]:
-        """Of the seed under way, and whether the process is still there."""
+        """The outcome of the seed under way, and whether the process still lives."""
         assert self._task is not None
         try:
-            found: Outcome = self.connection.recv()
+            outcome: Outcome = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self._process.join()
             why = f"the worker process died with exit code {self._process.exitcode}"
             return Outcome(self._task[0], None, why), False
-        return found, True
+        return outcome, True
 
     def close(self) -> None:
         self.connection.close()
@@ -144,8 +144,8 @@ def outcomes(
     is_traced: bool = False,
     work: Work = run_one,
 ) -> Iterator[Outcome | None]:
-    """In any order with several processes, in the order of seeds with one; None now and then, when
-    there is none yet. A process that dies is replaced; its seed has failed.
+    """Outcomes in any order (with one process: in the order of seeds), and None every PROGRESS_S
+    without one. A process that dies is replaced, and its seed has failed.
     """
     tasks: Iterator[Task] = ((seed, wal, is_traced) for seed in seeds)
     if jobs <= 1:
@@ -180,7 +180,7 @@ def outcomes(
 def run_many(
     seeds: Sequence[int], wal: WalMode | None, jobs: int, *, is_traced: bool = False
 ) -> Total:
-    """Runs and counts; prints failures at once, and how far it is now and then."""
+    """Runs all seeds and sums up; prints failures at once, and progress."""
     total, began = Total(), time.perf_counter()
     told = began
     for outcome in outcomes(seeds, wal, jobs, is_traced=is_traced):

@@ -18,10 +18,10 @@ from streamlog.metadata.interface import (
     StreamEpoch,
 )
 from streamlog.metadata.session import MetadataSession
-from streamlog.testing.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.metadata.checkpoint.test_checkpoint import CountingStore
 from tests.metadata.compacting import History
 from tests.metadata.world import InlineOffload, World, append, create
+from tests.support.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.support.object_ids import take_id, take_ids
 
 CONFIG = CompactionConfig()

@@ -15,9 +15,9 @@ from streamlog.model.batch import FetchContext, FetchResult, Turn
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
-from streamlog.testing.slow_store import Moods
 from tests.engine.harness import batch, error_of
 from tests.engine.remote import LoopClock, RemoteWorld, virtually
+from tests.support.slow_store import Moods
 
 READ = ReadConfig(tail_cache_bytes=0, lagging_bytes_per_s_min=16 * MIB, lagging_piece_bytes=MIB)
 CONFIG = StreamEngineConfig(read=READ)

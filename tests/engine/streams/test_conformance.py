@@ -27,7 +27,6 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.testing.slow_store import SlowStore
 from streamlog.testing.stream_conformance import StreamConformance
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import (
@@ -38,6 +37,7 @@ from streamlog.wiring import (
     open_object_store,
 )
 from tests.support.s3 import S3Tests
+from tests.support.slow_store import SlowStore
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

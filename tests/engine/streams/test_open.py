@@ -25,9 +25,9 @@ from streamlog.model.kv import Key
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.testing.slow_store import SlowStore
 from streamlog.wiring import Components, OpenEngine, WalMode
 from tests.engine.harness import batch, error_of, read_all, run, until
+from tests.support.slow_store import SlowStore
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)

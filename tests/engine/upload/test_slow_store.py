@@ -22,9 +22,9 @@ from streamlog.engine.engine import WalMode
 from streamlog.model.batch import AppendResult
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.slow_store import Latency, SlowStore, Traffic
 from tests.engine.harness import batch, payloads, read_all, sent
 from tests.engine.remote import RemoteWorld, latency, virtually
+from tests.support.slow_store import Latency, SlowStore, Traffic
 
 MODES: list[WalMode] = ["disk", "object"]
 PAYLOAD = bytes(256 * 1024)

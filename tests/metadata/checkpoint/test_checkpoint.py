@@ -19,9 +19,9 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ListPage, ObjectStore
 from streamlog.runtime.buffers import Buffer
-from streamlog.testing.metadata_filler import fill_metadata
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints
 from tests.metadata.world import World, append, create, new_object, ranges_of
+from tests.support.metadata_filler import fill_metadata
 
 PREFIX = prefix_of("test")
 

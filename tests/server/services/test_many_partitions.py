@@ -15,10 +15,10 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.server.context import RequestContext, allow_all
 from streamlog.server.services.log import LogService, PartitionQuestion
 from streamlog.settings.limits import LimitsConfig
-from streamlog.testing.slow_store import SlowStore
 from streamlog.wiring import Components
 from tests.engine.remote import InlineOffload, LoopClock, latency, virtually
 from tests.support.running_node import running_node
+from tests.support.slow_store import SlowStore
 
 PARTITIONS = 96
 LATENCY_S = 0.1

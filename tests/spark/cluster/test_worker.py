@@ -12,7 +12,7 @@ from streamlog import wiring
 from streamlog.errors import ForeignCluster, StoreUnavailable
 from streamlog.objectstore.cluster.guard import claim
 from streamlog.objectstore.keys import CLUSTER_KEY
-from streamlog.spark.garbage_freeze import settle, settle_worker
+from streamlog.spark.garbage_freeze import freeze_gc, freeze_worker_gc
 from streamlog.spark.read.worker import Worker, worker
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -62,16 +62,16 @@ def test_a_store_that_cannot_be_read_is_closed_again(
 
 def test_what_is_loaded_is_taken_out_of_garbage_collection_once_a_stage() -> None:
     gc.unfreeze()
-    settle("a test")
+    freeze_gc("a test")
     assert gc.get_freeze_count() > 0
     made: list[list[int]] = [[]]
-    settle("a test")
+    freeze_gc("a test")
     assert any(one is made for one in gc.get_objects())
-    settle("another test")
+    freeze_gc("another test")
     assert not any(one is made for one in gc.get_objects())
 
 
 def test_a_program_that_plans_keeps_its_garbage_collection() -> None:
     gc.unfreeze()
-    settle_worker("a test of planning")
+    freeze_worker_gc("a test of planning")
     assert gc.get_freeze_count() == 0

@@ -30,8 +30,8 @@ from streamlog.spark.jobs.scrub.job import scrub
 from streamlog.spark.jobs.scrub.node import scrub_node
 from streamlog.spark.jobs.stats.job import over_time, stats
 from streamlog.spark.jobs.tasks import TaskFailed, run_tasks
+from tests.spark.offline_data import deep_fsck, look, places_of
 from tests.spark.reading import ORDER, consumed, produce, rows, started
-from tests.spark.resting import deep_fsck, look, places_of
 from tests.support.node import NodeProcess
 
 pytestmark = [
@@ -85,9 +85,9 @@ def test_results_come_in_order_and_errors_as_they_were_raised(spark: Any) -> Non
 
 
 @pytest.fixture(scope="module")
-def at_rest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folder of a node that has ended, with some objects."""
-    folder = tmp_path_factory.mktemp("rest") / "data"
+    folder = tmp_path_factory.mktemp("offline") / "data"
     with started(folder, wal="object") as node:
         for number in range(6):
             produce(node.server, "logs", [(0, b"value %d %d" % (number, n)) for n in range(50)])
@@ -121,22 +121,22 @@ def _objects(data: Path) -> list[Path]:
 
 
 def test_a_scrub_finds_what_fsck_finds(
-    spark: Any, at_rest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, stopped_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clean = _scrub(spark, at_rest)
+    clean = _scrub(spark, stopped_data)
     assert clean.is_clean
-    expected = _fsck(at_rest)
+    expected = _fsck(stopped_data)
     for name in ("streams", "records", "objects", "object_bytes", "blocks", "read_bytes"):
         assert clean.counts[name] == expected.counts[name] > 0
     # A flipped bit in the middle of one object; another one is gone.
-    damaged, gone = _objects(at_rest)[:2]
+    damaged, gone = _objects(stopped_data)[:2]
     whole = damaged.read_bytes(), gone.read_bytes()
     at = len(whole[0]) // 4
     damaged.write_bytes(whole[0][:at] + bytes([whole[0][at] ^ 1]) + whole[0][at + 1 :])
     gone.unlink()
     try:
-        expected = _fsck(at_rest)
-        found = _scrub(spark, at_rest)
+        expected = _fsck(stopped_data)
+        found = _scrub(spark, stopped_data)
         assert not found.is_clean
         assert sorted(map(str, found.findings)) == sorted(map(str, expected.findings))
         assert set(found.by_kind) == {"object-corrupt", "object-missing"}
@@ -145,9 +145,9 @@ def test_a_scrub_finds_what_fsck_finds(
         monkeypatch.setattr(scrub_module, "wave_size", lambda spark: 1)
         file = tmp_path / "scrub.json"
         with pytest.raises(Stopped):
-            _scrub(spark, at_rest, state_file=file, progress=_stop_at_objects(2))
+            _scrub(spark, stopped_data, state_file=file, progress=_stop_at_objects(2))
         assert json.loads(file.read_bytes())["counts"]["objects"] == 2
-        resumed = _scrub(spark, at_rest, state_file=file)
+        resumed = _scrub(spark, stopped_data, state_file=file)
         assert resumed.counts == found.counts
         assert sorted(map(str, resumed.findings)) == sorted(map(str, found.findings))
         assert not file.exists()
@@ -265,10 +265,12 @@ def _crash(self: Manifest, paths: list[str]) -> None:
         raise Stopped
 
 
-def test_an_export_at_rest_and_what_it_refuses(spark: Any, at_rest: Path, tmp_path: Path) -> None:
+def test_an_offline_export_and_what_it_refuses(
+    spark: Any, stopped_data: Path, tmp_path: Path
+) -> None:
     options = {
-        "store": f"local://{at_rest}/objects",
-        "meta": f"rocksdb://{at_rest}/meta",
+        "store": f"local://{stopped_data}/objects",
+        "meta": f"rocksdb://{stopped_data}/meta",
         "subscribe": "logs",
     }
     folder = tmp_path / "out"

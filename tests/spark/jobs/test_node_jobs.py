@@ -31,8 +31,8 @@ from streamlog.spark.jobs.scrub.job import scrub
 from streamlog.spark.jobs.scrub.node import scrub_node
 from streamlog.spark.jobs.stats.job import stats
 from tests.spark.in_process import InProcess
+from tests.spark.offline_data import deep_fsck, look, places_of
 from tests.spark.reading import consumed, produce
-from tests.spark.resting import deep_fsck, look, places_of
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Tests
 
@@ -279,7 +279,7 @@ def test_a_node_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
-    """Beside the node, then at rest; executors find their credentials in the environment."""
+    """Beside the node, then offline; executors find their credentials in the environment."""
     url, meta = s3.new_url(), f"rocksdb://{tmp_path}/meta"
     with node(tmp_path, places=("--store", url, "--meta", meta)) as running:
         fill(running.server, 3)
@@ -292,8 +292,8 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
         expected = consumed(running.server, TOPIC, PARTITIONS)
         assert scrubbed(InProcess(), running.server, store=url).is_clean
     places = CompactionPlaces(url, meta, "object")
-    rested = asyncio.run(compact(InProcess(), places, StreamEngineConfig()))
-    assert (rested.failed, rested.specs >= 1) == ([], True)
+    offline = asyncio.run(compact(InProcess(), places, StreamEngineConfig()))
+    assert (offline.failed, offline.specs >= 1) == ([], True)
     where = Places(url, meta, StreamEngineConfig())
     report = look(
         where,

@@ -71,10 +71,10 @@ def test_every_way_gives_what_a_consumer_gets(tmp_path: Path) -> None:
         assert planned.plan.store_records >= 3002
         with pytest.raises(DataInUse, match="server"):
             read(store=f"local://{data}/objects", meta=f"rocksdb://{data}/meta", subscribe="logs")
-    at_rest = {"store": f"local://{data}/objects", "meta": f"rocksdb://{data}/meta"}
-    assert rows(read(**at_rest, subscribe="logs", maxBytesPerPartition="20000")) == expected
+    offline = {"store": f"local://{data}/objects", "meta": f"rocksdb://{data}/meta"}
+    assert rows(read(**offline, subscribe="logs", maxBytesPerPartition="20000")) == expected
     middle = sorted(row[3] for row in expected)[1500]
-    late = read(**at_rest, subscribePattern="l.*", startingTimestamp=str(middle))
+    late = read(**offline, subscribePattern="l.*", startingTimestamp=str(middle))
     firsts = {n: min(r[2] for r in expected if r[1] == n and r[3] >= middle) for n in range(3)}
     assert rows(late) == [row for row in expected if row[2] >= firsts[row[1]]]
 
@@ -87,17 +87,17 @@ def test_at_rest_after_a_kill_says_where_records_may_be(tmp_path: Path) -> None:
             admin.create_topic("logs", 1)
         produce(node.server, "logs", [(0, b"x")] * 10)
         node.kill()
-    at_rest = {
+    offline = {
         "store": f"local://{data}/objects",
         "meta": f"rocksdb://{data}/meta",
         "subscribe": "logs",
     }
     with pytest.raises(WalPending, match="wal upload"):
-        read(**at_rest)
-    assert read(**at_rest, failOnDataLoss="false").num_rows == 0
+        read(**offline)
+    assert read(**offline, failOnDataLoss="false").num_rows == 0
     with NodeProcess(data):
         pass
-    assert read(**at_rest).num_rows == 10
+    assert read(**offline).num_rows == 10
 
 
 @settings(
@@ -304,8 +304,8 @@ def test_objects_on_s3(s3: S3Tests, tmp_path: Path) -> None:
         planned = plan(server=node.server, subscribe="logs", readMode="store")
         assert planned.plan.service_records == 0
         assert rows(carry_out(planned)) == expected
-    at_rest = read(store=url, meta=f"rocksdb://{tmp_path}/meta", subscribe="logs")
-    assert rows(at_rest) == expected
+    offline = read(store=url, meta=f"rocksdb://{tmp_path}/meta", subscribe="logs")
+    assert rows(offline) == expected
 
 
 def test_a_pin_is_renewed_until_it_is_taken_away(node: NodeProcess, new_topic: NewTopic) -> None:
@@ -384,11 +384,11 @@ def test_times_of_staged_records_at_rest(tmp_path: Path) -> None:
         start = str(later_ms - 1)
         expected = rows(read(server=node.server, subscribe="logs", startingTimestamp=start))
     assert [row[2] for row in expected] == [20, 21, 22]
-    at_rest = {
+    offline = {
         "store": f"local://{tmp_path}/data/objects",
         "meta": f"rocksdb://{tmp_path}/data/meta",
     }
-    assert rows(read(**at_rest, subscribe="logs", startingTimestamp=start)) == expected
+    assert rows(read(**offline, subscribe="logs", startingTimestamp=start)) == expected
 
 
 def test_a_pin_keeps_what_compaction_replaces(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compaction on executors, at rest: the node's planner and commit, its executor in Spark tasks.
+"""Compaction on executors, offline: the node's planner and commit, its executor in Spark tasks.
 (Of a node that runs: `node_compaction`.)
 
 1. The driver opens the engine as a node would, without its compactor: no node can run meanwhile.

@@ -2,7 +2,7 @@
 
 1. The driver calls the node (CompactionService) and gets one job after the other, for as long as
    something is not settled. Appends and reads go on.
-2. A job is cut into one task for each output, as at rest; tasks read and write the store directly.
+2. A job is cut into one task for each output, as offline; tasks read and write the store directly.
 3. The node looks at what was stored and commits it. When the driver goes away in the middle, or
    the node does, nothing of the job is committed; its outputs are swept by the node.
 """

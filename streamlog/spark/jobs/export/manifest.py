@@ -83,7 +83,7 @@ class Manifest:
         manifest = Manifest(folder, cluster_id)
         if manifest._path.exists():
             manifest._read()
-        manifest._settle()
+        manifest._finish_pending()
         return manifest
 
     def _read(self) -> None:
@@ -109,7 +109,7 @@ class Manifest:
                 meta_cluster=self.cluster_id,
             )
 
-    def _settle(self) -> None:
+    def _finish_pending(self) -> None:
         left = {path.name: path for path in Manifest.pending(self.folder).iterdir()}
         self._move([one["path"] for one in self.files if Path(one["path"]).name in left])
         for path in left.values():

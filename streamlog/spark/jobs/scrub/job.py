@@ -1,6 +1,6 @@
 """Scrub: `fsck`'s deep look at objects, carried out by executors.
 
-1. The driver reads the metadata, at rest or as a running node had it (`node_scrub`), and walks all
+1. The driver reads the metadata, offline or as a running node had it (`node_scrub`), and walks all
    streams, as fsck does: their ranges must meet.
 2. Executors read every live object from its first byte to its last: header, blocks, index and
    footer, every CRC, and whether the object holds the ranges that streams need of it.
@@ -70,7 +70,7 @@ async def scrub(
 
 
 async def _nothing() -> None:
-    """At rest no object goes away."""
+    """Offline, no object can be deleted meanwhile."""
 
 
 async def scrub_view(

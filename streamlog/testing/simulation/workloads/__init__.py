@@ -1,4 +1,4 @@
-"""Workloads: what the users of a simulated cluster do, and what they remember of its answers.
+"""Workloads: what the clients of a simulated cluster do, and the models of what they saw.
 
 Imports the simulated world and the checker. Used by a history.
 """

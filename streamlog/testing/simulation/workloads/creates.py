@@ -1,7 +1,7 @@
-"""Streams and topics whose creation is given up by its caller, or refused.
+"""Creations of streams and topics that their callers abandon, or that are refused.
 
-Nothing of such a creation may stay behind but streams that nobody opened: no object id that is
-neither committed nor given up (64 of them end all uploads of a node), and nobody who waits.
+Such a creation may leave unopened streams behind, and nothing else: no waiting call, and no object
+id that is neither committed nor given up (64 of them stop all uploads of a node).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 from streamlog.errors import AlreadyExists, Invalid
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.testing.simulation.checker import Violation
-from streamlog.testing.simulation.workloads.streams import PASSING, care
+from streamlog.testing.simulation.workloads.streams import PASSING, run_sessions
 from streamlog.testing.simulation.world.node import Node
 from streamlog.testing.simulation.world.world import World
 
 GIVEN_UP_TAG = {"life": "given up"}
 TAG_BYTES = 1000
 STREAMS_TOO_MANY = 600
-"""With tags of this size their creation is larger than a commit record may be."""
+"""So many, with tags of TAG_BYTES, are too large for one commit record."""
 TOPICS = 3
-"""Names that topics share: what a creation that was given up left is met by the next one."""
+"""Names that topics share, so that a creation meets what an abandoned one left."""
 
 
-class Creates:
-    """Makes streams with first batches, and topics, and gives most of it up in the middle."""
+class AbandonedCreates:
+    """Creates streams with first batches, and topics, and cancels most creations midway."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._random = world.fork()
 
-    def caretaker(self) -> Coroutine[Any, Any, None]:
-        return care(self._world, self._random, self._session, "creates")
+    def sessions(self) -> Coroutine[Any, Any, None]:
+        return run_sessions(self._world, self._random, self._session, "creates")
 
     async def _session(self, node: Node) -> None:
         random = self._random.random
@@ -51,7 +51,7 @@ class Creates:
                 self._world.trace.add("create-failed", node.name, type(error).__name__)
 
     async def _give_up(self, work: Coroutine[Any, Any, None]) -> None:
-        """The caller is cancelled at some moment, unless the work ends first."""
+        """Cancels the caller at a random moment, unless the work ends first."""
         self._world.tally.count("given up create")
         task = asyncio.get_running_loop().create_task(work)
         try:
@@ -80,7 +80,7 @@ class Creates:
             return
 
     async def _refused(self, node: Node, *, is_large: bool) -> None:
-        """A batch for a stream that is not among the new ones, or more than one commit holds."""
+        """Creates streams with a batch for another stream, or more streams than a commit holds."""
         self._world.tally.count("refused create")
         streams = node.engine.streams
         try:
@@ -97,7 +97,7 @@ class Creates:
                     )
         except Invalid:
             return
-        raise Violation(f"{node} made streams that it should have refused")
+        raise Violation(f"{node} created streams that it should have refused")
 
 
 def _first_batches(ids: Sequence[int]) -> list[tuple[int, RecordBatch]]:

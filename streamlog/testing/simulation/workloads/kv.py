@@ -1,4 +1,4 @@
-"""Users of the KV client, on all nodes at once; every key is a register."""
+"""Clients of the KV service on all nodes at once; every key is a register."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, ValueConflict
 from streamlog.model.kv import Key
 from streamlog.testing.simulation.checker import RegisterModel, RegisterOperation, Violation
-from streamlog.testing.simulation.workloads.streams import care
+from streamlog.testing.simulation.workloads.streams import run_sessions
 from streamlog.testing.simulation.world.node import Node
 from streamlog.testing.simulation.world.world import World
 
 OPERATIONS_MAX = 40
-"""Of one key; then the next key is used, so that an order is quickly searched for."""
+"""Operations per key: the search for an order takes exponential time."""
 
 
-class KVUser:
-    """One client after another on some node; two of these share a `Register`."""
+class KVWorkload:
+    """One client after another, at any serving node; two workloads share a `Register`."""
 
     def __init__(self, world: World, register: Register) -> None:
         self._world = world
         self._register = register
         self._random = world.fork()
 
-    def caretaker(self) -> Coroutine[Any, Any, None]:
-        return care(self._world, self._random, self._session, "kv")
+    def sessions(self) -> Coroutine[Any, Any, None]:
+        return run_sessions(self._world, self._random, self._session, "kv")
 
     async def _session(self, node: Node) -> None:
         while True:
@@ -35,7 +35,7 @@ class KVUser:
 
 
 class Register:
-    """The keys of one name, used up one after another."""
+    """The keys of one name, used one after another."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -45,7 +45,7 @@ class Register:
         self._values = 0
 
     async def operate(self, node: Node, draw: float) -> None:
-        """One operation; its answer, or that none came, is noted."""
+        """Runs one operation and notes its answer, or that none came."""
         model = self._model()
         kv, key, now = node.engine.kv, Key(model.name.encode()), self._world.loop.time
         self._world.tally.count("kv")
@@ -55,10 +55,10 @@ class Register:
             if draw < 0.4:
                 model.call(operation)
                 with waiting:
-                    found = await kv.get_kv(key)
-                operation.value = None if found is None else found.data.decode()
-                if found is not None:
-                    self._learn(model, found.revision, operation.value)
+                    entry = await kv.get_kv(key)
+                operation.value = None if entry is None else entry.data.decode()
+                if entry is not None:
+                    self._learn(model, entry.revision, operation.value)
             elif draw < 0.65:
                 operation.kind, operation.value = "put", self._new_value()
                 model.call(operation)
@@ -92,11 +92,11 @@ class Register:
         operation.answer(now())
 
     async def check(self, node: Node) -> None:
-        """All is calm: one more read of each key, then the search for an order."""
+        """After healing: reads each key once more, then searches for an order."""
         for model in self._models:
             operation = model.call(RegisterOperation("get", self._world.now))
-            found = await node.engine.kv.get_kv(Key(model.name.encode()))
-            operation.value = None if found is None else found.data.decode()
+            entry = await node.engine.kv.get_kv(Key(model.name.encode()))
+            operation.value = None if entry is None else entry.data.decode()
             operation.answer(self._world.now)
             model.finish()
 
@@ -115,6 +115,6 @@ class Register:
         return newest, self._revisions.get((model.name, newest))
 
     def _learn(self, model: RegisterModel, revision: int, value: str | None) -> None:
-        known = self._revisions.setdefault((model.name, revision), value)
-        if known != value:
-            raise Violation(f"{model.name}: revision {revision} is {value}, was {known}")
+        earlier = self._revisions.setdefault((model.name, revision), value)
+        if earlier != value:
+            raise Violation(f"{model.name}: revision {revision} is {value}, was {earlier}")

@@ -1,11 +1,11 @@
-"""What producers and consumers do to partitions in a history.
+"""Partitions under a producer and consumers.
 
 1. Each partition has one idempotent producer that keeps at most `IN_FLIGHT_MAX` batches unanswered.
 2. After a failure, and on every new node, it sends all unanswered batches again, in order.
-3. A consumer reads every record in order, over all nodes; another one reads here and there.
-4. Now and then the producer comes back under the next epoch, sends a batch that skips sequence
-   numbers, or one under the epoch before: these two are refused.
-5. Records are deleted from the front now and then.
+3. One consumer reads every record in order, over all nodes; another reads random ranges.
+4. At times the producer comes back under the next epoch, sends a batch that skips sequence numbers,
+   or a batch under the epoch before: these two must be refused.
+5. Records are deleted from the front at times.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from streamlog.testing.simulation.checker import (
 )
 from streamlog.testing.simulation.workloads.streams import (
     PASSING,
-    care,
     check_attached,
+    run_sessions,
     take_over_holder,
     together,
 )
@@ -53,17 +53,17 @@ TOPIC = "simulated"
 SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "300"}
 """Segments roll, and the time index grows, within the seconds of one history."""
 SKIPPED = 7
-"""Sequence numbers that a batch leaves out."""
+"""How many sequence numbers a wrong batch skips."""
 BOGUS = [b"-1"]
 """The record of a batch that must be refused."""
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 IN_FLIGHT_MAX = 5
 TRIED_AGAIN = (*PASSING, UnknownTopicOrPartition)
-"""A client tries these again: at this node, or at the one that leads next."""
+"""A client retries after these, at this node or at the next leader."""
 
 
-class PartitionUser:
-    """Everything that happens to one partition."""
+class PartitionWorkload:
+    """All clients of one partition."""
 
     def __init__(self, world: World, partition: TopicPartition, partitions: int) -> None:
         self.world = world
@@ -75,14 +75,14 @@ class PartitionUser:
         self._producer_id: int | None = None
         self._producer_epoch = 0
         self._next_sequence = 0
-        """Counted through all epochs of the producer: what records hold, and models know."""
+        """Counted through all epochs of the producer, as in record values and in the model."""
         self._epoch_firsts = [0]
         """By producer epoch: the count at which it began; its own sequence is 0 there."""
         self._position = 0
         self._epoch_max = 0
 
-    def caretaker(self) -> Coroutine[Any, Any, None]:
-        return care(self.world, self._random, self._session, str(self.partition))
+    def sessions(self) -> Coroutine[Any, Any, None]:
+        return run_sessions(self.world, self._random, self._session, str(self.partition))
 
     def recovered(self) -> None:
         """The metadata was rebuilt from the bucket."""
@@ -90,7 +90,7 @@ class PartitionUser:
         self._epoch_max = 0
 
     async def _session(self, node: Node) -> None:
-        """Works on the partition at this node until it fails there."""
+        """Uses the partition at this node until a call fails."""
         epoch = 0
         try:
             with self.world.waiting(node, f"open of {self.partition}"):
@@ -111,13 +111,13 @@ class PartitionUser:
             self.world.trace.add("log-failed", node.name, self.model.name, type(error).__name__)
             await asyncio.sleep(0.2 + 0.4 * self._random.random())
         except OutOfOrderSequence:
-            # A leader that was replaced and does not know it yet lacks what its successor has.
+            # A leader that was replaced and does not know it yet lacks its successor's batches.
             if epoch == self._epoch_max and not node.is_detached:
                 raise
             self.world.trace.add("stale-leader", node.name, self.model.name, epoch)
 
     async def _log(self, node: Node) -> AbstractLog:
-        """Errors: those that are tried again."""
+        """Errors: TRIED_AGAIN."""
         logs = node.engine.logs
         if logs.topic(self.partition.topic) is None:
             try:
@@ -133,7 +133,7 @@ class PartitionUser:
         return log
 
     async def _leave(self, node: Node, log: AbstractLog) -> None:
-        """The client connects anew after a while; some roll the segment as a farewell."""
+        """Ends the session after a while; some clients roll the segment first."""
         await asyncio.sleep(2 + 8 * self._random.random())
         await self.world.until_ending()
         if self._random.random() < 0.3:
@@ -162,7 +162,7 @@ class PartitionUser:
             while len(model.unanswered) < 1 + int(self._random.random() * IN_FLIGHT_MAX):
                 self._make(self._random)
             if self._random.random() < 0.05 and model.sent:
-                # A client that did not hear an answer that came: sent again, stored once.
+                # A client may resend after a lost answer: the batch is stored once.
                 old = [
                     batch
                     for batch in model.sent[-IN_FLIGHT_MAX:]
@@ -173,21 +173,21 @@ class PartitionUser:
             await self._misbehave(node, log)
 
     async def _misbehave(self, node: Node, log: AbstractLog) -> None:
-        """Everything sent so far is acknowledged: the next epoch, or a batch that is refused."""
+        """Once all batches are acknowledged: begins the next epoch, or sends a wrong batch."""
         random, first = self._random.random, self._next_sequence
         if random() < 0.04:
             self._producer_epoch += 1
             self._epoch_firsts.append(first)
             self._tally.count("producer epoch")
         elif self._sequence(first) == 0:
-            return  # no batch of this epoch is there yet, and so nothing to hold a batch against
+            return  # without a batch of this epoch the broker cannot tell a wrong sequence
         elif random() < 0.04:
             await self._refused(node, log, self._producer_epoch, self._sequence(first) + SKIPPED)
         elif random() < 0.04 and self._producer_epoch > 0:
             await self._refused(node, log, self._producer_epoch - 1, self._sequence(first))
 
     def _sequence(self, count: int) -> int:
-        """The number of a record under the producer's epoch of now; < 0: of an epoch before."""
+        """The sequence of a record in the producer's current epoch; < 0: in an epoch before."""
         return count - self._epoch_firsts[self._producer_epoch]
 
     async def _refused(self, node: Node, log: AbstractLog, epoch: int, sequence: int) -> None:
@@ -202,7 +202,7 @@ class PartitionUser:
         except (OutOfOrderSequence, ProducerFenced) as error:
             check_attached(node)
             expected = OutOfOrderSequence if epoch == self._producer_epoch else ProducerFenced
-            # A leader that was replaced and does not know it yet may know an older epoch alone.
+            # A leader that was replaced and does not know it yet may only know an older epoch.
             is_stale = log.leader_epoch < self._epoch_max
             if not isinstance(error, expected) and not is_stale:
                 raise Violation(
@@ -213,7 +213,7 @@ class PartitionUser:
         raise Violation(f"{self.model.name}: {producer} was acknowledged at {info.base_offset}")
 
     async def _send(self, node: Node, log: AbstractLog, batches: list[SentBatch]) -> None:
-        """Sends all, then takes the answers in order; the first failure ends it."""
+        """Sends all batches, then awaits the answers in order; the first failure ends it."""
         pending = []
         failure: StreamlogError | None = None
         context = ProduceContext(deadline=self.world.now + 20)
@@ -241,7 +241,7 @@ class PartitionUser:
             raise failure
 
     async def _read_on(self, node: Node, log: AbstractLog) -> None:
-        """Reads everything once, in order, over all nodes."""
+        """Reads every record once, in order, over all nodes."""
         while True:
             await asyncio.sleep(0.4 * self._random.random())
             start = self._position = max(self._position, log.log_start_offset)
@@ -282,11 +282,11 @@ class PartitionUser:
             self.model.start = max(self.model.start, start)
 
     async def check(self, node: Node) -> None:
-        """All is calm: what is unanswered is sent again; then everything is read."""
+        """After healing: resends unanswered batches, then reads everything."""
         model, log = self.model, await log_at_last(node, self._log)
         while model.unanswered:
             await self._send(node, log, list(model.unanswered))
-        found: list[SeenBatch] = []
+        seen: list[SeenBatch] = []
         start = offset = log.log_start_offset
         if start < model.start:
             raise Violation(f"{model.name}: starts at {start}, {model.start} was acknowledged")
@@ -296,23 +296,23 @@ class PartitionUser:
             if not batches:
                 raise Violation(f"{model.name}: nothing at {offset} below {log.high_watermark}")
             offset = model.read(batches, offset)
-            found += batches
-        model.finish(start, found)
-        await self._check_timestamps(log, found, start)
+            seen += batches
+        model.finish(start, seen)
+        await self._check_timestamps(log, seen, start)
 
-    async def _check_timestamps(self, log: AbstractLog, found: list[SeenBatch], start: int) -> None:
-        """Every batch has a timestamp of its own, and is found by it."""
-        for batch in found[:: max(1, len(found) // 4)]:
+    async def _check_timestamps(self, log: AbstractLog, seen: list[SeenBatch], start: int) -> None:
+        """A look-up by the timestamp of a batch finds the batch; timestamps are unique."""
+        for batch in seen[:: max(1, len(seen) // 4)]:
             timestamp_ms = FIRST_TIMESTAMP_MS + batch.base_sequence
-            at = await log.offset_for_timestamp(timestamp_ms, Isolation.READ_UNCOMMITTED)
+            result = await log.offset_for_timestamp(timestamp_ms, Isolation.READ_UNCOMMITTED)
             self._tally.count("look up time")
-            if at.offset != max(batch.base_offset, start):
-                raise Violation(f"{self.model.name}: {batch} was looked up, {at} was found")
+            if result.offset != max(batch.base_offset, start):
+                raise Violation(f"{self.model.name}: {batch} was looked up, {result} was found")
 
 
 def batches_in(fetched: LogFetch, epoch_firsts: Sequence[int]) -> list[SeenBatch]:
-    """Every record of every batch is decoded, its CRC checked; sequences are counted through all
-    epochs of the producer, each of which began at `epoch_firsts[epoch]`."""
+    """Decodes every record and checks CRCs. Sequences are counted through all epochs of the
+    producer; `epoch_firsts[epoch]` is the count at which an epoch began."""
     return [
         SeenBatch(
             batch.header.base_offset,
@@ -324,7 +324,7 @@ def batches_in(fetched: LogFetch, epoch_firsts: Sequence[int]) -> list[SeenBatch
 
 
 def batches_of(fetched: LogFetch) -> list[ScannedBatch]:
-    """As they lie in the answer; their CRCs are checked."""
+    """The batches of an answer; CRCs are checked."""
     return scan(b"".join(fetched.parts))
 
 

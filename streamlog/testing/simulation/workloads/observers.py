@@ -1,5 +1,5 @@
-"""Those who share the world with the owners of streams: short-lived streams and topics, readers
-that go to the store by themselves under a pin, and whoever takes over from dead nodes.
+"""Observers: workloads beside the owners of streams. Short-lived streams and topics, readers that
+go to the store themselves under a pin, and takeovers from dead nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.objectstore.keys import data_key
 from streamlog.testing.simulation.checker import Violation
-from streamlog.testing.simulation.workloads.streams import PASSING, care, note_failure
+from streamlog.testing.simulation.workloads.streams import PASSING, note_failure, run_sessions
 from streamlog.testing.simulation.world.node import Node
 from streamlog.testing.simulation.world.world import World
 
@@ -34,16 +34,16 @@ PIN_TTL_MS = 60_000
 PINNED_S_MAX = 25.0
 
 
-class ShortLives:
-    """Makes streams and topics, uses them a little, and deletes them."""
+class ShortLivedWorkload:
+    """Creates streams and topics, uses them a little, and deletes them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._random = world.fork()
         self._topics = 0
 
-    def caretaker(self) -> Coroutine[Any, Any, None]:
-        return care(self._world, self._random, self._session, "short-lives")
+    def sessions(self) -> Coroutine[Any, Any, None]:
+        return run_sessions(self._world, self._random, self._session, "short-lives")
 
     async def _session(self, node: Node) -> None:
         while True:
@@ -72,9 +72,9 @@ class ShortLives:
         for offset in (0, 1):
             tally.count("fetch")
             with self._world.waiting(node, f"fetch of {stream}"):
-                found = (await stream.fetch(offset, 2, 1 << 16)).batches[0]
-            if found.base_offset != offset or bytes(b"".join(found.parts)) != payload:
-                raise Violation(f"{stream}: two batches were stored, {found} is there")
+                batch = (await stream.fetch(offset, 2, 1 << 16)).batches[0]
+            if batch.base_offset != offset or bytes(b"".join(batch.parts)) != payload:
+                raise Violation(f"{stream}: two batches were stored, {batch} is at {offset}")
         tally.count("delete")
         with self._world.waiting(node, f"deletion of {stream}"):
             await streams.delete_stream(stream.stream_id)
@@ -82,11 +82,11 @@ class ShortLives:
             await streams.open_stream(stream.stream_id)
         except StreamNotFound:
             return
-        raise Violation(f"{stream} was deleted and is there")
+        raise Violation(f"{stream} was deleted and still exists")
 
     async def _topic(self, node: Node) -> None:
         tally, logs = self._world.tally, node.engine.logs
-        # Every other topic has the same name, so that late requests meet the next one of the name.
+        # Every other topic has the same name, so that late requests meet the next topic.
         is_next = self._topics % 2 == 1
         name = SHORT_TOPIC if is_next else f"{SHORT_TOPIC}{self._topics}"
         self._topics += 1
@@ -96,7 +96,7 @@ class ShortLives:
                 await logs.create_topic(name, 1, {})
         except AlreadyExists:
             if not is_next:
-                return  # an attempt whose answer was lost
+                return  # created by an attempt whose answer was lost
         await asyncio.sleep(0.5 * self._random.random())
         if is_next and self._random.random() < 0.5:
             self._open_beside(node, TopicPartition(name, 0))
@@ -107,10 +107,10 @@ class ShortLives:
                 await logs.delete_topic(name)
         except UnknownTopicOrPartition as error:
             if not is_next:
-                raise Violation(f"topic {name} was created and is not there") from error
+                raise Violation(f"topic {name} was created and does not exist") from error
 
     def _open_beside(self, node: Node, partition: TopicPartition) -> None:
-        """A client asks for the partition while its topic is deleted."""
+        """A client opens the partition while its topic is deleted."""
 
         async def ask() -> None:
             try:
@@ -124,8 +124,8 @@ class ShortLives:
         self._world.sessions.append(task)
 
 
-class PinnedReader:
-    """Plans under a pin, then goes to the store by itself: what it planned stays for so long."""
+class PinnedReadWorkload:
+    """Plans a read under a pin, then goes to the store itself: planned objects must stay."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -148,8 +148,8 @@ class PinnedReader:
         name = b"reader%d" % self._pins
         value = pin.encode(pin.Pin(revision, "reader"))
         put = await kv.txn((), (Put(pin.key(prefix, name), value, lease_id),))
-        # A plan from before the pin may name what was dead already: it is made by a node that has
-        # folded up to the pin.
+        # A plan from before the pin may name objects that were dead already. So the plan is made by
+        # a node that has folded up to the pin.
         planning = node.incarnation.start(self._plan(node), name="plan")
         await asyncio.wait([planning], timeout=10.0)
         if not planning.done() or planning.cancelled() or put.revision < revision:
@@ -166,12 +166,12 @@ class PinnedReader:
     async def _plan(self, node: Node) -> list[int]:
         metadata = node.metadata
         await metadata.catch_up()
-        found: set[int] = set()
+        object_ids: set[int] = set()
         for row in metadata.streams():
             if row.end > row.start:
-                live = await metadata.locate(row.stream_id, row.start, row.end)
-                found.update(one.object.object_id for one in live)
-        return sorted(found)
+                ranges = await metadata.locate(row.stream_id, row.start, row.end)
+                object_ids.update(live.object.object_id for live in ranges)
+        return sorted(object_ids)
 
     async def _get(self, object_ids: list[int], revision: int) -> None:
         for object_id in object_ids:
@@ -183,8 +183,8 @@ class PinnedReader:
                 ) from error
 
 
-class Undertaker:
-    """Takes over all streams of nodes that do not come back soon."""
+class FailoverWorkload:
+    """Takes over all streams of nodes that are dead or paused."""
 
     def __init__(self, world: World) -> None:
         self._world = world

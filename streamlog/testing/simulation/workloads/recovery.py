@@ -1,10 +1,10 @@
-"""Metadata is rebuilt from the bucket while nodes still run on the old one.
+"""A recovery: the metadata is rebuilt from the bucket while nodes still run on the old metadata.
 
 Nodes on the old metadata go on for a while: they append, merge, checkpoint and delete, until they
-notice the newer lineage. What they acknowledged before the recovery looked at the bucket for the
-last time must be there afterwards, and nothing that the new metadata names may be deleted by them.
-What they acknowledge after that look counts as unknown: a node that was paused, or whose look is
-under way for long, may acknowledge what the new metadata never sees.
+notice the newer lineage. Records that they acknowledged before the recovery listed the bucket for
+the last time must be there afterwards, and they must not delete objects of the new metadata.
+Acknowledgements after that listing count as unknown: a node that was paused, or whose look at the
+lineage takes long, may acknowledge records that the new metadata never sees.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from streamlog.testing.simulation.world.offload import InlineOffload
 from streamlog.testing.simulation.world.world import World
 
 GRACE_MS = 3_000
-"""Several times as long as a node takes to look, unless the store does not answer it."""
+"""Several times as long as a node's look at the lineage takes, unless the store is away."""
 OLD_NODES_LIVE_S = 25.0
-"""Longer than the deletion delay: what an old node takes for dead it would delete within."""
+"""Longer than the deletion delay, within which an old node deletes what it takes for dead."""
 
 
 class MetadataLoss:
@@ -63,7 +63,7 @@ class MetadataLoss:
             except Corrupt as error:
                 if has_checkpoint:
                     raise
-                # Before the first checkpoint a gap may be a trim, so that a person has to decide.
+                # Before the first checkpoint a gap may be a trim: a person has to decide.
                 world.trace.add("recovery-refused", str(error))
                 await asyncio.sleep(1.0)
             else:
@@ -73,13 +73,13 @@ class MetadataLoss:
         replaced()
 
     def _detach(self) -> None:
-        """The recovery looks at the bucket for the last time."""
+        """Called when the recovery lists the bucket for the last time."""
         for node in self._world.nodes:
             node.is_detached = True
 
 
 class _Watched:
-    """The bucket, with a word when it is listed after its lineage was raised."""
+    """The bucket; calls `listed` when it is listed after its lineage was raised."""
 
     def __init__(self, store: ObjectStore, listed: Callable[[], None]) -> None:
         self._store = store

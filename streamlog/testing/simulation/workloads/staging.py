@@ -1,10 +1,10 @@
-"""A job that writes by staging: tasks, a driver that forgets, repeats and gives up.
+"""A job that writes by staging: tasks, and a driver that repeats commits, restages and gives up.
 
 1. Tasks stage batches for both partitions of a topic; some run twice, under two attempts.
-2. The driver commits one attempt of each under the next epoch. When it does not hear the answer, it
-   commits the same again, or stages everything anew and commits that under the same epoch.
-3. An old driver commits an old epoch again, with other objects; somebody aborts what is committed.
-4. Others append to the same partitions. A topic is led by one node at a time, as far as it goes.
+2. The driver commits one attempt of each task under the next epoch. When the answer does not come,
+   it commits the same objects again, or stages everything anew and commits under the same epoch.
+3. An old driver commits an old epoch again, with other objects, or aborts committed objects.
+4. A producer appends to the same partitions. One node at a time leads the topic, while it lasts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamlog.log.api.abstract_log import AbstractLog, ProduceContext, TopicPar
 from streamlog.log.shared.staged_logs import ManifestEntry, StagedLogs
 from streamlog.testing.simulation.checker import StagedModel, Violation
 from streamlog.testing.simulation.workloads.logs import TRIED_AGAIN, batches_of, log_at_last
-from streamlog.testing.simulation.workloads.streams import care, together
+from streamlog.testing.simulation.workloads.streams import run_sessions, together
 from streamlog.testing.simulation.world.node import Node
 from streamlog.testing.simulation.world.world import World
 
@@ -32,7 +32,7 @@ SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "300"}
 TIMESTAMP_MS = 1_700_000_000_000
 
 
-class StagedJob:
+class StagingWorkload:
     """Everything that happens to the topic of staged writes."""
 
     def __init__(self, world: World) -> None:
@@ -44,12 +44,12 @@ class StagedJob:
         self._attempts = count()
         self._appends = count()
         self._pending: tuple[int, list[ManifestEntry]] | None = None
-        """What the driver, which outlives nodes, has for an epoch."""
+        """Epoch and manifest that the driver, which outlives nodes, is about to commit."""
         self._committed: list[list[ManifestEntry]] = []
-        """The manifests of confirmed epochs, to be asked for once more."""
+        """The manifests of confirmed epochs, to be committed once more."""
 
-    def caretaker(self) -> Coroutine[Any, Any, None]:
-        return care(self.world, self._random, self._session, TOPIC)
+    def sessions(self) -> Coroutine[Any, Any, None]:
+        return run_sessions(self.world, self._random, self._session, TOPIC)
 
     async def _session(self, node: Node) -> None:
         """Works at this node until something fails there."""
@@ -98,8 +98,8 @@ class StagedJob:
                 self._tally.count("commit an old epoch")
                 old = self._committed[epoch] if random() < 0.5 else manifest
                 with self.world.waiting(node, f"second commit of epoch {epoch}"):
-                    found = await staged.commit(WRITER, epoch, old)
-                if not found.was_committed:
+                    repeated = await staged.commit(WRITER, epoch, old)
+                if not repeated.was_committed:
                     raise Violation(f"{TOPIC}: epoch {epoch} was committed a second time")
             if random() < 0.3:
                 self._tally.count("abort")
@@ -108,7 +108,7 @@ class StagedJob:
                     await staged.abort(WRITER, ids)
 
     async def _stage_all(self, staged: StagedLogs) -> list[ManifestEntry]:
-        """A manifest of one attempt of each task; others stay behind."""
+        """A manifest of one attempt of each task; other attempts stay behind."""
         random = self._random.random
         manifest: list[ManifestEntry] = []
         for _ in range(1 + int(random() * 3)):
@@ -119,10 +119,10 @@ class StagedJob:
     async def _stage(self, staged: StagedLogs) -> ManifestEntry:
         random, number = self._random.random, next(self._attempts)
         first = 0 if random() < 0.8 else int(random() * PARTITIONS)
-        some = self._partitions[first:]
+        partitions = self._partitions[first:]
         values: dict[int, list[bytes]] = {}
         batches: dict[TopicPartition, bytes] = {}
-        for partition in some:
+        for partition in partitions:
             own = values[partition.partition] = []
             data = b""
             for batch in range(1 + int(random() * 3)):
@@ -131,13 +131,13 @@ class StagedJob:
                 own += made
             batches[partition] = data
         self._tally.count("stage")
-        found = await staged.stage(WRITER, f"a{number}", batches)
+        stored = await staged.stage(WRITER, f"a{number}", batches)
         if random() < 0.2:
             again = await staged.stage(WRITER, f"a{number}", batches)
-            if again.staged != found.staged:
+            if again.staged != stored.staged:
                 raise Violation(f"{TOPIC}: attempt {number} was stored twice")
-        self.model.staged(found.staged.object_id, values)
-        return ManifestEntry(found.staged.object_id, list(some))
+        self.model.staged(stored.staged.object_id, values)
+        return ManifestEntry(stored.staged.object_id, list(partitions))
 
     async def _commit(
         self, node: Node, staged: StagedLogs, epoch: int, manifest: Sequence[ManifestEntry]
@@ -147,24 +147,24 @@ class StagedJob:
         self._tally.count("commit")
         patience_s = 0.1 + 20 * self._random.random() ** 2
         try:
-            # One that gave up at the end of a history would hide that it is never answered.
+            # A time-out at the end of a history would hide a commit that is never answered.
             async with asyncio.timeout(None if self.world.is_ending else patience_s):
                 with self.world.waiting(node, f"commit of epoch {epoch}"):
-                    found = await staged.commit(WRITER, epoch, manifest)
+                    commit = await staged.commit(WRITER, epoch, manifest)
         except TimeoutError:
-            return  # Maybe it is there: the next one has the same epoch.
+            return  # It may be there: the next commit has the same epoch.
         except StagedNotFound:
             self._pending = None
-            return  # It took so long, a pause among it, that what was staged expired.
-        self.world.trace.add("committed", node.name, epoch, found.was_committed)
-        if not found.was_committed:
+            return  # It took so long, with a pause, that the staged objects expired.
+        self.world.trace.add("committed", node.name, epoch, commit.was_committed)
+        if not commit.was_committed:
             self.model.told(epoch, ids)
         if self.model.next_epoch == epoch:
             self._committed.append(list(manifest))
-        places = {part.partition.partition: part.start_offset for part in found.parts}
+        places = {part.partition.partition: part.start_offset for part in commit.parts}
         self.model.confirmed(epoch, places)
 
-    # others
+    # beside the job
 
     async def _append(self, node: Node, log: AbstractLog, number: int) -> None:
         random = self._random.random
@@ -197,8 +197,8 @@ class StagedJob:
         return fetched.next_offset
 
     async def check(self, node: Node) -> None:
-        """All is calm: the last epoch is settled, then everything is read."""
-        logs = [await log_at_last(node, lambda n, i=i: self._one(n, i)) for i in range(PARTITIONS)]
+        """After healing: reads everything and checks it against the model."""
+        logs = [await log_at_last(node, lambda n, i=i: self._log(n, i)) for i in range(PARTITIONS)]
         for number, log in enumerate(logs):
             offset = 0
             while offset < log.high_watermark:
@@ -206,7 +206,7 @@ class StagedJob:
             self.model.ends(number, log.high_watermark)
         self.model.finish()
 
-    async def _one(self, node: Node, number: int) -> AbstractLog:
+    async def _log(self, node: Node, number: int) -> AbstractLog:
         return (await self._logs(node))[number]
 
 

@@ -1,7 +1,8 @@
-"""What users do to a stream, from node to node, each act held against the model.
+"""Streams under writers, readers, trims and token changes, each call checked against the model.
 
-A stream has one caller at a time that means to own it: the caretaker, who opens it at some node,
-and again elsewhere when that node is lost. What it left at a paused or replaced node works on.
+A stream has one session at a time that means to own it: it opens the stream at a serving node. When
+that node is lost, the next session begins elsewhere; a session that was left at a paused or
+replaced node goes on working.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ UNFIT = (
     RecordBatch(1, 1 << 63, (b"x",)),
     RecordBatch(1, 0, (b"x",), payload_crc32c=1 << 32),
 )
-"""Each has one number that is too wide for its field."""
+"""Batches of which each has one number that is too wide for its field."""
 POLL_S = 0.25
 WRONG_TOKEN = b"another owner's"
 LOST = (Fenced, Closed)
-"""The Stream is of no more use: it has to be opened again."""
+"""Errors after which a stream must be opened again."""
 PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)
-"""What a user has to live with, and tries again."""
+"""Errors that a client must expect, and after which it retries."""
 
 Session = Callable[[Node], Coroutine[Any, Any, None]]
 
 
-async def care(world: World, random: SeededRandom, session: Session, name: str) -> None:
-    """Runs a session at some serving node, and another when that one ended or its node is lost."""
+async def run_sessions(world: World, random: SeededRandom, session: Session, name: str) -> None:
+    """Runs one session after another at serving nodes; a session of a lost node is left behind."""
     home: Node | None = None
     while True:
         serving = world.serving()
@@ -75,24 +76,24 @@ async def care(world: World, random: SeededRandom, session: Session, name: str) 
 
 
 def check_attached(node: Node) -> None:
-    """Errors: Closed, where a recovery has replaced the metadata that the node runs on."""
+    """Errors: Closed, if a recovery has replaced the metadata that the node runs on."""
     if node.is_detached:
         raise Closed(f"{node} runs on metadata that a recovery replaced")
 
 
 def note_failure(world: World, node: Node, task: asyncio.Task[None]) -> None:
-    """What broke in a user's work ends the history, unless its node was lost."""
+    """An error of a session ends the history, unless its node was lost."""
     if task.cancelled():
         return
     error = task.exception()
     if node.is_detached and isinstance(error, StreamlogError):
-        return  # what the newer metadata needs no more may be gone by now
+        return  # the nodes on the newer metadata may have deleted its objects
     if error is not None and node.incarnation.is_alive:
         world.fail(error)
 
 
 async def together(works: list[Coroutine[Any, Any, None]]) -> None:
-    """Runs all until one ends; the others are cut off. What broke is raised."""
+    """Runs all until one ends, then cancels the others. Raises the error of the one that ended."""
     tasks = [asyncio.get_running_loop().create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -109,8 +110,8 @@ class _Writer:
     next_batch: int = 0
 
 
-class StreamUser:
-    """Everything that happens to one stream."""
+class StreamWorkload:
+    """All clients of one stream."""
 
     def __init__(self, world: World, stream_id: int, number: int) -> None:
         self.world = world
@@ -121,10 +122,10 @@ class StreamUser:
         self._tally = world.tally
         self._writers = [_Writer(10 * number + i) for i in range(WRITERS)]
         self._position = 0
-        """Of the reader that goes on wherever the stream is opened."""
+        """Position of the reader that continues at each node that opens the stream."""
 
-    def caretaker(self) -> Coroutine[Any, Any, None]:
-        return care(self.world, self._random, self._session, f"s{self.stream_id}")
+    def sessions(self) -> Coroutine[Any, Any, None]:
+        return run_sessions(self.world, self._random, self._session, f"s{self.stream_id}")
 
     async def _session(self, node: Node) -> None:
         stream = await self._open(node)
@@ -148,14 +149,14 @@ class StreamUser:
         options = OpenStreamOptions()
         row = node.engine.metadata.stream(self.stream_id)
         if row is not None and self._random.random() < 0.3:
-            # Some name an epoch that was there already: they are fenced.
+            # Some opens name an epoch that was used already: they are fenced.
             options = OpenStreamOptions(
                 epoch=max(0, row.epoch + int(self._random.random() * 5) - 1)
             )
         self._tally.count("open")
         try:
             if row is not None and row.holder != node.tenure and self._random.random() < 0.2:
-                # The holder may live: its stream is taken away.
+                # Takes the stream from its holder, which may be alive.
                 await node.metadata.take_streams([(self.stream_id, None)])
                 self._tally.count("take")
                 options = OpenStreamOptions()
@@ -167,7 +168,7 @@ class StreamUser:
         except StreamNotFound:
             if node.is_detached:
                 return None
-            raise Violation(f"{model.name}: it does not exist for {node}") from None
+            raise Violation(f"{model.name}: {node} does not know it") from None
         if node.is_detached:
             return None
         trace.add("opened", node.name, str(stream))
@@ -176,7 +177,7 @@ class StreamUser:
         return stream
 
     async def _leave(self, node: Node, stream: Stream) -> None:
-        """Ends the session after a while: by closing the stream, or without a word."""
+        """Ends the session after a while: by closing the stream, or by leaving it open."""
         await asyncio.sleep(1 + 6 * self._random.random())
         await self.world.until_ending()
         if self._random.random() < 0.5:
@@ -191,7 +192,7 @@ class StreamUser:
             self.world.trace.add("closed-stream", node.name, self.model.name)
 
     async def _write(self, node: Node, stream: Stream, writer: _Writer) -> None:
-        """Appends until the stream is lost; some at a time."""
+        """Appends until the stream is lost, up to PENDING_MAX at a time."""
         pending: list[asyncio.Task[bool]] = []
         try:
             while True:
@@ -210,7 +211,7 @@ class StreamUser:
                 task.cancel()
 
     async def _append(self, node: Node, stream: Stream, writer: _Writer) -> bool:
-        """Whether the stream is lost."""
+        """Appends one batch; returns whether the stream is lost."""
         random, model, trace = self._random.random, self.model, self.world.trace
         batch = Sent(writer.number, writer.next_batch, 1 + int(random() * 5))
         writer.next_batch += 1
@@ -221,10 +222,10 @@ class StreamUser:
         elif draw < 0.16:
             token = WRONG_TOKEN
         elif draw < 0.25:
-            # One that the stream has, or had: that of a writer which was shut out since.
+            # A token that the stream has, or had: then this writer was shut out since.
             tokens = sorted(self.token.ever if random() < 0.3 else self.token.possible)
             token = tokens[int(random() * len(tokens))]
-        # With the store away many waits for room expire: what they held must be given back.
+        # While the store is away many waits for budget expire: they must release what they hold.
         short = 0.4 if self.world.now < self.world.faults.store_away_until else 0.05
         deadline = self.world.now + (0.05 if random() < short else 5 + 30 * random())
         model.send(batch)
@@ -248,7 +249,7 @@ class StreamUser:
             if node.is_detached:
                 return True
             if isinstance(error, OffsetConflict):
-                # It tells where the stream ends: all before that must be there for good.
+                # The error tells where the stream ends: all records before that must stay.
                 model.saw_end(int(error.fields["actual"]))
             if isinstance(error, TokenMismatch) and token is not None and self._is_newest(stream):
                 self.token.refused(token, tokens_seen)
@@ -285,7 +286,7 @@ class StreamUser:
                 return
 
     async def _read_on(self, node: Node, stream: Stream) -> None:
-        """Reads everything once, in order, over all takeovers."""
+        """Reads every record once, in order, over all takeovers."""
         while True:
             await asyncio.sleep(0.4 * self._random.random())
             start = self._position = max(self._position, stream.start_offset)
@@ -298,7 +299,7 @@ class StreamUser:
             self._position = max(self._position, end)
 
     async def _fetch(self, node: Node, stream: Stream, start: int, high: int) -> int | None:
-        """Where the read ended; None when the stream is lost."""
+        """Returns where the read ended; None when the stream is lost."""
         model, random = self.model, self._random.random
         # A holder that was replaced and does not know it yet shows what it had.
         start_before = stream.start_offset
@@ -323,7 +324,7 @@ class StreamUser:
         return end
 
     async def _trim_some(self, node: Node, stream: Stream) -> None:
-        """Trims a little now and then until the stream is lost."""
+        """Trims a little at times until the stream is lost."""
         model, random = self.model, self._random.random
         while True:
             await asyncio.sleep(0.4 + 2.5 * random())
@@ -347,17 +348,17 @@ class StreamUser:
             model.trimmed(start)
 
     async def _change_token(self, node: Node, stream: Stream) -> None:
-        """Sets a token that was never there, or takes it away, now and then; some changes are
-        tested against the token before, and some callers do not wait for the end."""
+        """Sets a new token, or removes it, at times. Some changes expect an earlier token, and some
+        callers stop waiting early."""
         random = self._random.random
         while True:
             await asyncio.sleep(1 + 4 * random())
             token = b"" if random() < 0.2 else b"token %d" % len(self.token.ever)
             expected: bytes | None = None
             if random() < 0.4:
-                known = sorted(self.token.ever)
-                expected = known[int(random() * len(known))]
-            # All below must be durable when the change is: it was held against that.
+                tokens = sorted(self.token.ever)
+                expected = tokens[int(random() * len(tokens))]
+            # A change that expects this end is durable only after all records below it.
             end = stream.next_offset if random() < 0.3 else None
             was_possible = token in self.token.possible
             self.token.change(token)
@@ -382,7 +383,7 @@ class StreamUser:
                     return
                 if isinstance(error, TokenMismatch) and self._is_newest(stream):
                     assert expected is not None
-                    # The value that it was to get is not one that it was held against.
+                    # The new token is not among the values that the change was compared with.
                     self.token.refused(expected, seen if was_possible else seen - {token})
                 continue
             except TimeoutError:
@@ -397,8 +398,7 @@ class StreamUser:
             self.world.trace.add("token", node.name, self.model.name, token)
 
     async def _append_refused(self, node: Node, stream: Stream) -> None:
-        """Batches that no encoder takes: behind the first look at them they would end the engine
-        for all its users."""
+        """Appends batches that no encoder takes: past validation they would end the engine."""
         while True:
             await asyncio.sleep(2 + 6 * self._random.random())
             batch = UNFIT[int(len(UNFIT) * self._random.random())]
@@ -415,7 +415,7 @@ class StreamUser:
                 raise Violation(f"{self.model.name}: {batch} was acknowledged")
 
     def _is_newest(self, stream: Stream) -> bool:
-        """A holder that was replaced and has not heard of it yet knows an older token."""
+        """False for a holder that was replaced and does not know it yet: its token may be old."""
         return stream.stream_epoch >= max(self.model.openers, default=0)
 
     async def _check_token(self, stream: Stream) -> None:
@@ -435,13 +435,13 @@ class StreamUser:
         self.token.recovered()
 
     async def check(self, node: Node) -> None:
-        """All is calm: reads the whole stream and holds it against the model."""
+        """After healing: reads the whole stream and checks it against the model."""
         stream = await open_at_last(node, self.stream_id)
         await self._check_token(stream)
         model = self.model
         start, end, epoch = stream.start_offset, stream.confirm_offset, stream.stream_epoch
         model.opened(node.name, epoch, start, end, model.start_seen, model.end)
-        found: dict[int, Sent] = {}
+        batches: dict[int, Sent] = {}
         position = start
         while position < end:
             result = await stream.fetch(position, end, 1 << 16)
@@ -450,13 +450,13 @@ class StreamUser:
             if following <= position:
                 raise Violation(f"{model.name}: no progress at {position} below {end}")
             for batch in result.batches:
-                found[batch.base_offset] = Sent.parse(bytes(b"".join(batch.parts)))
+                batches[batch.base_offset] = Sent.parse(bytes(b"".join(batch.parts)))
             position = following
-        model.finish(start, end, found)
+        model.finish(start, end, batches)
 
 
 async def open_at_last(node: Node, stream_id: int) -> Stream:
-    """The stream, once the lease of whoever holds it has ended."""
+    """Opens the stream once the lease of its holder has ended."""
     while True:
         try:
             return await node.engine.streams.open_stream(stream_id)
@@ -465,7 +465,7 @@ async def open_at_last(node: Node, stream_id: int) -> Stream:
 
 
 async def take_over_holder(node: Node, stream_id: int) -> None:
-    """Takes all streams of the dead holder of this one; waits a little while its lease lasts."""
+    """Takes all streams of this stream's dead holder; waits a little while its lease lasts."""
     row = node.engine.metadata.stream(stream_id)
     if row is None or row.holder == node.tenure:
         return

@@ -1,11 +1,11 @@
-"""A call over a network: when it takes effect, when its answer comes, and what goes wrong.
+"""A call over a network: when it takes effect, when its answer comes, and how it fails.
 
 | fault | effect | answer |
 |---|---|---|
 | refused | none | an error, at once |
-| lost | in time | an error: nobody knows |
-| late | after the answer, overtaken by later calls, even after a crash | an error: nobody knows |
-| gone | none | an error after the caller's time-out: nobody knows |
+| lost | in time | an error of unknown outcome |
+| late | after the answer, past later calls and a crash | an error of unknown outcome |
+| gone | none | an error of unknown outcome, after the caller's time-out |
 | stuck | late: later calls overtake it | comes |
 | slow | in time | comes after up to a minute |
 """

@@ -1,4 +1,4 @@
-"""Which faults strike, and how often. All chances are per call unless they say otherwise."""
+"""The kinds of faults, and how often each strikes; per call unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault
 
 LATE_EFFECT_S_MAX = 6.0
-"""No request takes effect later than this after it was sent. Deletions wait longer (NODE_CONFIG):
-what lands after them stays for ever, in a real store too."""
+"""The longest time between a request and its effect. Deletions wait longer (NODE_CONFIG): an object
+that lands after its deletion stays for ever, in a real store too."""
 SLOW_ANSWER_S_MAX = 60.0
 
 REMOTE_KINDS = ("refused", "lost", "late", "gone", "stuck", "slow")
@@ -32,7 +32,7 @@ class FaultRates:
     refused: float = 0.02
     """A call to store or metadata fails without effect."""
     lost: float = 0.02
-    """It takes effect, and the answer is lost."""
+    """The call takes effect, and the answer is lost."""
     late: float = 0.008
     """The caller is told that the outcome is unknown; the effect lands later."""
     gone: float = 0.004
@@ -63,7 +63,7 @@ class FaultRates:
     """Per second and node: the wall clock is set."""
 
     def scaled(self, share: float) -> FaultRates:
-        """Calls to store and metadata fail by that share as often."""
+        """The same rates, with calls to store and metadata failing `share` times as often."""
         kinds = (*REMOTE_KINDS, "cut")
         return replace(self, **{kind: share * getattr(self, kind) for kind in kinds})
 
@@ -74,11 +74,11 @@ NO_FAULTS = FaultRates(*[0.0] * len(FaultRates.__dataclass_fields__))
 
 @dataclass
 class FaultSource:
-    """Draws faults; `calm` draws none (the end of a history, when everything must come right)."""
+    """Draws faults; none once `is_healed`, at the end of a history."""
 
     random: SeededRandom
     rates: FaultRates
-    calm: bool = False
+    is_healed: bool = False
     store_away_until: float = 0.0
     kv_away_until: float = 0.0
     disk_full_until: float = 0.0
@@ -92,7 +92,7 @@ class FaultSource:
         self._edge_max = edge
 
     def remote(self, now: float, away_until: float) -> str | None:
-        if self.calm:
+        if self.is_healed:
             return None
         if now < away_until:
             return "refused"
@@ -102,11 +102,11 @@ class FaultSource:
         return next(kind for edge, kind in self._edges if draw < edge)
 
     def happens(self, chance: float) -> bool:
-        """Whether a fault with this chance strikes now."""
-        return not self.calm and self.random.random() < chance
+        """Draws whether a fault with this chance strikes now."""
+        return not self.is_healed and self.random.random() < chance
 
     def disk(self, now: float) -> DiskFault | None:
-        if self.calm:
+        if self.is_healed:
             return None
         if now < self.disk_full_until:
             return DiskFault.FULL
@@ -115,10 +115,10 @@ class FaultSource:
         return DiskFault.FULL if self.random.random() < 0.5 else DiskFault.IO_ERROR
 
     def outage_s(self) -> float:
-        """How long an outage lasts: mostly seconds, now and then a minute."""
+        """How long an outage lasts: mostly seconds, at times a minute."""
         draw = self.random.random()
         return 60.0 * self.random.random() if draw < 0.03 else 4.0 * draw
 
     def stall_s(self) -> float:
-        """By how much the disk access that begins now is slow."""
+        """How long the disk access that begins now stalls."""
         return 4.0 * self.random.random() if self.happens(self.rates.disk_slow) else 0.0

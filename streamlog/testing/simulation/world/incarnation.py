@@ -1,4 +1,4 @@
-"""One process lifetime, the trace of what happened, and a clock that may be wrong."""
+"""One process lifetime, the trace of a history, and a clock that may be wrong."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CURRENT: contextvars.ContextVar[Incarnation | None] = contextvars.ContextVar(
     "incarnation", default=None
 )
 NETWORK = contextvars.Context()
-"""Where requests under way run: they belong to no incarnation, a crash does not call them back."""
+"""The context of requests under way: they belong to no incarnation, and outlive a crash."""
 
 
 @dataclass
 class Trace:
-    """What happened, in order; equal for equal seeds."""
+    """The events of a history in order; equal for equal seeds."""
 
     loop: asyncio.AbstractEventLoop
     events: list[tuple[object, ...]] = field(default_factory=list)
@@ -57,8 +57,8 @@ class SimulationClock:
 class Incarnation:
     """One process lifetime: its tasks and the gate to the world.
 
-    After `crash` nothing of it has an effect any more: calls into the world never return, and its
-    tasks are cancelled. Effects that were under way may still land, as on a real network.
+    After `crash` it has no effect any more: its calls into the world never return, and its tasks
+    are cancelled. Effects that were under way may still land, as on a real network.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Incarnation:
         self.trace = trace
         self.is_alive = True
         self.set_aside: list[Any] = []
-        """What became ready while it was paused."""
+        """Callbacks that became ready while it was paused."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._tasks_max = TASKS_MIN
 
@@ -82,7 +82,7 @@ class Incarnation:
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         if len(self._tasks) >= self._tasks_max:
-            self._tasks = [one for one in self._tasks if not one.done()]
+            self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks_max = max(TASKS_MIN, 2 * len(self._tasks))
         self._tasks.append(task)
 
@@ -92,7 +92,7 @@ class Incarnation:
             await asyncio.get_running_loop().create_future()
 
     def latency(self, typical_s: float) -> float:
-        """A random delay: mostly near `typical_s`, now and then twenty times as long."""
+        """A random delay: mostly near `typical_s`, in 2 % of the draws twenty times as long."""
         random = self.random.random
         delay_s = typical_s * (0.2 + random())
         return delay_s * 20.0 if random() < 0.02 else delay_s
@@ -103,7 +103,7 @@ class Incarnation:
             self.end()
 
     def end(self) -> None:
-        """Nothing of it runs any more."""
+        """Cancels all its tasks."""
         self.is_alive = False
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -128,7 +128,7 @@ def task_factory(
 def answer(
     node: Incarnation, done: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
-    """Ends a wait of `node`, if it is alive and still waits."""
+    """Ends a wait of `node`, unless the node has crashed or the wait has ended."""
     if done.done() or not node.is_alive:
         return
     if error is not None:

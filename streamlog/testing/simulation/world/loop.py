@@ -2,9 +2,9 @@
 
 1. Callbacks run in the order in which they became ready; timers by time, then by insertion.
 2. When nothing is ready the clock jumps to the next timer: an hour of waiting costs nothing.
-3. No threads, no sockets: whatever would need one is a bug in the seam and fails at once.
-4. Nothing ready and no timer is a deadlock, and is an error with the waiting tasks in it.
-5. What belongs to a paused incarnation is set aside until it goes on; its timers fire meanwhile.
+3. There are no threads and sockets: code that needs one is a bug in the seam and fails at once.
+4. Nothing ready and no timer is a deadlock: an error that lists the waiting tasks.
+5. Callbacks of a paused incarnation are set aside until it resumes; its timers fire meanwhile.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from streamlog.testing.simulation.world.incarnation import CURRENT, Incarnation,
 
 LIMIT_S = 10 * 24 * 3600.0
 GARBAGE_MAX = 200_000
-"""Objects with cycles among them that stay until they are looked through, between histories."""
+"""Allocations after which garbage is collected between histories."""
 
 
 class Deadlock(AssertionError):
-    """Every task waits for something that can no longer happen."""
+    """Every task waits for an event that can no longer happen."""
 
 
 class TimeLimit(AssertionError):
-    """Virtual time ran past the limit: some task never came to its end."""
+    """Virtual time ran past the limit: a task does not end."""
 
 
 class _Call(asyncio.TimerHandle):
@@ -63,7 +63,7 @@ class _Call(asyncio.TimerHandle):
 
 
 def _nothing() -> None:
-    """Stands for a cancelled call's callback, so that what it holds is freed."""
+    """Replaces the callback of a cancelled call, which frees what the callback holds."""
 
 
 class _NoSelector(selectors.BaseSelector):
@@ -130,11 +130,11 @@ class SimulationLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def pause(self, node: Incarnation) -> None:
-        """Nothing of `node` runs until `go_on`."""
+        """Stops all callbacks of `node` until `resume`."""
         self.paused.add(node)
 
-    def go_on(self, node: Incarnation) -> None:
-        """What was set aside runs now, in the order in which it became ready."""
+    def resume(self, node: Incarnation) -> None:
+        """Runs the callbacks that were set aside, in the order in which they became ready."""
         self.paused.discard(node)
         self._calls.extend(node.set_aside)
         node.set_aside.clear()
@@ -189,12 +189,12 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], *, limit_s: float = LIMIT_S) -> None:
-    """Runs `main` to its end on a new virtual loop; what is left over is dropped.
+    """Runs `main` to its end on a new virtual loop; tasks that are left are cancelled.
 
     Errors: TimeLimit after so much virtual time, those of `main`.
 
-    Garbage is collected afterwards: finalizers at a moment that the seed does not tell would make
-    histories differ.
+    Garbage is collected only afterwards: finalizers would run at moments that the seed does not
+    determine, and make histories differ.
     """
     loop = SimulationLoop(limit_s=limit_s)
     loop.set_task_factory(task_factory)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], *, limit_s: float = LIMIT
     finally:
         loop.set_exception_handler(lambda _loop, _context: None)
         for node in list(loop.paused):
-            loop.go_on(node)
+            loop.resume(node)
         for _ in range(100):
             left = asyncio.all_tasks(loop)
             if not left:

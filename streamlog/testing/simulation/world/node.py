@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
@@ -28,11 +27,12 @@ from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.session import MetadataSession
 from streamlog.runtime.offload import Lane
+from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.incarnation import Incarnation, SimulationClock
 from streamlog.testing.simulation.world.kv import SimulationKV
+from streamlog.testing.simulation.world.machine_disk import MachineDisk
 from streamlog.testing.simulation.world.offload import SimulationOffload
 from streamlog.testing.simulation.world.store import SimulationStore
-from streamlog.testing.simulation.world.world import MachineDisk, World
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import Components, OpenEngine
 
@@ -78,8 +78,8 @@ NODE_CONFIG = StreamEngineConfig(
     ),
 )
 """Bounds so small that checkpoints, merges, cache misses, deletions and WAL reuse all happen within
-the seconds of one history. The delays of deletions outlast every late PUT and zombie: what lands
-later than that stays for ever, in a real store too."""
+the seconds of one history. The deletion delay outlasts every late PUT and zombie: an object that
+lands later stays for ever, in a real store too."""
 CRAMPED_CONFIG = ReadConfig(
     tail_cache_bytes=16 * KIB,
     block_cache_bytes=16 * KIB,
@@ -90,8 +90,8 @@ CRAMPED_CONFIG = ReadConfig(
     small_object_bytes=2 * KIB,
     get_piece_bytes=2 * KIB,
 )
-"""Caches that hold next to nothing: a fetch goes to the store again and again, in turns, and piece
-by piece."""
+"""Caches that hold next to nothing: fetches go to the store again and again, throttled and piece by
+piece."""
 DUEL_CONFIG = replace(
     NODE_CONFIG,
     compaction=replace(
@@ -102,7 +102,7 @@ DUEL_CONFIG = replace(
         large_objects_min=2,
     ),
 )
-"""Merges are many and take long, so that two nodes are at the same one."""
+"""Merges are frequent and slow, so that two nodes run the same merge."""
 SPARE_APPEND_BYTES = 24 * KIB
 SPARE_TAIL_BYTES = 64 * KIB
 NODE_LOGS = LogConfig(
@@ -111,11 +111,11 @@ NODE_LOGS = LogConfig(
     retention_check_interval_ms=1_000,
     message_bytes_max=1_200,
 )
-"""Messages are so small that what is written to a meta stream often takes several appends."""
+"""The message limit is so small that a write to a meta stream often takes several appends."""
 
 
 def with_spare_room(config: StreamEngineConfig) -> StreamEngineConfig:
-    """Appends wait for room, which batches in the store give back before their commit."""
+    """A small append budget, part of which uploaded batches give back before their commit."""
     return replace(
         config,
         append=replace(config.append, append_bytes_max=SPARE_APPEND_BYTES),
@@ -127,21 +127,19 @@ def with_spare_room(config: StreamEngineConfig) -> StreamEngineConfig:
 class Machine:
     """A place for one node: its id and its disk outlive the processes."""
 
-    def __init__(self, world: World, node_id: int, config: StreamEngineConfig) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, node_id: int, config: StreamEngineConfig) -> None:
+        self.environment = environment
         self.node_id = node_id
         self.config = config
-        self.disk = MachineDisk(world, node_id)
-        self._lives = 0
+        self.disk = MachineDisk(environment, node_id)
+        self._nodes: list[Node] = []
 
     def start_node(self) -> Node:
         """A new process; earlier ones that still run are zombies from now on."""
-        self._lives += 1
-        for node in self.world.nodes:
-            if node.machine is self:
-                node.is_replaced = True
-        node = Node(self, f"n{self.node_id}.{self._lives}")
-        self.world.nodes.append(node)
+        for node in self._nodes:
+            node.is_replaced = True
+        node = Node(self, f"n{self.node_id}.{len(self._nodes) + 1}")
+        self._nodes.append(node)
         return node
 
 
@@ -150,16 +148,18 @@ class Node:
 
     def __init__(self, machine: Machine, name: str) -> None:
         self.machine = machine
-        self.world = world = machine.world
-        self.incarnation = Incarnation(name, world.loop, world.fork(), world.trace)
-        self.clock = SimulationClock(world.loop)
+        self.environment = environment = machine.environment
+        self.incarnation = Incarnation(
+            name, environment.loop, environment.fork(), environment.trace
+        )
+        self.clock = SimulationClock(environment.loop)
         self._set_skew()
         self.offload = SimulationOffload(self.incarnation, self._stall_s)
         self.engine: OpenEngine
         self.is_replaced = False
         self.is_paused = False
         self.is_detached = False
-        """It runs on metadata that a recovery replaces: what it says now counts for nothing."""
+        """It runs on metadata that a recovery replaces: its answers no longer count."""
         self._opened: AbstractAsyncContextManager[OpenEngine] | None = None
         self._is_closing = False
 
@@ -176,7 +176,7 @@ class Node:
 
     @property
     def is_serving(self) -> bool:
-        """Up, and as far as others know the one that runs as this node."""
+        """Up, and as far as clients know the process that runs as this node."""
         return self.is_up and not (self.is_replaced or self.is_paused or self.is_detached)
 
     @property
@@ -190,26 +190,26 @@ class Node:
         return self.engine.metadata.tenure if self._opened is not None else None
 
     def set_clock(self) -> None:
-        """Somebody sets the wall clock."""
+        """The nemesis sets the wall clock."""
         self._set_skew()
-        self.world.trace.add("clock-jump", self.name, self.clock.skew_ms)
+        self.environment.trace.add("clock-jump", self.name, self.clock.skew_ms)
 
     def _set_skew(self) -> None:
-        width_ms = WILD_CLOCK_SKEW_MS if self.world.has_wild_clocks else CLOCK_SKEW_MS
-        if self.world.faults.rates.clock_jump:
+        width_ms = WILD_CLOCK_SKEW_MS if self.environment.has_wild_clocks else CLOCK_SKEW_MS
+        if self.environment.faults.rates.clock_jump:
             self.clock.skew_ms = int((self.incarnation.random.random() - 0.5) * width_ms)
 
     def _stall_s(self, lane: Lane) -> float:
         return self.machine.disk.stall_s()
 
     async def open_until_up(self) -> OpenEngine:
-        """Opens the engine, again and again while store or metadata are away."""
+        """Opens the engine; retries while store or metadata are away."""
         while True:
             opening = self._open()
             try:
                 self.engine = await opening.__aenter__()
             except StreamlogError as error:
-                self.world.trace.add("open-failed", self.name, type(error).__name__)
+                self.environment.trace.add("open-failed", self.name, type(error).__name__)
                 if isinstance(error, LineageFenced):
                     # A recovery is about to give it the newer metadata.
                     await asyncio.sleep(0.5)
@@ -221,14 +221,14 @@ class Node:
                 await asyncio.sleep(0.5 + self.incarnation.random.random())
                 continue
             self._opened = opening
-            self.world.trace.add("up", self.name, str(self.tenure))
+            self.environment.trace.add("up", self.name, str(self.tenure))
             return self.engine
 
     def _open(self) -> AbstractAsyncContextManager[OpenEngine]:
-        world, node = self.world, self.incarnation
+        environment, node = self.environment, self.incarnation
         return streamlog.open(
             "memory://",
-            wal=world.wal,
+            wal=environment.wal,
             node_id=self.machine.node_id,
             config=self.machine.config,
             logs=NODE_LOGS,
@@ -237,29 +237,29 @@ class Node:
                 random=node.random,
                 offload=self.offload,
                 registry=CollectorRegistry(),
-                store=SimulationStore(world.store, node, world.faults),
-                kv=SimulationKV(world.kv, node, world.faults),
-                disk=self.machine.disk.disk if world.wal == "disk" else None,
+                store=SimulationStore(environment.store, node, environment.faults),
+                kv=SimulationKV(environment.kv, node, environment.faults),
+                disk=self.machine.disk.disk if environment.wal == "disk" else None,
             ),
         )
 
     def pause(self) -> None:
-        """The process stands still; others may take it for dead."""
+        """The process stands still; other nodes may take it for dead."""
         self.is_paused = True
-        self.world.trace.add("pause", self.name)
-        self.world.loop.pause(self.incarnation)
+        self.environment.trace.add("pause", self.name)
+        self.environment.loop.pause(self.incarnation)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.is_paused = False
-        self.world.trace.add("goes-on", self.name)
-        self.world.loop.go_on(self.incarnation)
+        self.environment.trace.add("resume", self.name)
+        self.environment.loop.resume(self.incarnation)
 
     def crash(self, *, is_power_cut: bool = False) -> None:
-        """Ends the process between two effects; with a power cut unsynced writes are torn."""
+        """Ends the process between two effects; a power cut also tears unsynced writes."""
         if self.incarnation.is_alive:
             self.incarnation.crash()
             if self.is_paused:
-                self.go_on()
+                self.resume()
             if is_power_cut:
                 self.machine.disk.cut_power(self.offload)
                 self.machine.disk.crash()
@@ -267,7 +267,7 @@ class Node:
                 self.machine.disk.disk.restart()
 
     async def close(self, timeout_s: float = 1e9) -> None:
-        """A clean close, cut short by a kill when it takes too long."""
+        """Closes the node cleanly, or kills it when that takes too long."""
         if self._opened is not None and not self._is_closing:
             self._is_closing = True
             closing = self.incarnation.start(self._opened.__aexit__(None, None, None), name="close")
@@ -276,12 +276,7 @@ class Node:
                 error = closing.exception()
                 if error is not None and not isinstance(error, StreamlogError):
                     raise error
-                self.world.trace.add("closed", self.name)
+                self.environment.trace.add("closed", self.name)
                 self.incarnation.end()
                 self.machine.disk.disk.restart()
         self.crash()
-
-
-def find_node(world: World, wanted: Callable[[Node], bool]) -> Node | None:
-    """The newest node that is as wanted."""
-    return next((node for node in reversed(world.nodes) if wanted(node)), None)

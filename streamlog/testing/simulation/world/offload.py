@@ -26,7 +26,7 @@ TYPICAL_S = {
 class SimulationOffload:
     """Lanes with one thread keep their order. A crash before the work began means it never runs.
 
-    `stall` says by how many seconds more a disk access is slow.
+    `stall` draws how many seconds a disk access stalls.
     """
 
     def __init__(self, incarnation: Incarnation, stall: Callable[[Lane], float]) -> None:
@@ -78,7 +78,7 @@ class SimulationOffload:
 
 
 class InlineOffload:
-    """Runs the work at the call: for those who look at the world when nothing else happens."""
+    """Runs the work at once, for checks while no node runs."""
 
     async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return fn(*args)

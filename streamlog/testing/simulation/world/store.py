@@ -1,4 +1,4 @@
-"""The object store as one incarnation reaches it: slow, failing, answering late or not at all."""
+"""The object store as one incarnation reaches it: slow, failing, with late or lost answers."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class SimulationStore:
     async def get_pieces(
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
     ) -> None:
-        """One by one; now and then some come again, as from a second request, or no more come."""
+        """Delivers pieces one by one; some may come twice, as from a retry, or the rest is cut."""
         data = memoryview(await self.get(key, start, sum(sizes)))
-        at = 0
+        position = 0
         for number, size in enumerate(sizes):
             if number:
                 await asyncio.sleep(self._node.latency(self._typical_s / 10))
@@ -93,11 +93,11 @@ class SimulationStore:
                     raise StoreUnavailable(f"get {key}: the answer was cut", operation="get")
             if self._faults.happens(self._faults.rates.twice):
                 self._node.trace.add("store-twice", self._node.name, "get", key)
-                tell_pieces(data[:at], sizes[:number], arrived)
-            piece = data[at : at + size]
+                tell_pieces(data[:position], sizes[:number], arrived)
+            piece = data[position : position + size]
             if not arrived(number, piece) or len(piece) < size:
                 return
-            at += size
+            position += size
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._call("head", key, lambda: self._shared.head(key), writes=False)
@@ -121,7 +121,7 @@ class SimulationStore:
         return SimulationUpload(self, key)
 
     async def take_part(self, key: str, take: Callable[[], Awaitable[None]]) -> None:
-        """A request that shows nothing to anybody."""
+        """One part of an upload: a request that makes nothing visible."""
         await self._call("part", key, take, writes=True)
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class SimulationStore:
 
 
 class SimulationUpload:
-    """Each part is a request; the last one, which shows the object, may land late like a PUT."""
+    """Each part is a request; the final one shows the object, and may land late like a PUT."""
 
     def __init__(self, store: SimulationStore, key: str) -> None:
         self._store = store

@@ -1,8 +1,8 @@
-"""Calls of users that have no answer yet, so that a call that never gets one is found.
+"""The clients' calls that have no answer yet, so that a call that is never answered is found.
 
-A session cancels its calls when it ends, and a cancelled call no longer shows that it would never
-have been answered. So a history ends in two steps: first all faults cease and no session ends any
-more, and each call that waits then must be answered; only then the sessions are cancelled.
+A session that ends cancels its calls, and a cancelled call no longer shows that its answer would
+never have come. So a history ends in two steps: first the world heals and sessions no longer end,
+and every call that waits then must be answered; only then are the sessions cancelled.
 """
 
 from __future__ import annotations
@@ -10,34 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from streamlog.testing.simulation.world.node import Node
+from streamlog.testing.simulation.world.node import Node
 
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One call: at which node, what for, and since when (virtual seconds)."""
+    """One call: its node, its purpose, and since when it waits (virtual seconds)."""
 
     node: Node
-    what: str
+    purpose: str
     since: float
 
     def __str__(self) -> str:
-        return f"{self.what} at {self.node} since {self.since:.3f}"
+        return f"{self.purpose} at {self.node} since {self.since:.3f}"
 
 
 class WaitingCalls:
-    """All calls that have no answer, in the order in which they were made."""
+    """All calls without an answer, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._calls: dict[Call, None] = {}
 
     @contextmanager
-    def waiting(self, node: Node, what: str, now: float) -> Iterator[None]:
+    def waiting(self, node: Node, purpose: str, now: float) -> Iterator[None]:
         """The call waits inside."""
-        call = Call(node, what, now)
+        call = Call(node, purpose, now)
         self._calls[call] = None
         try:
             yield
@@ -45,9 +43,9 @@ class WaitingCalls:
             del self._calls[call]
 
     def at_serving_nodes(self) -> list[Call]:
-        """Those that a node which serves owes an answer."""
+        """The calls whose node serves, and so owes an answer."""
         return [call for call in self._calls if call.node.is_serving]
 
-    def still(self, calls: list[Call]) -> list[Call]:
-        """Of `calls` those that a node still owes an answer."""
+    def still_waiting(self, calls: list[Call]) -> list[Call]:
+        """The calls among `calls` whose node still serves and has not answered."""
         return [call for call in calls if call in self._calls and call.node.is_serving]

@@ -1,4 +1,4 @@
-"""The models find what is wrong with a history, and nothing wrong with a right one."""
+"""The models accept right histories and find each wrong one."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_wrong_history_of_a_stream_is_found(history: Callable[[StreamModel], N
         history(model)
 
 
-def test_a_token_passes_while_it_may_be_the_streams_and_is_refused_when_it_is_not() -> None:
+def test_a_token_passes_if_and_only_if_it_may_be_the_streams() -> None:
     model = TokenModel("s")
     model.change(b"a")
     with model.call() as seen:
@@ -374,7 +374,7 @@ def test_a_register_that_is_not_linearizable_is_found(
 
 
 def _staged_model() -> StagedModel:
-    """Objects 1 and 2, each with values for both partitions; an append of somebody else."""
+    """Objects 1 and 2, each with values for both partitions, and an append of a producer."""
     model = StagedModel("t", 2)
     model.staged(1, {0: [b"a", b"b"], 1: [b"c"]})
     model.staged(2, {0: [b"d"], 1: [b"e"]})
@@ -389,7 +389,7 @@ def _shows(model: StagedModel, *partitions: list[bytes]) -> None:
         model.ends(number, len(values))
 
 
-def test_a_staged_commit_is_there_whole_once_and_in_order() -> None:
+def test_a_staged_commit_exists_once_whole_and_in_order() -> None:
     model = _staged_model()
     model.asked(0, [1])
     model.confirmed(0, {0: 1, 1: 0})
@@ -410,10 +410,10 @@ def test_a_staged_commit_is_there_whole_once_and_in_order() -> None:
         ([b"b", b"a"], [b"c"], "epoch 0 is"),
         ([b"p", b"a", b"b"], [b"c"], "told"),
         ([b"a", b"b"], [b"c", b"e"], "never committed"),
-        ([b"a", b"b", b"a"], [b"c"], "there twice"),
+        ([b"a", b"b", b"a"], [b"c"], "exist twice"),
     ],
 )
-def test_a_staged_commit_that_is_not_as_it_was_told(
+def test_a_staged_commit_that_differs_from_its_answer_is_found(
     first: list[bytes], second: list[bytes], how: str
 ) -> None:
     model = _staged_model()
@@ -424,7 +424,7 @@ def test_a_staged_commit_that_is_not_as_it_was_told(
         model.finish()
 
 
-def test_two_lists_of_one_epoch_are_never_both_there() -> None:
+def test_two_lists_of_one_epoch_never_both_exist() -> None:
     model = _staged_model()
     model.asked(0, [1])
     model.asked(0, [2])
@@ -443,7 +443,7 @@ def test_two_lists_of_one_epoch_are_never_both_there() -> None:
         model.read(0, 0, b"other")
 
 
-def test_what_was_seen_of_a_staged_commit_stays() -> None:
+def test_a_staged_commit_that_was_read_stays() -> None:
     model = _staged_model()
     model.asked(0, [1])
     _shows(model, [b"a", b"b"], [b"c"])

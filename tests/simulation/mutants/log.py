@@ -11,7 +11,7 @@ from streamlog.log.shared.meta.codec import Checkpoint
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.topics.log_cache import LogCache
-from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
+from tests.simulation.mutants.mutant import Mutant, Patch
 
 
 def _half_a_group_counts(patch: Patch) -> None:

@@ -1,8 +1,8 @@
-"""Ways to break the engine on purpose, one promise at a time: the histories find each of them.
+"""All mutants: ways to break the engine on purpose, one promise at a time.
 
-A `Mutant` replaces a function or two of the real engine while a history runs. What is broken is
-said as a fact about the mutated engine. Those of single parts are in `append_mutants.py`,
-`log_mutants.py` and `recovery_mutants.py`.
+A `Mutant` replaces one or two functions of the real engine while a history runs. Its description
+states a fact about the mutated engine. `append.py`, `log.py` and `recovery.py` have the mutants of
+single parts.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from streamlog.metadata.ownership import transfer
 from streamlog.model.staging import WriterState
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.testing import torn_disk
-from streamlog.testing.simulation.mutants.append import APPEND_MUTANTS
-from streamlog.testing.simulation.mutants.log import LOG_MUTANTS
-from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
-from streamlog.testing.simulation.mutants.recovery import RECOVERY_MUTANTS
 from streamlog.testing.simulation.world.kv import SimulationKV
 from streamlog.wal.log import WriteAheadLog
+from tests.simulation.mutants.append import APPEND_MUTANTS
+from tests.simulation.mutants.log import LOG_MUTANTS
+from tests.simulation.mutants.mutant import Mutant, Patch
+from tests.simulation.mutants.recovery import RECOVERY_MUTANTS
 
-# Transactions with a compare left out, told by what they put.
+# Transactions without one of their compares, selected by the keys that they put.
 
 Transaction = tuple[Sequence[Compare], Sequence[Operation]]
 
 
 def _puts(letter: bytes) -> Callable[[Sequence[Operation]], bool]:
-    """Whether some key of that letter is put; keys are `/sl/<cluster>/<letter>/…`."""
+    """Matches transactions that put a key of that letter; keys are `/sl/<cluster>/<letter>/…`."""
 
     def matches(then: Sequence[Operation]) -> bool:
         return any(isinstance(op, Put) and _letter(op.key) == letter for op in then)
@@ -252,7 +252,7 @@ def _sealed_as_drained(patch: Patch) -> None:
 
 
 def _never_synced(patch: Patch) -> None:
-    patch.set(torn_disk._Content, "settle", lambda self, sectors: None)
+    patch.set(torn_disk._Content, "make_durable", lambda self, sectors: None)
 
 
 def _replay_skips_last(patch: Patch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from streamlog.objectstore.cluster.guard import read_cluster
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.repair.recover import handover
-from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
 from streamlog.wal import folder
+from tests.simulation.mutants.mutant import Mutant, Patch
 
 
 def _damage_not_explained(patch: Patch) -> None:

@@ -1,6 +1,6 @@
-"""Which lines and branches of commit, recovery and deletion no history reaches.
+"""Lines and branches of commit, recovery and deletion that no history reaches.
 
-A branch is named by module and source text, so that the list of those with a reason
+Module and source text name a branch, not its line number, so that the list of exceptions
 (`tests/simulation/unreached.txt`) outlives edits elsewhere in a file.
 """
 
@@ -20,26 +20,26 @@ import coverage
 from streamlog.testing.simulation.many import run_one
 
 MODULES = (
-    "compaction.collector",
+    "compaction.collect.collector",
     "compaction.compactor",
     "engine.cluster",
-    "engine.group_commit",
-    "engine.object_put",
-    "engine.recovery",
-    "engine.uploader",
-    "metadata.checkpointer",
-    "metadata.committer",
-    "metadata.fold",
-    "metadata.follower",
-    "metadata.garbage",
-    "metadata.id_allocator",
-    "metadata.liveness",
-    "metadata.loader",
-    "metadata.mover",
-    "metadata.object_ids",
-    "metadata.plan",
-    "metadata.record_sender",
-    "metadata.registration",
+    "engine.append.group_commit",
+    "engine.upload.object_put",
+    "engine.replay.recovery",
+    "engine.upload.uploader",
+    "metadata.journal.checkpointer",
+    "metadata.journal.committer",
+    "metadata.fold.fold",
+    "metadata.journal.follower",
+    "metadata.compaction.garbage",
+    "metadata.journal.id_allocator",
+    "metadata.ownership.liveness",
+    "metadata.checkpoint.loader",
+    "metadata.ownership.transfer",
+    "metadata.journal.object_ids",
+    "metadata.fold.plan",
+    "metadata.journal.record_sender",
+    "metadata.ownership.registration",
     "wal.folder",
     "wal.log",
     "wal.pool",
@@ -53,7 +53,7 @@ SEEDS_PER_TASK = 10
 
 
 class Unreached(NamedTuple):
-    """From the text of a line to that of the one that never followed it ("" at an end)."""
+    """A branch: the text of a line, and of the line that never followed it ("" at an end)."""
 
     module: str
     line: int
@@ -68,9 +68,9 @@ class Unreached(NamedTuple):
 def measure(
     seeds: Sequence[int], jobs: int, known: Path = KNOWN, *, also: Path | None = None
 ) -> int:
-    """Prints what was not reached; 1 when something is not in the list of known ones.
+    """Prints unreached branches; returns 1 when one of them is not in the list `known`.
 
-    `also`: coverage's data of other tests, with branches, counts as reached.
+    `also`: branch coverage data of other tests, which counts as well.
     """
     files = {name: _file_of(name) for name in MODULES}
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def measure(
         ]
         context = multiprocessing.get_context("spawn")
         failed: list[int] = []
-        # Each process imports the engine anew, so that what runs at import counts.
+        # Each process imports the engine anew, so that code that runs at import counts.
         with context.Pool(jobs, logging.disable, (logging.CRITICAL,), maxtasksperchild=1) as pool:
             for part in pool.imap_unordered(_run, tasks, chunksize=1):
                 failed += part
@@ -89,17 +89,17 @@ def measure(
         combined.combine([folder, *(() if also is None else (str(also),))], keep=True)
         report = Path(folder) / "report.json"
         combined.json_report(outfile=str(report))
-        found = _unreached(json.loads(report.read_text()), files)
+        unreached = _unreached(json.loads(report.read_text()), files)
         total = json.loads(report.read_text())["totals"]
     reasons = read_reasons(known)
-    new = [one for one in found if one.key not in reasons]
-    for one in found:
-        reason = reasons.get(one.key, "NOT IN THE LIST")
-        print(f"{one.module}:{one.line}: {one.text} → {one.to or 'end'}: {reason}")
+    new = [branch for branch in unreached if branch.key not in reasons]
+    for branch in unreached:
+        reason = reasons.get(branch.key, "NOT IN THE LIST")
+        print(f"{branch.module}:{branch.line}: {branch.text} → {branch.to or 'end'}: {reason}")
     print(
         f"{len(seeds)} seeds: {total['covered_lines']} of {total['num_statements']} lines, "
-        f"{total['covered_branches']} of {total['num_branches']} branches; {len(found)} unreached, "
-        f"{len(new)} of them not in the list"
+        f"{total['covered_branches']} of {total['num_branches']} branches; "
+        f"{len(unreached)} unreached, {len(new)} of them not in the list"
     )
     if failed:
         print(f"failed: {failed}")
@@ -107,7 +107,7 @@ def measure(
 
 
 def read_reasons(known: Path) -> dict[str, str]:
-    """Key → why no history gets there. Lines: `module | text | text that never follows | why`."""
+    """Reasons by key. Lines of the file: `module | text | text that never follows | reason`."""
     reasons = {}
     for line in known.read_text().splitlines() if known.exists() else ():
         if line and not line.startswith("#"):
@@ -135,9 +135,9 @@ def _run(task: tuple[list[int], str, list[str]]) -> list[int]:
 
 
 def _unreached(report: dict[str, Any], files: dict[str, str]) -> list[Unreached]:
-    """Of a report as `coverage json` writes it."""
+    """Reads a report as `coverage json` writes it."""
     names = {Path(file).resolve(): name for name, file in files.items()}
-    found = []
+    unreached = []
     for file, facts in report["files"].items():
         path = Path(file).resolve()
         if path not in names:
@@ -146,11 +146,11 @@ def _unreached(report: dict[str, Any], files: dict[str, str]) -> list[Unreached]
         for line, to in facts["missing_branches"]:
             if line in facts["executed_lines"]:
                 text = source[to - 1].strip() if to > 0 else ""
-                found.append(Unreached(names[path], line, source[line - 1].strip(), text))
+                unreached.append(Unreached(names[path], line, source[line - 1].strip(), text))
         for name, function in facts["functions"].items():
             lines = function["missing_lines"]
             # A module's own lines ran before the measurement began.
             if name and lines and not function["executed_lines"]:
                 text = source[lines[0] - 1].strip()
-                found.append(Unreached(names[path], lines[0], "never called", text))
-    return sorted(set(found))
+                unreached.append(Unreached(names[path], lines[0], "never called", text))
+    return sorted(set(unreached))

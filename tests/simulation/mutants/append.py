@@ -9,7 +9,7 @@ from streamlog.engine.append.queued_append import QueuedAppend
 from streamlog.engine.append.sequencer import Sequencer
 from streamlog.engine.engine import Engine
 from streamlog.engine.streams.token_change import TokenChange
-from streamlog.testing.simulation.mutants.mutant import Mutant, Patch
+from tests.simulation.mutants.mutant import Mutant, Patch
 
 
 def _drained_by_bytes(patch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""Which seed finds which mutant: the table of docs/simulation.md."""
+"""The table of docs/simulation.md: how many seeds it takes to find each mutant."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import re
 from collections.abc import Sequence
 
 from streamlog.testing.simulation.history import Failed, run_history
-from streamlog.testing.simulation.mutants.every import MUTANTS
-from streamlog.testing.simulation.mutants.mutant import Mutant, installed
+from tests.simulation.mutants.every import MUTANTS
+from tests.simulation.mutants.mutant import Mutant, installed
 
 _BUG = re.compile(r"(?:Type|Attribute|Name)Error\(.*")
-"""The engine changed, and what a mutant puts in a function's place does not fit any more."""
+"""The engine has changed, and the mutant's replacement does not fit any more."""
 HEAD = "| mutant | the broken engine | wal | seeds | found as |\n|---|---|---|---|---|"
 
 
 def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
-    """The first failure; None when all seeds pass."""
+    """The failure of the first seed that fails; None when all seeds pass."""
     with installed(mutant):
         for seed in seeds:
             try:
@@ -33,24 +33,24 @@ def seed_that_finds(mutant: Mutant, seeds: Sequence[int]) -> Failed | None:
 
 def find_mutants(names: Sequence[str] | None, first: int, seeds: int, jobs: int) -> int:
     """Prints the table; 1 when a mutant was not found."""
-    mutants = [one for one in MUTANTS if (one.name in names if names else not one.found_by)]
-    tasks = [(one.name, first, seeds) for one in mutants]
+    mutants = [m for m in MUTANTS if (m.name in names if names else not m.found_by)]
+    tasks = [(mutant.name, first, seeds) for mutant in mutants]
     print(HEAD, flush=True)
     context = multiprocessing.get_context("spawn")
     missed = 0
     with context.Pool(jobs, logging.disable, (logging.CRITICAL,)) as pool:
         for mutant, (seed, how) in zip(mutants, pool.imap(_find, tasks), strict=True):
-            found = f"{seed - first + 1}" if seed is not None else f"none of {seeds}"
+            tried = f"{seed - first + 1}" if seed is not None else f"none of {seeds}"
             missed += seed is None
             print(
-                f"| {mutant.name} | {mutant.broken} | {mutant.wal} | {found} | {how} |", flush=True
+                f"| {mutant.name} | {mutant.broken} | {mutant.wal} | {tried} | {how} |", flush=True
             )
     return 1 if missed else 0
 
 
 def _find(task: tuple[str, int, int]) -> tuple[int | None, str]:
     name, first, seeds = task
-    mutant = next(one for one in MUTANTS if one.name == name)
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     failure = seed_that_finds(mutant, range(first, first + seeds))
     if failure is None:
         return None, ""

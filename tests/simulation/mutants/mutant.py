@@ -1,4 +1,4 @@
-"""One way to break the engine on purpose, and how it is put in place and taken back."""
+"""A mutant: one way to break the engine, with its installation and removal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from streamlog.testing.simulation.world.world import WalMode
+from streamlog.testing.simulation.world.environment import WalMode
 
 
 class Patch:
@@ -17,7 +17,7 @@ class Patch:
         self._undo: list[tuple[Any, str, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
-        """What was there before."""
+        """Returns the value before."""
         old = owner.__dict__[name]
         self._undo.append((owner, name, old))
         setattr(owner, name, value)
@@ -30,9 +30,9 @@ class Patch:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`is_quick`: found within a few seeds, so that it is tried at every test run.
-
-    `found_by`: the test that finds it, where the histories do not; `--mutants` leaves it out then.
+    """`broken`: the mistake of the mutated engine. `is_quick`: a few seeds find it, so that the
+    tests try it. `found_by`: the test that finds it if no history does; `--mutants` skips
+    it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Mutant:
 
 @contextlib.contextmanager
 def installed(mutant: Mutant) -> Iterator[None]:
-    """The engine is broken inside."""
+    """Breaks the engine within the block."""
     patch = Patch()
     try:
         mutant.install(patch)
