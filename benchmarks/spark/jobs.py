@@ -23,7 +23,7 @@ from benchmarks.s3 import (
 )
 from benchmarks.spark.meter import Cost
 from benchmarks.spark.world import World
-from streamlog.cli.support.offline import Places, opened
+from streamlog.cli.support.offline import DataLocations, open_offline
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.spark.jobs.compaction.job import CompactionPlaces, compact
@@ -56,7 +56,7 @@ def _scrub(world: World, total: int) -> None:
             await _append(engine, total)
 
     asyncio.run(fill())
-    places = Places(store, f"rocksdb://{folder}/meta", StreamEngineConfig())
+    places = DataLocations(store, f"rocksdb://{folder}/meta", StreamEngineConfig())
     costs: list[Cost] = []
     read = 0
     for _ in range(3):
@@ -70,17 +70,17 @@ def _scrub(world: World, total: int) -> None:
     world.report.add(row)
 
 
-async def _scrubbed(world: World, places: Places) -> int:
+async def _scrubbed(world: World, places: DataLocations) -> int:
     """Bytes that were read."""
-    async with opened(places) as at:
+    async with open_offline(places) as data:
         report = await scrub(
             world.spark,
-            at.kv,
-            at.store,
+            data.kv,
+            data.store,
             places.store,
-            clock=at.clock,
-            random=at.random,
-            offload=at.offload,
+            clock=data.clock,
+            random=data.random,
+            offload=data.offload,
         )
     if not report.is_clean:
         raise AssertionError(f"scrub has findings: {report.findings}")

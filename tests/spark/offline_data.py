@@ -6,25 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from streamlog.cli.support.offline import Opened, Places, opened
+from streamlog.cli.support.offline import DataLocations, OfflineData, open_offline
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.repair.findings import Report
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
 
 
-def places_of(data: Path) -> Places:
-    return Places(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
+def places_of(data: Path) -> DataLocations:
+    return DataLocations(f"local://{data}/objects", f"rocksdb://{data}/meta", StreamEngineConfig())
 
 
-def look(places: Places, work: Callable[[Opened], Awaitable[Report]]) -> Report:
+def look(places: DataLocations, work: Callable[[OfflineData], Awaitable[Report]]) -> Report:
     async def run() -> Report:
-        async with opened(places) as at:
+        async with open_offline(places) as at:
             return await work(at)
 
     return asyncio.run(run())
 
 
-def deep_fsck(places: Places) -> Report:
+def deep_fsck(places: DataLocations) -> Report:
     return look(
         places,
         lambda at: fsck(

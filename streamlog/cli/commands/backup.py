@@ -60,11 +60,11 @@ def backup(
                 for piece in client.backup():
                     file_out.write(piece)
         else:
-            from streamlog.cli.support.offline import opened, places
+            from streamlog.cli.support.offline import locations_of, open_offline
             from streamlog.repair.backup.backup import backup as pieces
 
             async def run() -> None:
-                async with opened(places(data, store, meta, file)) as at:
+                async with open_offline(locations_of(data, store, meta, file)) as at:
                     async for piece in pieces(at.kv, clock=at.clock, offload=at.offload):
                         file_out.write(piece)
 

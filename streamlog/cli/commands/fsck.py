@@ -49,7 +49,7 @@ def fsck(
     """
     import asyncio
 
-    from streamlog.cli.support.offline import opened, places, progress_of, show
+    from streamlog.cli.support.offline import locations_of, open_offline, progress_of, show
     from streamlog.repair.findings import Report
     from streamlog.repair.fsck.fsck import FsckOptions
     from streamlog.repair.fsck.fsck import fsck as check
@@ -58,7 +58,7 @@ def fsck(
         raise click.UsageError("--force goes with --repair")
 
     async def run() -> Report:
-        async with opened(places(data, store, meta, file)) as at:
+        async with open_offline(locations_of(data, store, meta, file)) as at:
             return await check(
                 at.kv,
                 at.store,

@@ -87,10 +87,10 @@ def rebuild_metadata(
     """
     import asyncio
 
-    from streamlog.cli.support.offline import opened, places, progress_of
+    from streamlog.cli.support.offline import locations_of, open_offline, progress_of
     from streamlog.repair.recover.recover import RecoverOptions
 
-    where = places(flags["data"], flags["store"], flags["meta"], flags["file"])
+    where = locations_of(flags["data"], flags["store"], flags["meta"], flags["file"])
     options = RecoverOptions(
         dry_run=flags["dry_run"],
         overwrite=flags["overwrite"],
@@ -99,7 +99,7 @@ def rebuild_metadata(
     )
 
     async def run() -> Any:
-        async with opened(where) as at:
+        async with open_offline(where) as at:
             return await rebuild(
                 at.kv,
                 at.store,

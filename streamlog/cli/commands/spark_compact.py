@@ -93,7 +93,7 @@ def _at_rest(
     import asyncio
 
     from streamlog import settings
-    from streamlog.cli.support.offline import places as checked
+    from streamlog.cli.support.offline import locations_of as checked
     from streamlog.cli.support.offline import progress_of
     from streamlog.spark.jobs.compaction.job import CompactionPlaces
     from streamlog.spark.jobs.compaction.job import compact as work

@@ -47,7 +47,7 @@ def scrub(
     """
     import asyncio
 
-    from streamlog.cli.support.offline import opened, places, progress_of, show
+    from streamlog.cli.support.offline import locations_of, open_offline, progress_of, show
     from streamlog.repair.findings import Report
 
     progress = progress_of(state)
@@ -55,8 +55,8 @@ def scrub(
     async def offline(spark: Any) -> Report:
         from streamlog.spark.jobs.scrub.job import scrub as check
 
-        where = places(data, store, meta, file)
-        async with opened(where) as at:
+        where = locations_of(data, store, meta, file)
+        async with open_offline(where) as at:
             return await check(
                 spark,
                 at.kv,
@@ -81,7 +81,7 @@ def scrub(
     def look() -> Report:
         # Before Spark starts.
         if is_stopped:
-            places(data, store, meta, file)
+            locations_of(data, store, meta, file)
         else:
             from streamlog.cli.remote import await_listener
 

@@ -1,4 +1,4 @@
-"""What the commands that look after data at rest share: the places, opened; progress; findings."""
+"""A stopped node's data, for the commands that check and mend it; their progress and findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COULD_NOT_RUN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OfflineData:
     kv: KVStore
     store: ObjectStore
     clock: Clock
@@ -42,41 +42,43 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DataLocations:
     store: str
     meta: str | None
     config: StreamEngineConfig
 
 
-def places(data: str | None, store: str | None, meta: str | None, file: str | None) -> Places:
-    """Errors: UsageError, when there is no place for the data; Invalid, when nothing lies there."""
+def locations_of(
+    data: str | None, store: str | None, meta: str | None, file: str | None
+) -> DataLocations:
+    """Errors: UsageError where the options name no store; Invalid where no data is there."""
     flags = {"data": data, "store": store, "meta": meta}
     loaded = load(file, None, {name: value for name, value in flags.items() if value is not None})
     node = checked_places(loaded)
     assert node.store is not None
     if node.data is not None and not Path(node.data, "objects").is_dir():
         raise Invalid(f"{node.data} is no node's --data folder: it has no folder objects")
-    return Places(node.store, node.meta, loaded.engine)
+    return DataLocations(node.store, node.meta, loaded.engine)
 
 
 @asynccontextmanager
-async def opened(where: Places) -> AsyncIterator[Opened]:
-    """The metadata store's lock is held: no node runs on it meanwhile.
+async def open_offline(locations: DataLocations) -> AsyncIterator[OfflineData]:
+    """Holds the metadata store's lock, so that no node runs on the data meanwhile.
 
     Errors: DataInUse, Invalid, Unavailable.
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
     try:
         try:
-            kv = await open_metadata_store(where.meta, where.store, clock, offload)
+            kv = await open_metadata_store(locations.meta, locations.store, clock, offload)
         except DataInUse as error:
             raise _stop_first(error) from error
         try:
             store = await open_object_store(
-                where.store, where.config, clock, random, offload, CollectorRegistry()
+                locations.store, locations.config, clock, random, offload, CollectorRegistry()
             )
             try:
-                yield Opened(kv, store, clock, random, offload)
+                yield OfflineData(kv, store, clock, random, offload)
             finally:
                 await store.close()
         finally:
@@ -86,7 +88,7 @@ async def opened(where: Places) -> AsyncIterator[Opened]:
 
 
 def _stop_first(error: DataInUse) -> DataInUse:
-    """The error of a folder in use, which names ways out that these commands do not have."""
+    """The error of data in use, without the ways out that these commands do not have."""
     holder = error.message.rpartition("; ")[0] or error.message
     return DataInUse(
         f"{holder}; stop it first: this command works on the data of a stopped node", **error.fields
@@ -94,16 +96,16 @@ def _stop_first(error: DataInUse) -> DataInUse:
 
 
 def progress_of(state: State) -> Progress:
-    """On stderr, every other second."""
+    """Lines on stderr, every other second."""
     if state.json and not stderr_is_terminal():
         return no_progress
     told_at = time.monotonic()
 
-    def tell(what: str, done: int, total: int) -> None:
+    def tell(work: str, done: int, total: int) -> None:
         nonlocal told_at
         if time.monotonic() - told_at >= PROGRESS_S:
             told_at = time.monotonic()
-            note(f"… {what}: {done:,}" + (f" of about {total:,}" if total else ""))
+            note(f"… {work}: {done:,}" + (f" of about {total:,}" if total else ""))
 
     return tell
 
@@ -111,7 +113,7 @@ def progress_of(state: State) -> Progress:
 def show(
     state: State, look: Callable[[], Report], summary: Callable[[Report], dict[str, object]]
 ) -> None:
-    """What `look` found, and the exit code of a check: 0 clean, 1 findings, 2 it could not run."""
+    """Prints the report. Exit codes: 0 clean, 1 findings, 2 the check could not run."""
     try:
         report = look()
     except StreamlogError as error:
@@ -130,25 +132,25 @@ def show(
 
 def print_findings(report: Report) -> None:
     """Worst first; advice once for each kind."""
-    found = sorted(report.findings, key=lambda one: -one.severity)
-    if found:
+    findings = sorted(report.findings, key=lambda finding: -finding.severity)
+    if findings:
         table(
             ("severity", "kind", "found"),
-            [(one.severity.name.lower(), one.kind, one.detail) for one in found[:FINDINGS_SHOWN]],
+            [(f.severity.name.lower(), f.kind, f.detail) for f in findings[:FINDINGS_SHOWN]],
         )
-        left = sum(report.by_kind.values()) - min(len(found), FINDINGS_SHOWN)
+        left = sum(report.by_kind.values()) - min(len(findings), FINDINGS_SHOWN)
         if left:
-            click.echo(f"… and {left} more; --json lists up to {len(found)}")
-        for kind, advice in _advice(found).items():
+            click.echo(f"… and {left} more; --json lists up to {len(findings)}")
+        for kind, advice in _advice(findings).items():
             click.echo(f"\n{kind}: {advice}")
         click.echo()
     for line in report.repaired:
         click.echo(f"repair: {line}")
 
 
-def _advice(found: list[Finding]) -> dict[str, str]:
+def _advice(findings: list[Finding]) -> dict[str, str]:
     advice: dict[str, str] = {}
-    for one in found:
-        if one.advice:
-            advice.setdefault(str(one.kind), one.advice)
+    for finding in findings:
+        if finding.advice:
+            advice.setdefault(str(finding.kind), finding.advice)
     return advice

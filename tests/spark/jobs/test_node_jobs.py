@@ -15,7 +15,7 @@ import pytest
 
 from streamlog.cli.commands import spark_compact, spark_scrub
 from streamlog.cli.main import run as command
-from streamlog.cli.support.offline import Places
+from streamlog.cli.support.offline import DataLocations
 from streamlog.client import Admin, Producer
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Conflict, NotFound, StreamlogError, Unavailable
@@ -294,7 +294,7 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
     places = CompactionPlaces(url, meta, "object")
     offline = asyncio.run(compact(InProcess(), places, StreamEngineConfig()))
     assert (offline.failed, offline.specs >= 1) == ([], True)
-    where = Places(url, meta, StreamEngineConfig())
+    where = DataLocations(url, meta, StreamEngineConfig())
     report = look(
         where,
         lambda at: scrub(
