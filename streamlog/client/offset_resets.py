@@ -1,4 +1,4 @@
-"""Jumps of a consumer whose position the log does not hold, kept until the caller asks for them."""
+"""Jumps of a consumer from positions that the log does not hold, kept until the caller asks."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class OffsetReset(NamedTuple):
 
 
 class OffsetResets:
-    """At most one for each partition: resets in a row are told as one, so that memory is bounded.
+    """At most one for each partition: resets in a row are joined, so that memory is bounded.
 
-    `refused` notes why a position must be looked up, `went_to` where the look-up led.
+    `refused` notes why a position must be looked up, `resolved` the offset that was found.
     """
 
     def __init__(self) -> None:
         self._refused: dict[TopicPartition, tuple[int, OffsetOutOfRange]] = {}
         self._resets: dict[TopicPartition, OffsetReset] = {}
 
-    def refused(self, at: TopicPartition, offset: int, error: OffsetOutOfRange) -> None:
-        self._refused[at] = (offset, error)
+    def refused(self, tp: TopicPartition, offset: int, error: OffsetOutOfRange) -> None:
+        self._refused[tp] = (offset, error)
 
-    def forget(self, at: TopicPartition) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """The caller sought elsewhere, or the partition is another topic's: nothing is skipped."""
-        self._refused.pop(at, None)
+        self._refused.pop(tp, None)
 
-    def went_to(self, at: TopicPartition, offset: int) -> int | None:
+    def resolved(self, tp: TopicPartition, offset: int) -> int | None:
         """The offset that was refused; None where the partition begins with this look-up."""
-        known = self._refused.pop(at, None)
-        if known is None:
+        refusal = self._refused.pop(tp, None)
+        if refusal is None:
             return None
-        refused, error = known
-        before = self._resets.get(at)
-        self._resets[at] = OffsetReset(
-            *at,
+        refused, error = refusal
+        before = self._resets.get(tp)
+        self._resets[tp] = OffsetReset(
+            *tp,
             from_offset=refused if before is None else min(before.from_offset, refused),
             to_offset=offset,
             skipped=max(0, offset - refused) + (0 if before is None else before.skipped),

@@ -19,43 +19,34 @@ from streamlog.client.calls.topic import (
     LATEST,
     OffsetAndTimestamp,
     TopicPartition,
+    fetch,
     list_offsets,
     list_offsets_each,
-    most_partitions,
-    pieces,
 )
 from streamlog.client.calls.topic_lookup import find_topics, run_async
-from streamlog.client.channel import typed_error
+from streamlog.client.channel import Call, typed_error
 from streamlog.client.closing import AsyncClosing
-from streamlog.client.consume.consumer import (
-    MISSING_TOPIC_RETRY_S,
-    fetch_call,
-    settings_of,
-    waiting_for,
-)
-from streamlog.client.consume.fetch_state import (
-    RESETS,
-    FetchPlan,
-    FetchState,
-    checked,
+from streamlog.client.consume.arguments import (
+    checked_partitions,
     checked_topics,
+    consumer_settings,
 )
+from streamlog.client.consume.fetch_state import NEVER, FetchPlan, FetchState
 from streamlog.client.consume.pending import PendingRecords
 from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
+from streamlog.client.consume.subscription import Subscription
 from streamlog.client.offset_resets import OffsetReset
 from streamlog.client.settings import wait_s
 from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
-    OffsetOutOfRange,
     StreamlogError,
 )
 from streamlog.runtime.concurrency.background import Background
 
 log = logging.getLogger(__name__)
 
-NEVER = float("inf")
 now_s = time.monotonic
 
 
@@ -63,7 +54,7 @@ class Consumer(AsyncClosing):
     """As `streamlog.client.Consumer`, for one event loop; use it in `async with`."""
 
     def __init__(self, server: str, *, group_id: str | None = None, **settings: Any) -> None:
-        self._settings = settings_of(group_id, settings)
+        self._settings = consumer_settings(group_id, settings)
         self._caller = Caller(
             server,
             client_id=self._settings.client_id,
@@ -75,10 +66,7 @@ class Consumer(AsyncClosing):
         self._arrived = asyncio.Event()
         self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()
         self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)
-        self._topics: list[str] = []
-        self._topics_seen: set[str] = set()
-        self._missing_topics: list[str] = []
-        self._refresh_at = 0.0
+        self._subscription = Subscription(self._settings)
         self._fetch: Any = None
         self._is_started = False
         self._is_closed = False
@@ -89,10 +77,10 @@ class Consumer(AsyncClosing):
     # -- what to read
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these (topic, partition); those assigned before go on where they are."""
-        wanted = checked(partitions)
+        """Reads exactly these (topic, partition); those assigned before keep their position."""
+        wanted = checked_partitions(partitions)
         self._check_open()
-        self._topics = []
+        self._subscription.clear()
         self._state.assign(wanted)
         self._interrupt_fetch()
 
@@ -103,20 +91,20 @@ class Consumer(AsyncClosing):
         """
         wanted = checked_topics(topics)
         self._check_open()
-        self._topics = wanted
-        self._topics_seen = set()
-        self._state.assign([at for at in self._state.partitions if at[0] in wanted])
-        self._refresh_at = 0.0
+        self._subscription.subscribe(wanted)
+        self._state.keep_topics(wanted)
         self._interrupt_fetch()
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read now."""
+        """The partitions that are read now."""
         return sorted(self._state.partitions)
 
     def waiting_for(self) -> str | None:
-        """What keeps records from coming, in words: topics that do not exist, a server that does
-        not answer; None: nothing but records."""
-        return waiting_for(self._caller.server, self._state, self._missing_topics, now_s())
+        """Why no records come, in words: topics that do not exist, a server that does not answer.
+
+        None: the log has no further records yet.
+        """
+        return self._subscription.waiting_for(self._caller.server, self._state, now_s())
 
     def take_offset_resets(self) -> list[OffsetReset]:
         """As of `streamlog.client.Consumer.take_offset_resets`."""
@@ -136,23 +124,15 @@ class Consumer(AsyncClosing):
 
         Errors: Invalid where the partition is not assigned; those of offset look-ups.
         """
-        at = (topic, partition)
-        position = self._state.position_of(at)
+        tp = (topic, partition)
+        position = self._state.position_of(tp)
         if position is not None:
             return position
-        time_ms = RESETS.get(self._state.of(at).reset)
-        if time_ms is None:
-            raise OffsetOutOfRange(
-                f"{topic}-{partition} has no position and auto_offset_reset is none; seek"
-            )
-        generations = self._state.generations([at])
-        call = list_offsets({at: time_ms}, self._settings.isolation_level)
-        found = await self._caller.run(call)
-        self._state.looked_up(found, generations, now_s())
-        position = self._state.position_of(at)
-        if position is None:
-            raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
-        return position
+        time_ms = self._state.start_time_ms(tp)
+        generations = self._state.generations([tp])
+        call = list_offsets({tp: time_ms}, self._settings.isolation_level)
+        offsets = await self._caller.run(call)
+        return self._state.found_position(tp, offsets, generations, now_s())
 
     def _interrupt_fetch(self) -> None:
         self._changed.set()
@@ -173,7 +153,7 @@ class Consumer(AsyncClosing):
     # -- reading
 
     async def poll_batches(self, timeout_s: float | None = 1.0) -> list[FetchedBatch]:
-        """Batches that came next, not decoded; an empty list where none came in time.
+        """The next batches, not decoded; an empty list where none came in time.
 
         Errors as of `streamlog.client.Consumer.poll_batches`. Cancelling it loses nothing.
         """
@@ -185,7 +165,7 @@ class Consumer(AsyncClosing):
     async def poll(
         self, timeout_s: float | None = 1.0, max_records: int = 500
     ) -> list[ConsumerRecord]:
-        """Up to max_records records that came next; what takes long is decoded in a thread.
+        """The next records, up to max_records; what takes long is decoded in a thread.
 
         Errors as of `streamlog.client.Consumer.poll`. Cancelling it loses nothing.
         """
@@ -211,18 +191,18 @@ class Consumer(AsyncClosing):
             run = self._pending.current_run()
             if run is None:
                 continue
-            place, generation = run.place, run.generation
+            state, generation = run.state, run.generation
             for record in run.records[run.index :]:
                 run.index += 1
-                place.position = record[2] + 1
+                state.position = record[2] + 1
                 yield record
-                if place.generation != generation:
+                if state.generation != generation:
                     break
             else:
                 run.window_passed()
 
     async def _wait_answer(self, timeout_s: float | None) -> None:
-        """Moves the next answer to `_pending`, if one comes in time."""
+        """Moves the next answer to `_pending`, if it comes in time."""
         timeout_s = wait_s(timeout_s)
         self._check_open()
         if not self._is_started:
@@ -232,14 +212,14 @@ class Consumer(AsyncClosing):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._take_answer():
-                    if not self._state.partitions and not self._topics:
+                    if not self._state.partitions and not self._subscription.topics:
                         raise Invalid("nothing to read: assign() or subscribe() first")
                     self._arrived.clear()
                     await self._arrived.wait()
                     self._check_open()
 
     def _take_answer(self) -> bool:
-        # What was answered before an error is handed out before it.
+        # Batches that were answered before an error are returned before it is raised.
         if not self._answers:
             if self._state.errors:
                 self._changed.set()
@@ -266,94 +246,74 @@ class Consumer(AsyncClosing):
         while True:
             self._changed.clear()
             now = now_s()
-            topics = self._topics_to_refresh(now)
+            topics = self._subscription.due_topics(self._state, now)
             if topics:
-                await self._refresh(topics)
+                await self._look_up_topics(topics)
                 continue
-            lookups = self._state.lookups(now)
+            lookups = self._state.offset_lookups(now)
             if self._state.errors:
                 self._arrived.set()
             if lookups:
-                await self._look_up(lookups, self._state.generations(lookups))
+                await self._look_up_offsets(lookups, self._state.generations(lookups))
                 continue
             is_full = self._answers or self._state.errors
             plan = None if is_full else self._state.plan(now)
             if plan is not None:
                 await self._one_fetch(plan)
                 continue
-            wake = self._state.wake_at(now)
-            wake = min(wake, self._refresh_at) if self._topics else wake
+            wake = self._subscription.wake_at(self._state.wake_at(now))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if wake == NEVER else max(0.001, wake - now)):
                     await self._changed.wait()
 
     async def _one_fetch(self, plan: FetchPlan) -> None:
-        call = fetch_call(plan.request)
+        call = fetch(plan.request)
         timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_max_wait_ms
-        fetch = self._fetch = self._caller.method(call)(
+        under_way = self._fetch = self._caller.method(call)(
             call.request, timeout=timeout_ms / 1000, metadata=self._caller.metadata
         )
         try:
-            response = await fetch
+            response = await under_way
         except grpc.RpcError as rpc_error:
             error = typed_error(rpc_error, writes=False)
             log.info("fetch failed", extra={"error": str(error)})
             self._state.fetch_failed(plan, error, now_s())
         except asyncio.CancelledError:
-            if self._is_closed or is_being_cancelled() or not fetch.cancelled():
+            if self._is_closed or is_being_cancelled() or not under_way.cancelled():
                 raise
         else:
             batches = self._state.answered(plan, response, now_s())
             if batches:
-                generation_of = self._state.generation_of
-                self._answers.append([(batch, generation_of(batch)) for batch in batches])
+                self._answers.append(batches)
         finally:
             self._fetch = None
         self._arrived.set()
 
-    async def _look_up(
+    async def _look_up_offsets(
         self, lookups: dict[TopicPartition, int], generations: dict[TopicPartition, int]
     ) -> None:
         call = list_offsets_each(lookups, self._settings.isolation_level)
         try:
-            found = await self._caller.run_once(call, self._settings.request_timeout_ms)
+            results = await self._look_up(call)
         except StreamlogError as error:
-            self._state.lookup_failed(lookups, error, now_s())
+            self._state.offset_lookup_failed(lookups, error, now_s())
             self._arrived.set()
             return
-        self._state.looked_up(found, generations, now_s())
+        self._state.offsets_found(results, generations, now_s())
         self._arrived.set()
 
-    def _topics_to_refresh(self, now: float) -> list[str]:
-        wanted = self._state.topics_to_find(now)
-        if self._topics and now >= self._refresh_at:
-            wanted += self._topics
-        return list(dict.fromkeys(wanted))
+    async def _look_up(self, call: Call) -> Any:
+        return await self._caller.run_once(call, self._settings.request_timeout_ms)
 
-    async def _refresh(self, topics: list[str]) -> None:
-        """Follows the partitions of subscribed topics; comes back soon for those that are missing,
-        and for all where the look-up failed."""
-        timeout_ms = self._settings.request_timeout_ms
+    async def _look_up_topics(self, topics: list[str]) -> None:
+        """Finds ids and partitions of the topics."""
         try:
-            found = await run_async(
-                find_topics(topics), lambda call: self._caller.run_once(call, timeout_ms)
-            )
+            entries = await run_async(find_topics(topics), self._look_up)
         except StreamlogError as error:
-            self._state.find_failed(error, now_s())
-            self._refresh_at = now_s() + MISSING_TOPIC_RETRY_S
-            self._arrived.set()
-            return
-        missing = self._state.topics_found(topics, found, self._topics, self._topics_seen)
-        self._topics_seen |= found.keys()
-        if set(self._topics) <= set(topics):
-            self._refresh_at = now_s() + self._settings.metadata_max_age_ms / 1000
-        if missing:
-            self._refresh_at = min(self._refresh_at, now_s() + MISSING_TOPIC_RETRY_S)
-        still = {*missing, *self._missing_topics} - found.keys()
-        self._missing_topics = [topic for topic in self._topics if topic in still]
+            self._subscription.lookup_failed(self._state, error, now_s())
+        else:
+            self._subscription.topics_found(self._state, topics, entries, now_s())
         self._arrived.set()
-        if missing:
-            log.warning("waiting for topics", extra={"topics": missing})
 
     # -- offsets
 
@@ -362,17 +322,11 @@ class Consumer(AsyncClosing):
     ) -> dict[TopicPartition, int]:
         """First offset of each. Errors: UnknownTopicOrPartition, Unavailable after
         default_api_timeout_ms."""
-        return await self._edge(partitions, EARLIEST)
+        return await run_async(self._state.edge_offsets(partitions, EARLIEST), self._caller.run)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """End (exclusive) of what can be read of each. Errors as for `beginning_offsets`."""
-        return await self._edge(partitions, LATEST)
-
-    async def _edge(
-        self, partitions: Iterable[TopicPartition], which: int
-    ) -> dict[TopicPartition, int]:
-        found = await self.offsets_for_times(dict.fromkeys(partitions, which))
-        return {at: place.offset for at, place in found.items() if place is not None}
+        return await run_async(self._state.edge_offsets(partitions, LATEST), self._caller.run)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
@@ -381,18 +335,7 @@ class Consumer(AsyncClosing):
 
         Errors as for `beginning_offsets`.
         """
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for piece in pieces(times, self._state.partitions_max):
-            call = list_offsets(piece, self._settings.isolation_level)
-            try:
-                found |= await self._caller.run(call)
-            except Invalid as error:
-                most = most_partitions(error)
-                if most is None or most >= len(piece):
-                    raise
-                self._state.partitions_max = most
-                found |= await self.offsets_for_times(piece)
-        return found
+        return await run_async(self._state.offsets_for_times(times), self._caller.run)
 
     # -- ending
 

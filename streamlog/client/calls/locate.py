@@ -1,4 +1,4 @@
-"""Calls of readers that take objects from the store themselves."""
+"""Calls of readers that read objects from the store themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWind
 from streamlog.v1 import admin_pb2
 
 ANSWER_TIMEOUT_S = 600
-"""For all of one answer, its wait for a turn among others included."""
+"""For one whole answer, including its wait for a turn on the node."""
 
 
 def pin_objects(pin_id: int | None, owner: str, ttl_ms: int) -> Call:
@@ -39,9 +39,9 @@ def unpin_objects(pin_id: int) -> Call:
 def locate_records(
     caller: Caller, windows: Sequence[OffsetWindow], *, timeout_ms: float
 ) -> Located:
-    """Where the windows' records lie; what is in no object yet is missing at a window's end.
+    """Where the windows' records lie; records in no object yet are missing at a window's end.
 
-    Asked for again from the beginning, for `timeout_ms`, where that can help. Errors: those of the
+    Repeats the whole call for up to `timeout_ms` after errors that may pass. Errors: those of the
     server; Unavailable where the answer breaks off.
     """
     retry = Retry(timeout_ms)
@@ -55,12 +55,12 @@ def locate_records(
 
 def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
     request = admin_pb2.LocateRecordsRequest()
-    for one in windows:
+    for window in windows:
         request.windows.add(
-            topic=one.topic,
-            partition=one.partition,
-            start_offset=one.start,
-            end_offset=one.end,
+            topic=window.topic,
+            partition=window.partition,
+            start_offset=window.start,
+            end_offset=window.end,
         )
     call: Any = caller.channel.unary_stream(
         "/streamlog.v1.AdminService/LocateRecords",
@@ -73,15 +73,15 @@ def _located(caller: Caller, windows: Sequence[OffsetWindow]) -> Located:
     try:
         for answer in call(request, timeout=ANSWER_TIMEOUT_S, metadata=caller.metadata):
             revision = answer.revision
-            runs += [_run(one) for one in answer.runs]
+            runs += [_run(run) for run in answer.runs]
             objects.ids.extend(answer.object_ids)
             objects.index_positions.extend(answer.index_positions)
             objects.index_lengths.extend(answer.index_lengths)
             objects.index_crcs.extend(answer.index_crcs)
-            for one in answer.attached:
-                place = (one.stream_id, one.base, one.epoch, one.leader_epoch)
-                known = objects.placements.get(one.object_id, ())
-                objects.placements[one.object_id] = (*known, place)
+            for part in answer.attached:
+                placement = (part.stream_id, part.base, part.epoch, part.leader_epoch)
+                earlier = objects.placements.get(part.object_id, ())
+                objects.placements[part.object_id] = (*earlier, placement)
     except grpc.RpcError as error:
         raise typed_error(error, writes=False) from None
     return Located(revision, runs, objects)

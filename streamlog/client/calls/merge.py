@@ -1,6 +1,6 @@
 """A node's merges carried out elsewhere: the call that brings jobs and takes their outcomes.
 
-What a job and an outcome say is for whoever carries them out; here they are bytes.
+Jobs and outcomes are bytes here; the executor reads and writes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamlog.v1 import compaction_pb2
 from streamlog.v1support.errors import to_proto
 
 ALIVE_S = 5.0
-"""When nothing else was said for so long, that the executor lives."""
+"""After so long without a request, an empty one tells the node that the executor lives."""
 
 
 class Accepted(NamedTuple):
@@ -30,8 +30,8 @@ class MergeJob(NamedTuple):
     job: bytes
 
 
-class Settled(NamedTuple):
-    """What the node has committed meanwhile."""
+class MergesCommitted(NamedTuple):
+    """What the node has committed in all."""
 
     merges: int
     inputs: int
@@ -39,12 +39,12 @@ class Settled(NamedTuple):
 
 
 class MergeCall:
-    """One call, of one thread. Close it, or use it in `with`: what is under way is given up."""
+    """One call, used by one thread. Close it, or use it in `with`: jobs under way are given up."""
 
     def __init__(self, caller: Caller, owner: str) -> None:
-        """`owner`: for people who ask the node who has its merges."""
-        self._said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._say(executor=compaction_pb2.MergeExecutor(owner=owner))
+        """`owner`: a name for the executor, which the node shows to people."""
+        self._requests_out: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._send(executor=compaction_pb2.MergeExecutor(owner=owner))
         method: Any = caller.channel.stream_stream(
             "/streamlog.v1.CompactionService/ExecuteMerges",
             request_serializer=compaction_pb2.ExecuteMergesRequest.SerializeToString,
@@ -52,47 +52,48 @@ class MergeCall:
         )
         self._call = method(self._requests(), metadata=caller.metadata)
 
-    def events(self) -> Iterator[Accepted | MergeJob | Settled]:
-        """Accepted, jobs, Settled. Errors: those of the node (Conflict: another executor has its
-        merges), Unavailable, Closed.
+    def events(self) -> Iterator[Accepted | MergeJob | MergesCommitted]:
+        """Accepted, then jobs, then what was committed in all.
+
+        Errors: those of the node (Conflict: another executor has its merges), Unavailable, Closed.
         """
         try:
             for response in self._call:
-                said = response.WhichOneof("said")
-                if said == "accepted":
+                kind = response.WhichOneof("said")
+                if kind == "accepted":
                     yield Accepted(response.accepted.cluster_id, response.accepted.store_url)
-                elif said == "job":
+                elif kind == "job":
                     yield MergeJob(response.job.number, response.job.job)
-                elif said == "settled":
-                    one = response.settled
-                    yield Settled(one.merges, one.inputs, one.outputs)
+                elif kind == "settled":
+                    progress = response.settled
+                    yield MergesCommitted(progress.merges, progress.inputs, progress.outputs)
         except grpc.RpcError as error:
             raise typed_error(error, writes=False) from None
 
     def done(self, number: int, outcome: bytes) -> None:
-        self._say(done=compaction_pb2.MergeDone(number=number, outcome=outcome))
+        self._send(done=compaction_pb2.MergeDone(number=number, outcome=outcome))
 
     def failed(self, number: int, error: StreamlogError) -> None:
         """An input is damaged or gone. For any other failure close the call."""
-        self._say(failed=compaction_pb2.MergeFailed(number=number, error=to_proto(error)))
+        self._send(failed=compaction_pb2.MergeFailed(number=number, error=to_proto(error)))
 
-    def on_end(self, told: Callable[[], object]) -> None:
-        """`told` is called from a thread of gRPC's when the call is over, however it ended."""
-        if not self._call.add_callback(told):
-            told()
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Runs `callback` in a thread of gRPC's when the call is over, however it ended."""
+        if not self._call.add_callback(callback):
+            callback()
 
     def raise_if_over(self) -> None:
         """Errors: why the node ended the call, if it did."""
         if self._call.is_active():
             return
         for _ in self.events():
-            """Nothing but its end is left to be told."""
+            """The next event is the error that ended the call."""
         raise Closed("the node ended the call")
 
     def close(self) -> None:
         """Harmless when called again."""
         self._call.cancel()
-        self._said.put(None)
+        self._requests_out.put(None)
 
     def __enter__(self) -> MergeCall:
         return self
@@ -100,13 +101,13 @@ class MergeCall:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _say(self, **said: Any) -> None:
-        self._said.put(compaction_pb2.ExecuteMergesRequest(**said))
+    def _send(self, **fields: Any) -> None:
+        self._requests_out.put(compaction_pb2.ExecuteMergesRequest(**fields))
 
     def _requests(self) -> Iterator[Any]:
         while True:
             try:
-                request = self._said.get(timeout=ALIVE_S)
+                request = self._requests_out.get(timeout=ALIVE_S)
             except queue.Empty:
                 request = compaction_pb2.ExecuteMergesRequest()
             if request is None:

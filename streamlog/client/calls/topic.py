@@ -1,4 +1,4 @@
-"""Calls that producers and consumers make beside their streams."""
+"""Unary calls that producers and consumers make beside their produce streams and fetches."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def create_if_missing(topic: str) -> Call:
     """Result: the topic's entry. Errors: UnknownTopicOrPartition, where none is made."""
 
     def read(response: Any) -> TopicEntry:
-        found = only_topic(response, topic)
-        return TopicEntry(topic, found.topic_id, len(found.partitions))
+        description = only_topic(response, topic)
+        return TopicEntry(topic, description.topic_id, len(description.partitions))
 
     request = admin_pb2.DescribeTopicsRequest(names=[topic], allow_auto_create=True)
     return Call("AdminService/DescribeTopics", request, admin_pb2.DescribeTopicsResponse, read)
 
 
 def only_topic(response: Any, topic: str) -> Any:
-    """The description of the one topic asked for. Raises its error."""
+    """The description of the one topic asked for. Errors: the one in its place."""
     if len(response.topics) != 1:
         raise Internal(f"{len(response.topics)} topics in the answer for {topic}")
-    found = response.topics[0]
-    if found.HasField("error"):
-        raise from_proto(found.error)
-    return found
+    topic_result = response.topics[0]
+    if topic_result.HasField("error"):
+        raise from_proto(topic_result.error)
+    return topic_result
 
 
 BATCH_LIMITS = frozenset({"max.message.bytes", "segment.bytes"})
@@ -85,8 +85,8 @@ def init_producer_id(identity: ProducerIdentity) -> Call:
     return Call("LogService/InitProducerId", request, log_pb2.InitProducerIdResponse, read)
 
 
-Place = OffsetAndTimestamp | StreamlogError | None
-"""Where a partition's record is; None: there is no such record."""
+OffsetResult = OffsetAndTimestamp | StreamlogError | None
+"""Where a partition's record is, or why that is not known; None: there is no such record."""
 
 
 def list_offsets(times: Mapping[TopicPartition, int], isolation_level: str) -> Call:
@@ -95,63 +95,68 @@ def list_offsets(times: Mapping[TopicPartition, int], isolation_level: str) -> C
     Reading it raises the first partition's error.
     """
     call = list_offsets_each(times, isolation_level)
-    return call._replace(read=lambda response: certain(call.read(response)))
+    return call._replace(read=lambda response: raise_first_error(call.read(response)))
 
 
 def list_offsets_each(times: Mapping[TopicPartition, int], isolation_level: str) -> Call:
-    """Result: partition → Place."""
+    """Result: partition → OffsetResult."""
     request = log_pb2.ListOffsetsRequest(isolation_level=ISOLATION[isolation_level])
     for topic, partitions in by_topic(times).items():
-        asked = request.topics.add(topic=topic)
+        topic_out = request.topics.add(topic=topic)
         for partition in partitions:
-            asked.partitions.add(partition=partition, timestamp_ms=times[topic, partition])
+            topic_out.partitions.add(partition=partition, timestamp_ms=times[topic, partition])
 
-    def read(response: Any) -> dict[TopicPartition, Place]:
-        found: dict[TopicPartition, Place] = {}
+    def read(response: Any) -> dict[TopicPartition, OffsetResult]:
+        results: dict[TopicPartition, OffsetResult] = {}
         for topic in response.topics:
             for result in topic.partitions:
-                at = (topic.topic, result.partition)
-                found[at] = from_proto(result.error) if result.HasField("error") else None
+                tp = (topic.topic, result.partition)
+                results[tp] = from_proto(result.error) if result.HasField("error") else None
                 if result.HasField("offset"):
                     stamp = result.timestamp_ms if result.HasField("timestamp_ms") else -1
-                    found[at] = OffsetAndTimestamp(result.offset, stamp)
-        if set(found) != set(times):
+                    results[tp] = OffsetAndTimestamp(result.offset, stamp)
+        if set(results) != set(times):
             raise Internal("the answer is not about the partitions asked for")
-        return found
+        return results
 
     return Call("LogService/ListOffsets", request, log_pb2.ListOffsetsResponse, read)
+
+
+def fetch(request: Any) -> Call:
+    """Result: the FetchResponse."""
+    return Call("LogService/Fetch", request, log_pb2.FetchResponse, lambda response: response)
 
 
 PARTITIONS_PER_REQUEST = 5000
 """A node takes 10,000 by default; it says where it takes fewer."""
 
 
-def most_partitions(error: StreamlogError) -> int | None:
+def partition_limit_of(error: StreamlogError) -> int | None:
     """How many partitions a request may name, where this error says that there were more."""
-    most = error.fields.get("max_partitions")
-    return most if isinstance(error, Invalid) and isinstance(most, int) and most > 0 else None
+    limit = error.fields.get("max_partitions")
+    return limit if isinstance(error, Invalid) and isinstance(limit, int) and limit > 0 else None
 
 
 T = TypeVar("T")
 
 
-def pieces(found: Mapping[TopicPartition, T], most: int) -> Iterator[dict[TopicPartition, T]]:
-    """The mapping in pieces of at most `most` entries."""
-    items = iter(found.items())
-    while piece := dict(islice(items, most)):
-        yield piece
+def chunks(mapping: Mapping[TopicPartition, T], size: int) -> Iterator[dict[TopicPartition, T]]:
+    """The mapping in parts of at most `size` entries."""
+    items = iter(mapping.items())
+    while chunk := dict(islice(items, size)):
+        yield chunk
 
 
-def certain(
-    found: Mapping[TopicPartition, Place],
+def raise_first_error(
+    results: Mapping[TopicPartition, OffsetResult],
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The places; raises the first error among them."""
-    places: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-    for at, place in found.items():
-        if isinstance(place, StreamlogError):
-            raise place
-        places[at] = place
-    return places
+    """The offsets. Errors: the first among the results."""
+    offsets: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for tp, result in results.items():
+        if isinstance(result, StreamlogError):
+            raise result
+        offsets[tp] = result
+    return offsets
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

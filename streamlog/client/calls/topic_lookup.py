@@ -28,7 +28,7 @@ class TopicEntry(NamedTuple):
     partitions: int
 
 
-Found = dict[str, TopicEntry]
+TopicEntries = dict[str, TopicEntry]
 Result = TypeVar("Result")
 
 
@@ -67,35 +67,37 @@ def describe(names: Iterable[str]) -> Call:
     )
 
 
-def find_topics(names: Iterable[str]) -> Generator[Call, Any, Found]:
+def find_topics(names: Iterable[str]) -> Generator[Call, Any, TopicEntries]:
     """Name → entry of those that exist. A generator of calls, sent their results."""
     todo = sorted(set(names))
-    found: Found = {}
+    found_entries: TopicEntries = {}
     while todo:
         limit = PAGE if len(todo) > FEW else 1
         try:
-            entries: Found = yield page(just_before(todo[0]), limit)
-            last = next(reversed(entries)) if len(entries) >= limit else None
+            page_entries: TopicEntries = yield page(just_before(todo[0]), limit)
+            last = next(reversed(page_entries)) if len(page_entries) >= limit else None
             count = sum(last is None or name <= last for name in todo)
         except (Unauthorized, UnsupportedVersion):
             count = min(PAGE, len(todo))
-            entries = yield describe(todo[:count])
-        found.update((name, entries[name]) for name in todo[:count] if name in entries)
+            page_entries = yield describe(todo[:count])
+        found_entries.update(
+            (name, page_entries[name]) for name in todo[:count] if name in page_entries
+        )
         del todo[: max(1, count)]
-    return found
+    return found_entries
 
 
 def run(steps: Generator[Call, Any, Result], call: Callable[[Call], Any]) -> Result:
     """What the generator returns. Errors: those of `call`, where it does not take them."""
     try:
-        asked = next(steps)
+        call_made = next(steps)
         while True:
             try:
-                result = call(asked)
+                result = call(call_made)
             except StreamlogError as error:
-                asked = steps.throw(error)
+                call_made = steps.throw(error)
             else:
-                asked = steps.send(result)
+                call_made = steps.send(result)
     except StopIteration as end:
         final: Result = end.value
         return final
@@ -106,14 +108,14 @@ async def run_async(
 ) -> Result:
     """As `run`."""
     try:
-        asked = next(steps)
+        call_made = next(steps)
         while True:
             try:
-                result = await call(asked)
+                result = await call(call_made)
             except StreamlogError as error:
-                asked = steps.throw(error)
+                call_made = steps.throw(error)
             else:
-                asked = steps.send(result)
+                call_made = steps.send(result)
     except StopIteration as end:
         final: Result = end.value
         return final

@@ -21,67 +21,34 @@ from streamlog.client.calls.topic import (
     LATEST,
     OffsetAndTimestamp,
     TopicPartition,
+    fetch,
     list_offsets,
     list_offsets_each,
-    most_partitions,
-    pieces,
 )
 from streamlog.client.calls.topic_lookup import find_topics, run
 from streamlog.client.channel import Call, Caller, typed_error
 from streamlog.client.closing import Closing
-from streamlog.client.consume.fetch_state import (
-    RESETS,
-    FetchPlan,
-    FetchState,
-    checked,
+from streamlog.client.consume.arguments import (
+    checked_partitions,
     checked_topics,
+    consumer_settings,
 )
+from streamlog.client.consume.fetch_state import NEVER, FetchPlan, FetchState
 from streamlog.client.consume.pending import PendingRecords
 from streamlog.client.consume.records import ConsumerRecord, FetchedBatch
+from streamlog.client.consume.subscription import Subscription
 from streamlog.client.offset_resets import OffsetReset
-from streamlog.client.settings import WAIT_S_MAX, ConsumerSettings, check, wait_s
+from streamlog.client.settings import WAIT_S_MAX, wait_s
 from streamlog.errors import (
     Closed,
     Internal,
     Invalid,
-    InvalidConfig,
-    OffsetOutOfRange,
     StreamlogError,
 )
-from streamlog.v1 import log_pb2
 
 log = logging.getLogger(__name__)
 
-MISSING_TOPIC_RETRY_S = 1.0
-
 now_s = time.monotonic
-
-
-def settings_of(group_id: str | None, given: Mapping[str, Any]) -> ConsumerSettings:
-    """Errors: Invalid for a group, InvalidConfig."""
-    if group_id is not None:
-        raise Invalid(
-            "consumer groups come with a later version; leave group_id out, and use assign() or "
-            "subscribe(), which takes all partitions"
-        )
-    unknown = given.keys() - ConsumerSettings.__dataclass_fields__.keys()
-    if unknown:
-        raise InvalidConfig(f"a consumer has no setting {', '.join(sorted(unknown))}")
-    settings = ConsumerSettings(**given)
-    check(settings)
-    return settings
-
-
-def waiting_for(server: str, state: FetchState, missing: list[str], now: float) -> str | None:
-    if state.failing_since is not None:
-        return f"{server}, for {now - state.failing_since:.0f} s: {state.last_failure}"
-    if missing:
-        return f"topics that do not exist yet: {', '.join(missing)}"
-    return None
-
-
-def fetch_call(request: Any) -> Call:
-    return Call("LogService/Fetch", request, log_pb2.FetchResponse, lambda response: response)
 
 
 class Consumer(Closing):
@@ -112,7 +79,7 @@ class Consumer(Closing):
         poll_bytes_max: int = 64 << 20,
         client_id: str = "",
     ) -> None:
-        self._settings = settings_of(
+        self._settings = consumer_settings(
             group_id,
             dict(
                 isolation_level=isolation_level,
@@ -137,12 +104,9 @@ class Consumer(Closing):
         self._changed = threading.Condition()
         self._answers: deque[list[tuple[FetchedBatch, int]]] = deque()
         self._pending = PendingRecords(self._state, self._settings.poll_bytes_max)
-        self._topics: list[str] = []
-        self._topics_seen: set[str] = set()
-        self._missing_topics: list[str] = []
-        self._refresh_at = 0.0
+        self._subscription = Subscription(self._settings)
         self._fetch: Any = None
-        self._asked: Any = None
+        self._lookup: Any = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._failure: StreamlogError | None = None
@@ -152,11 +116,11 @@ class Consumer(Closing):
     # -- what to read
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these (topic, partition); those assigned before go on where they are."""
-        wanted = checked(partitions)
+        """Reads exactly these (topic, partition); those assigned before keep their position."""
+        wanted = checked_partitions(partitions)
         with self._changed:
             self._check_open()
-            self._topics = []
+            self._subscription.clear()
             self._state.assign(wanted)
             self._interrupt_fetch()
 
@@ -168,22 +132,22 @@ class Consumer(Closing):
         wanted = checked_topics(topics)
         with self._changed:
             self._check_open()
-            self._topics = wanted
-            self._topics_seen = set()
-            self._state.assign(at for at in self._state.partitions if at[0] in wanted)
-            self._refresh_at = 0.0
+            self._subscription.subscribe(wanted)
+            self._state.keep_topics(wanted)
             self._interrupt_fetch()
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read now."""
+        """The partitions that are read now."""
         with self._changed:
             return sorted(self._state.partitions)
 
     def waiting_for(self) -> str | None:
-        """What keeps records from coming, in words: topics that do not exist, a server that does
-        not answer; None: nothing but records."""
+        """Why no records come, in words: topics that do not exist, a server that does not answer.
+
+        None: the log has no further records yet.
+        """
         with self._changed:
-            return waiting_for(self._caller.server, self._state, self._missing_topics, now_s())
+            return self._subscription.waiting_for(self._caller.server, self._state, now_s())
 
     def take_offset_resets(self) -> list[OffsetReset]:
         """Where reading went on by `auto_offset_reset` because the log does not hold a position any
@@ -210,27 +174,19 @@ class Consumer(Closing):
 
         Errors: Invalid where the partition is not assigned; those of offset look-ups.
         """
-        at = (topic, partition)
+        tp = (topic, partition)
         with self._changed:
-            position = self._state.position_of(at)
+            position = self._state.position_of(tp)
             if position is not None:
                 return position
-            time_ms = RESETS.get(self._state.of(at).reset)
-            generations = self._state.generations([at])
-        if time_ms is None:
-            raise OffsetOutOfRange(
-                f"{topic}-{partition} has no position and auto_offset_reset is none; seek"
-            )
-        found = self._caller.run(list_offsets({at: time_ms}, self._settings.isolation_level))
+            time_ms = self._state.start_time_ms(tp)
+            generations = self._state.generations([tp])
+        offsets = self._caller.run(list_offsets({tp: time_ms}, self._settings.isolation_level))
         with self._changed:
-            self._state.looked_up(found, generations, now_s())
-            position = self._state.position_of(at)
-        if position is None:
-            raise OffsetOutOfRange(f"{topic}-{partition} has no start offset")
-        return position
+            return self._state.found_position(tp, offsets, generations, now_s())
 
     def _interrupt_fetch(self) -> None:
-        """With the lock held: what is asked for now may not be wanted any more."""
+        """With the lock held: the request under way may ask for what is not wanted any more."""
         self._changed.notify_all()
         if self._fetch is not None:
             self._fetch.cancel()
@@ -250,7 +206,7 @@ class Consumer(Closing):
     # -- reading
 
     def poll_batches(self, timeout_s: float | None = 1.0) -> list[FetchedBatch]:
-        """Batches that came next, not decoded; an empty list where none came in time.
+        """The next batches, not decoded; an empty list where none came in time.
 
         None waits until there are some.
 
@@ -259,14 +215,14 @@ class Consumer(Closing):
         """
         with self._changed:
             self._check_open()
-            rest = self._pending.take_batches()
-            if rest:
-                return rest
+            batches = self._pending.take_batches()
+            if batches:
+                return batches
             self._wait_answer(timeout_s)
             return self._pending.take_batches()
 
     def poll(self, timeout_s: float | None = 1.0, max_records: int = 500) -> list[ConsumerRecord]:
-        """Up to max_records records that came next; None waits until there are some.
+        """The next records, up to max_records; None waits until there are some.
 
         Errors as for `poll_batches`, and those of decoding: CorruptMessage and InvalidRecord, with
         the fields `topic`, `partition`, `offset` and `next_offset`. The records before such a batch
@@ -288,18 +244,18 @@ class Consumer(Closing):
                 run = self._pending.current_run()
             if run is None:
                 continue
-            place, generation = run.place, run.generation
+            state, generation = run.state, run.generation
             for record in run.records[run.index :]:
                 run.index += 1
-                place.position = record[2] + 1
+                state.position = record[2] + 1
                 yield record
-                if place.generation != generation:
+                if state.generation != generation:
                     break
             else:
                 run.window_passed()
 
     def _wait_answer(self, timeout_s: float | None) -> None:
-        """With the lock held: moves the next answer to `_pending`, if one comes in time."""
+        """With the lock held: moves the next answer to `_pending`, if it comes in time."""
         limit_s = wait_s(timeout_s)
         self._check_open()
         if self._thread is None:
@@ -308,7 +264,7 @@ class Consumer(Closing):
             self._thread = thread
         ends_at = now_s() + (WAIT_S_MAX if limit_s is None else limit_s)
         while True:
-            # What was answered before an error is handed out before it.
+            # Batches that were answered before an error are returned before it is raised.
             if self._answers:
                 self._pending.add(self._answers.popleft())
                 self._changed.notify_all()
@@ -321,7 +277,7 @@ class Consumer(Closing):
             left = ends_at - now_s()
             if left <= 0:
                 return
-            if not self._state.partitions and not self._topics:
+            if not self._state.partitions and not self._subscription.topics:
                 raise Invalid("nothing to read: assign() or subscribe() first")
             self._changed.wait(left)
             self._check_open()
@@ -344,8 +300,8 @@ class Consumer(Closing):
                 if self._is_closed:
                     return
                 now = now_s()
-                topics = self._topics_to_refresh(now)
-                lookups = {} if topics else self._state.lookups(now)
+                topics = self._subscription.due_topics(self._state, now)
+                lookups = {} if topics else self._state.offset_lookups(now)
                 generations = self._state.generations(lookups)
                 plan: FetchPlan | None = None
                 if not topics and not lookups:
@@ -358,20 +314,18 @@ class Consumer(Closing):
                         continue
                     self._fetch = self._start_fetch(plan)
             if topics:
-                self._refresh(topics)
+                self._look_up_topics(topics)
             elif lookups:
-                self._look_up(lookups, generations)
+                self._look_up_offsets(lookups, generations)
             elif plan is not None:
                 self._finish_fetch(plan)
 
     def _idle_s(self, now: float) -> float | None:
-        wake = self._state.wake_at(now)
-        if self._topics:
-            wake = min(wake, self._refresh_at)
-        return None if wake == float("inf") else max(0.001, wake - now)
+        wake = self._subscription.wake_at(self._state.wake_at(now))
+        return None if wake == NEVER else max(0.001, wake - now)
 
     def _start_fetch(self, plan: FetchPlan) -> Any:
-        call = fetch_call(plan.request)
+        call = fetch(plan.request)
         timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_max_wait_ms
         return self._caller.method(call).future(
             call.request, timeout=timeout_ms / 1000, metadata=self._caller.metadata
@@ -395,89 +349,66 @@ class Consumer(Closing):
             elif response is not None:
                 batches = self._state.answered(plan, response, now)
                 if batches:
-                    generation_of = self._state.generation_of
-                    self._answers.append([(batch, generation_of(batch)) for batch in batches])
+                    self._answers.append(batches)
             self._changed.notify_all()
 
-    def _look_up(
+    def _look_up_offsets(
         self, lookups: dict[TopicPartition, int], generations: dict[TopicPartition, int]
     ) -> None:
         call = list_offsets_each(lookups, self._settings.isolation_level)
         try:
-            found = self._ask(call)
+            results = self._look_up(call)
         except StreamlogError as error:
             with self._changed:
-                self._state.lookup_failed(lookups, error, now_s())
+                self._state.offset_lookup_failed(lookups, error, now_s())
                 self._changed.notify_all()
             return
         with self._changed:
-            self._state.looked_up(found, generations, now_s())
+            self._state.offsets_found(results, generations, now_s())
             self._changed.notify_all()
 
-    def _ask(self, call: Call) -> Any:
+    def _look_up(self, call: Call) -> Any:
         """A call of the fetching thread, broken off when the consumer is closed."""
         with self._changed:
             self._check_open()
-            asked = self._caller.method(call).future(
+            lookup = self._caller.method(call).future(
                 call.request,
                 timeout=self._settings.request_timeout_ms / 1000,
                 metadata=self._caller.metadata,
             )
-            self._asked = asked
+            self._lookup = lookup
         try:
-            return call.read(asked.result())
+            return call.read(lookup.result())
         except grpc.RpcError as error:
             raise typed_error(error, writes=call.writes) from None
         except grpc.FutureCancelledError:
             raise Closed("the consumer is closed; open another one") from None
         finally:
-            self._asked = None
+            self._lookup = None
 
-    def _topics_to_refresh(self, now: float) -> list[str]:
-        wanted = self._state.topics_to_find(now)
-        if self._topics and now >= self._refresh_at:
-            wanted += self._topics
-        return list(dict.fromkeys(wanted))
-
-    def _refresh(self, topics: list[str]) -> None:
-        """Follows the partitions of subscribed topics; comes back soon for those that are missing,
-        and for all where the look-up failed."""
+    def _look_up_topics(self, topics: list[str]) -> None:
+        """Finds ids and partitions of the topics."""
         try:
-            found = run(find_topics(topics), self._ask)
+            entries = run(find_topics(topics), self._look_up)
         except StreamlogError as error:
             with self._changed:
-                self._state.find_failed(error, now_s())
-                self._refresh_at = now_s() + MISSING_TOPIC_RETRY_S
+                self._subscription.lookup_failed(self._state, error, now_s())
                 self._changed.notify_all()
             return
         with self._changed:
-            seen = self._topics_seen
-            missing = self._state.topics_found(topics, found, self._topics, seen)
-            self._topics_seen |= found.keys()
-            if set(self._topics) <= set(topics):
-                self._refresh_at = now_s() + self._settings.metadata_max_age_ms / 1000
-            if missing:
-                self._refresh_at = min(self._refresh_at, now_s() + MISSING_TOPIC_RETRY_S)
-            still = {*missing, *self._missing_topics} - found.keys()
-            self._missing_topics = [topic for topic in self._topics if topic in still]
+            self._subscription.topics_found(self._state, topics, entries, now_s())
             self._changed.notify_all()
-        if missing:
-            log.warning("waiting for topics", extra={"topics": missing})
 
     # -- offsets
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset of each. Errors: UnknownTopicOrPartition, Unavailable after
         default_api_timeout_ms."""
-        return self._edge(partitions, EARLIEST)
+        return run(self._state.edge_offsets(partitions, EARLIEST), self._caller.run)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """End (exclusive) of what can be read of each. Errors as for `beginning_offsets`."""
-        return self._edge(partitions, LATEST)
-
-    def _edge(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
-        found = self.offsets_for_times(dict.fromkeys(partitions, which))
-        return {at: place.offset for at, place in found.items() if place is not None}
+        return run(self._state.edge_offsets(partitions, LATEST), self._caller.run)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
@@ -486,18 +417,7 @@ class Consumer(Closing):
 
         Errors as for `beginning_offsets`.
         """
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for piece in pieces(times, self._state.partitions_max):
-            call = list_offsets(piece, self._settings.isolation_level)
-            try:
-                found |= self._caller.run(call)
-            except Invalid as error:
-                most = most_partitions(error)
-                if most is None or most >= len(piece):
-                    raise
-                self._state.partitions_max = most
-                found |= self.offsets_for_times(piece)
-        return found
+        return run(self._state.offsets_for_times(times), self._caller.run)
 
     # -- ending
 
@@ -508,8 +428,8 @@ class Consumer(Closing):
         with self._changed:
             self._is_closed = True
             self._interrupt_fetch()
-            if self._asked is not None:
-                self._asked.cancel()
+            if self._lookup is not None:
+                self._lookup.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._caller.close()

@@ -1,9 +1,9 @@
-"""Batches that were fetched and not yet given to the caller, in whole or record by record.
+"""Fetched batches that the caller has not got yet, as batches or record by record.
 
-A batch that cannot be decoded stays at the head: what came before it is returned first, then each
-poll raises its error, until the caller seeks past it. How much is decoded at a time is bounded by
-bytes and by records, because a batch of some kilobytes may expand to a hundred megabytes or to
-millions of records.
+A batch that cannot be decoded stays at the head: the records before it are returned first, then
+each poll raises its error, until the caller seeks past it. Decoding is bounded by bytes and by
+records, because a batch of some kilobytes may expand to a hundred megabytes or to millions of
+records.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from streamlog.client.consume.fetch_state import FetchState, PartitionFetch
+from streamlog.client.consume.fetch_state import FetchState, PartitionFetchState
 from streamlog.client.consume.records import ConsumerRecord, DecodedBatch, FetchedBatch
 from streamlog.errors import StreamlogError
 
 WINDOW_RECORDS = 32_768
-"""Of one batch, so many records exist as objects at a time."""
+"""How many records of one batch exist as objects at a time."""
 OFF_LOOP_BYTES = 1 << 20
-"""An uncompressed batch of so many bytes is decoded outside of an event loop."""
+"""Size from which an uncompressed batch is decoded outside of an event loop."""
 
 
 class _Entry:
-    """A batch in line; once decoded, its records or why it has none."""
+    """A waiting batch; once decoded, its records or its error."""
 
     __slots__ = ("batch", "decoded", "error", "generation")
 
@@ -33,7 +33,7 @@ class _Entry:
         self.error: StreamlogError | None = None
 
     def decode(self) -> int:
-        """Once; returns how many bytes there are. Safe in any thread."""
+        """Decodes once; returns the decoded size in bytes. Safe in any thread."""
         if self.decoded is None and self.error is None:
             try:
                 self.decoded = self.batch.decoded()
@@ -49,15 +49,15 @@ class _Entry:
 
 
 class RecordRun:
-    """The records of one batch that are being given to the caller, a window of them at a time."""
+    """The batch whose records the caller is getting, a window of records at a time."""
 
-    __slots__ = ("_decoded", "batch", "generation", "index", "place", "records", "size_bytes")
+    __slots__ = ("_decoded", "batch", "generation", "index", "records", "size_bytes", "state")
 
-    def __init__(self, entry: _Entry, decoded: DecodedBatch, place: PartitionFetch) -> None:
+    def __init__(self, entry: _Entry, decoded: DecodedBatch, state: PartitionFetchState) -> None:
         self.batch = entry.batch
         self.size_bytes = decoded.size_bytes
         self.generation = entry.generation
-        self.place = place
+        self.state = state
         self.index = 0
         self._decoded = decoded
         self.records = self._window()
@@ -69,7 +69,7 @@ class RecordRun:
         return records
 
     def load(self) -> None:
-        """The next window where this one is used up. Errors: those of decoding."""
+        """Makes the next window where this one is used up. Errors: those of decoding."""
         if self.index >= len(self.records) and self._decoded.left:
             self.records, self.index = self._window(), 0
 
@@ -78,7 +78,7 @@ class RecordRun:
         taken = self.records[self.index : self.index + count]
         self.index += len(taken)
         if self.index < len(self.records):
-            self.place.position = self.records[self.index].offset
+            self.state.position = self.records[self.index].offset
         else:
             self.window_passed()
         return taken
@@ -91,18 +91,18 @@ class RecordRun:
     def window_passed(self) -> None:
         """The caller has all of this window."""
         if not self._decoded.left:
-            self.place.position = self.batch.next_offset
+            self.state.position = self.batch.next_offset
         elif self.records:
-            self.place.position = self.records[-1].offset + 1
+            self.state.position = self.records[-1].offset + 1
 
     @property
     def is_used_up(self) -> bool:
         is_at_end = self.index >= len(self.records) and not self._decoded.left
-        return is_at_end or self.place.generation != self.generation
+        return is_at_end or self.state.generation != self.generation
 
 
 class PendingRecords:
-    """In order of arrival. What was asked for before a seek is dropped when it comes up."""
+    """Fetched batches in order of arrival. Batches from before a seek are dropped at the head."""
 
     def __init__(self, state: FetchState, poll_bytes_max: int) -> None:
         self._state = state
@@ -121,22 +121,22 @@ class PendingRecords:
         return self._state.is_current(entry.batch, entry.generation)
 
     def add(self, batches: list[tuple[FetchedBatch, int]]) -> None:
-        self._entries.extend(_Entry(*one) for one in batches)
+        self._entries.extend(_Entry(batch, generation) for batch, generation in batches)
 
     def take_batches(self) -> list[FetchedBatch]:
-        """All there are; of a batch that was begun, what is left."""
+        """All waiting batches, the first without the records that the caller has."""
         taken: list[FetchedBatch] = []
         run, self._run = self._run, None
-        if run is not None and not run.is_used_up and run.place.position is not None:
-            taken.append(run.batch.starting_at(run.place.position))
+        if run is not None and not run.is_used_up and run.state.position is not None:
+            taken.append(run.batch.starting_at(run.state.position))
         while self:
             taken.append(self._entries.popleft().batch)
         for batch in taken:
-            self._state.passed(batch, batch.next_offset)
+            self._state.consumed_to(batch, batch.next_offset)
         return taken
 
     def long_work(self, count: int) -> list[_Entry]:
-        """What the next `count` records lie in and takes long to decode, up to what does not."""
+        """The entries with the next `count` records, up to the first that is decoded quickly."""
         if not self:
             return []
         if self._run is not None:
@@ -150,7 +150,7 @@ class PendingRecords:
         return entries
 
     def decode(self, entries: Sequence[_Entry]) -> None:
-        """Decodes the entries up to the first that cannot be, or as many as one poll returns.
+        """Decodes the entries up to the first with an error, or as many as one poll returns.
 
         Changes nothing else, so that it may run in another thread.
         """
@@ -161,7 +161,7 @@ class PendingRecords:
                 break
 
     def current_run(self) -> RecordRun | None:
-        """The batch that is being given out record by record; a decoded one that has some left.
+        """The decoded batch with the next records; None where no batch waits.
 
         Errors: those of decoding; the batch is passed over then only by a seek.
         """
@@ -173,8 +173,8 @@ class PendingRecords:
                     raise entry.error.with_traceback(None)
                 if entry.decoded is None:
                     raise AssertionError("an entry has records or an error")
-                place = self._state.of((entry.batch.topic, entry.batch.partition))
-                self._run = RecordRun(entry, entry.decoded, place)
+                state = self._state.assigned((entry.batch.topic, entry.batch.partition))
+                self._run = RecordRun(entry, entry.decoded, state)
                 self._entries.popleft()
             self._run.load()
             if self._run.records:
@@ -183,9 +183,9 @@ class PendingRecords:
         return None
 
     def take_records(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records, of no further batch once so many bytes were decoded for them.
+        """Up to `count` records; takes no further batch once `poll_bytes_max` bytes were decoded.
 
-        Errors: those of decoding, when nothing comes before the batch.
+        Errors: those of decoding, when no record comes before the batch.
         """
         taken: list[ConsumerRecord] = []
         size = 0

@@ -26,9 +26,9 @@ class ConsumerRecord(NamedTuple):
 class FetchedBatch:
     """A stored record batch; its bytes are decoded when they are asked for, each time anew.
 
-    `base_offset` (inclusive) is the first offset that was asked for and lies in it, `next_offset`
-    follows its last; `record_count` counts the records between. `data` is the whole batch as
-    stored, a view into the answer. It expands to `decoded_bytes_max` at most.
+    `base_offset` (inclusive) is the first offset of the batch that the fetch asked for,
+    `next_offset` (exclusive) its end; `record_count` counts the records between. `data` is the
+    whole batch as stored, a view into the answer. It expands to `decoded_bytes_max` at most.
 
     Errors of decoding: CorruptMessage, InvalidRecord. They name topic, partition and the first
     offset, and where to seek to go on: fields `topic`, `partition`, `offset`, `next_offset`.
@@ -73,7 +73,10 @@ class FetchedBatch:
 
     @property
     def record_count(self) -> int:
-        """Of a batch that is asked for from its middle on, known by decoding it. Errors: those."""
+        """How many records are from `base_offset` on.
+
+        Where the fetch began inside the batch, that takes decoding. Errors: those of decoding.
+        """
         if self._record_count is None:
             self._record_count = len(self.records())
         return self._record_count
@@ -96,16 +99,16 @@ class FetchedBatch:
         return self.base_offset == self.header.base_offset
 
     def _reader(self) -> tuple[RecordReader, int]:
-        """The records, and how many bytes they take."""
-        found = scan(self.data, verify_crc=self._check_crc)
-        if len(found) != 1:
-            raise CorruptMessage(f"one record batch was expected, but {len(found)} are there")
-        header, view = found[0]
+        """The decompressed records and their size in bytes."""
+        batches = scan(self.data, verify_crc=self._check_crc)
+        if len(batches) != 1:
+            raise CorruptMessage(f"one record batch was expected, but {len(batches)} are there")
+        header, view = batches[0]
         data = decompress(header.codec, view[HEADER_BYTES:], self._decoded_bytes_max)
         return RecordReader(header, data, header.base_offset), len(data)
 
     def decoded(self) -> DecodedBatch:
-        """Decompressed; its records are made as they are taken. Errors: those of decoding."""
+        """Decompresses; records are made as they are taken. Errors: those of decoding."""
         try:
             return DecodedBatch(self, *self._reader())
         except (CorruptMessage, InvalidRecord) as error:
@@ -125,19 +128,19 @@ class FetchedBatch:
         return self.decoded().take(self.header.record_count)
 
     def unreadable(self, error: StreamlogError) -> StreamlogError:
-        """The error with its place and with what to do."""
+        """The error with the batch's offsets and with what to do."""
         text = (
             f"{self.topic}-{self.partition}: the record batch at offsets {self.base_offset} to "
             f"{self.next_offset - 1} cannot be decoded: {error.message}; seek to "
             f"{self.next_offset} to go on behind it, or to {self.base_offset} to fetch it again"
         )
-        place: dict[str, Field] = dict(
+        fields: dict[str, Field] = dict(
             topic=self.topic,
             partition=self.partition,
             offset=self.base_offset,
             next_offset=self.next_offset,
         )
-        return type(error)(text, **{**error.fields, **place})
+        return type(error)(text, **{**error.fields, **fields})
 
     def __len__(self) -> int:
         return self.record_count
@@ -150,7 +153,7 @@ class FetchedBatch:
 
 
 class DecodedBatch:
-    """The records of a batch, made as they are taken. `left`: so many are not made yet."""
+    """The records of a batch, made as they are taken. `left` counts those not made yet."""
 
     __slots__ = ("_batch", "_error", "_reader", "left", "size_bytes")
 
@@ -172,11 +175,11 @@ class DecodedBatch:
         is_whole_batch = self.left == batch.header.record_count and self.left <= count
         try:
             if is_whole_batch:
-                found = self._reader.list_as(ConsumerRecord, batch.topic, batch.partition)
+                records = self._reader.list_as(ConsumerRecord, batch.topic, batch.partition)
             else:
-                place = (batch.topic, batch.partition)
-                found = [
-                    tuple.__new__(ConsumerRecord, place + record)
+                tp = (batch.topic, batch.partition)
+                records = [
+                    tuple.__new__(ConsumerRecord, tp + record)
                     for record in islice(self._reader, min(count, self.left))
                 ]
         except (CorruptMessage, InvalidRecord) as error:
@@ -184,5 +187,5 @@ class DecodedBatch:
             raise self._error from error
         self.left -= min(count, self.left)
         if batch.base_offset > batch.header.base_offset:
-            found = [record for record in found if record.offset >= batch.base_offset]
-        return found
+            records = [record for record in records if record.offset >= batch.base_offset]
+        return records

@@ -30,12 +30,12 @@ from streamlog.errors import (
 from streamlog.runtime.buffers import Buffer
 
 GROW_AT_BATCHES = 2
-"""A batch that fills while so many of its partition wait for answers makes the next one larger."""
+"""How many unanswered batches of a partition make the batch after a full one larger."""
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """What the server says about a topic."""
+class TopicMetadata:
+    """A topic as the server describes it."""
 
     partitions: int
     batch_bytes_max: int = RECORD_BYTES_MAX_DEFAULT
@@ -61,7 +61,7 @@ class PartitionQueue:
 
     @property
     def next_bytes(self) -> int:
-        """About what the batch has that is sent next."""
+        """About how large the next batch to send is."""
         resent = self.sequencer.to_resend()
         batch = resent or (self.ready[0] if self.ready else self.open)
         return 0 if batch is None else batch.charged_bytes
@@ -71,7 +71,7 @@ class PartitionQueue:
         return self.open is None and not self.ready and not self.sequencer.unanswered
 
     def drop_all(self) -> list[PendingBatch]:
-        """Forgets the batches; returns those that were not done."""
+        """Forgets the batches that are not done, and returns them."""
         batches = self.batches()
         if self.open is not None and self.open.builder is not None:
             self.open.record_count = self.open.builder.record_count
@@ -82,10 +82,10 @@ class PartitionQueue:
 
     def batches(self) -> list[PendingBatch]:
         """All that are not done."""
-        found = [*self.sequencer.unanswered, *self.ready]
+        batches = [*self.sequencer.unanswered, *self.ready]
         if self.open is not None:
-            found.append(self.open)
-        return found
+            batches.append(self.open)
+        return batches
 
 
 class TopicQueues:
@@ -132,40 +132,37 @@ class Accumulator:
         self._linger_s = min(settings.linger_ms, settings.delivery_timeout_ms / 2) / 1000
         self.topics: dict[str, TopicQueues] = {}
         self.active: dict[PartitionQueue, None] = {}
-        """Partitions with a batch that is not done, in the order of service."""
+        """Partitions with a batch that is not done; the first is sent first."""
         self.done: list[PendingBatch] = []
-        """Batches that ended and whose waiters are to be told."""
+        """Ended batches whose waiters are not notified yet."""
         self.charged_bytes = 0
         self.is_short_of_room = False
-        """Somebody waits for room: open batches are sent at once."""
+        """A caller waits for room: open batches are sent at once."""
 
-    def update_topic(self, name: str, description: TopicDescription, now: float) -> TopicQueues:
-        """Takes over what the server says.
+    def update_topic(self, name: str, metadata: TopicMetadata, now: float) -> TopicQueues:
+        """Takes over a topic's metadata.
 
-        Partitions that are gone were those of a topic that was made anew: what waits for them
-        fails. Of the same topic partitions never go: an answer with fewer of them is an old one.
+        Fewer partitions of another topic id: the topic was made anew, and batches for the missing
+        ones fail. Fewer partitions of the same id: the answer is an old one, and none goes.
         """
         topic = self.topics.get(name) or TopicQueues(name)
-        is_same = description.topic_id and description.topic_id == topic.topic_id
-        count = max(description.partitions, len(topic.queues) if is_same else 0)
-        if description.topic_id != topic.topic_id and description.topic_id:
+        is_same = metadata.topic_id and metadata.topic_id == topic.topic_id
+        count = max(metadata.partitions, len(topic.queues) if is_same else 0)
+        if metadata.topic_id != topic.topic_id and metadata.topic_id:
             is_another = bool(topic.topic_id)
-            topic.topic_id, topic.head = (
-                description.topic_id,
-                topic_head(name, description.topic_id),
-            )
+            topic.topic_id, topic.head = metadata.topic_id, topic_head(name, metadata.topic_id)
             for queue in topic.queues if is_another else ():
                 queue.sequencer.topic_made_anew()
         self._drop_partitions(topic, count)
         for partition in range(len(topic.queues), count):
             sequencer = PartitionSequencer(self._settings, self.done)
-            size = min(self._settings.batch_size_bytes, description.batch_bytes_max)
+            size = min(self._settings.batch_size_bytes, metadata.batch_bytes_max)
             topic.queues.append(PartitionQueue(topic, partition, sequencer, size))
         if name not in self.topics:
-            topic.sticky = topic.queues[next_sticky(-1, description.partitions + 1) - 1]
+            topic.sticky = topic.queues[next_sticky(-1, metadata.partitions + 1) - 1]
         topic.loaded_at = now
-        topic.knows_limit = description.knows_limit
-        topic.limit_batches(description.batch_bytes_max)
+        topic.knows_limit = metadata.knows_limit
+        topic.limit_batches(metadata.batch_bytes_max)
         self.topics[name] = topic
         return topic
 
@@ -203,10 +200,10 @@ class Accumulator:
     def new_batch(
         self, queue: PartitionQueue, record_bytes: int, now: float
     ) -> PendingBatch | None:
-        """An empty batch that takes a record of so many bytes; None while there is no room.
+        """An empty batch for a record of `record_bytes` bytes; None while there is no room.
 
-        The partition gets it by `open_batch` once a record is in it. A record that cannot be
-        encoded raises before that, and so leaves no empty batch behind that nobody sends.
+        `open_batch` gives it to the partition once a record is in it. So a record that cannot be
+        encoded leaves no empty batch behind.
         """
         size = max(queue.size_limit_bytes, record_bytes)
         free = self._settings.buffer_memory_bytes - self.charged_bytes
@@ -224,7 +221,7 @@ class Accumulator:
         )
 
     def open_batch(self, queue: PartitionQueue, batch: PendingBatch) -> None:
-        """The partition's records go into this batch, which holds one already, from now on."""
+        """Makes a batch, which holds a record already, the partition's open batch."""
         # First, because an open batch is sent only where its partition is active.
         self.active.setdefault(queue)
         queue.open = batch
@@ -267,11 +264,11 @@ class Accumulator:
 
     def close_all(self) -> list[PendingBatch]:
         """Closes every open batch; returns all batches that are not done."""
-        found: list[PendingBatch] = []
+        batches: list[PendingBatch] = []
         for queue in self.active:
             self.close_open(queue, is_full=False)
-            found += queue.batches()
-        return found
+            batches += queue.batches()
+        return batches
 
     def take_done(self) -> list[PendingBatch]:
         """Batches that ended since the last call; their room is free again."""
@@ -284,7 +281,7 @@ class Accumulator:
         return ended
 
     def split(self, batch: PendingBatch, bytes_max: int | None) -> list[PendingBatch]:
-        """Parts to be sent in the batch's place; their bytes are charged instead of its own."""
+        """Parts to send instead of the batch; their bytes are charged instead of its own."""
         charged = batch.charged_bytes
         parts = split(batch, bytes_max, self._compression)
         batch.split(parts)
@@ -308,11 +305,11 @@ def _partition_gone(batch: PendingBatch, count: int) -> StreamlogError:
 
 
 def _whole(parts: list[PendingBatch]) -> list[PendingBatch]:
-    """The batches that were split and are done with these parts, each once."""
-    found: dict[PendingBatch, None] = {}
+    """The split batches that are done with these parts, each once."""
+    wholes: dict[PendingBatch, None] = {}
     for part in parts:
         batch = part.parent
         while batch is not None and batch.done:
-            found[batch] = None
+            wholes[batch] = None
             batch = batch.parent
-    return list(found)
+    return list(wholes)

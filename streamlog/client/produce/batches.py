@@ -1,8 +1,8 @@
-"""A batch on its way, and the light views of it that callers hold.
+"""A batch on its way, and the metadata that callers get of its records.
 
 A batch is open (takes records), then ready (closed by size, time or flush), then sent until it is
-answered, then done. Whoever waits for a record waits for its batch: one event per batch, made when
-somebody first waits.
+answered, then done. Waiting for a record is waiting for its batch: one event per batch, made by
+the first waiter.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class BatchMetadata(NamedTuple):
 
 
 class RunOutcome(NamedTuple):
-    """What became of records of one send_many that were stored together, or not at all.
+    """The outcome of records of one send_many that were stored together, or not at all.
 
-    `places`: which of the records they are, counted from 0. Either `metadata` or `error` is there.
+    `places`: their indexes in the list given to send_many. Either `metadata` or `error` is set.
     """
 
     places: Sequence[int]
@@ -49,7 +49,7 @@ class RunOutcome(NamedTuple):
 
 
 class Waiter(Protocol):
-    """What is told once that a batch is done."""
+    """Set once, when a batch is done."""
 
     def set(self) -> object: ...
 
@@ -57,8 +57,8 @@ class Waiter(Protocol):
 class PendingBatch:
     """Records of one partition that are stored together or not at all.
 
-    One that the server refuses for its size is split: it is done when its parts are, and what
-    became of a record is asked of the part that has it.
+    A batch that the server refuses for its size is split: it is done when its parts are, and the
+    outcome of a record is the outcome of its part.
     """
 
     __slots__ = (
@@ -151,7 +151,7 @@ class PendingBatch:
             self.parent.part_done()
 
     def split(self, parts: list[PendingBatch]) -> None:
-        """The parts are sent in the place of this batch."""
+        """The parts are sent instead of this batch."""
         self.parts = parts
         self.data = None
         self.in_flight = False
@@ -160,7 +160,7 @@ class PendingBatch:
             part.parent = self
 
     def part_done(self) -> None:
-        """Done with the last part; `error` is the first part's that has one."""
+        """Ends this batch with its last part; `error` is the first error among the parts."""
         parts = self.parts or ()
         if all(part.done for part in parts):
             self.error = next((part.error for part in parts if part.error), None)
@@ -169,29 +169,29 @@ class PendingBatch:
                 self.parent.part_done()
 
     def pieces(self, first: int, count: int) -> list[tuple[PendingBatch, int, int]]:
-        """(batch that was stored as a whole, first record, records) of so many of the records."""
+        """(unsplit batch, its first record, record count) of `count` records from `first` on."""
         if self.parts is None:
             return [(self, first, count)]
-        found: list[tuple[PendingBatch, int, int]] = []
+        unsplit: list[tuple[PendingBatch, int, int]] = []
         begin = 0
         for part in self.parts:
             low, high = max(first, begin), min(first + count, begin + part.record_count)
             if low < high:
-                found += part.pieces(low - begin, high - low)
+                unsplit += part.pieces(low - begin, high - low)
             begin += part.record_count
-        return found
+        return unsplit
 
     def error_of(self, index: int) -> StreamlogError | None:
-        """Of record `index`, once done."""
+        """The error of record `index`, once done."""
         ((batch, _, _),) = self.pieces(index, 1)
         return batch.error
 
     def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Of record `index`, once done. Raises its batch's error."""
-        # Without the traceback of former raises: it would grow with each record that is asked for.
+        """The metadata of record `index`, once done. Errors: its batch's."""
+        # Without the traceback of earlier raises, which would grow with each call.
         if self.parts is not None:
-            ((batch, at, _),) = self.pieces(index, 1)
-            return batch.metadata(at, timestamp_ms)
+            ((batch, part_index, _),) = self.pieces(index, 1)
+            return batch.metadata(part_index, timestamp_ms)
         if self.error is not None:
             raise self.error.with_traceback(None)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
@@ -199,7 +199,7 @@ class PendingBatch:
         return RecordMetadata(self.topic, self.partition, offset, stamp)
 
     def notify(self) -> list[Callable[[], None]]:
-        """Wakes who waits; returns the callbacks to run. Once, after it is done."""
+        """Wakes the waiters; returns the callbacks to run. Called once, after the batch is done."""
         if self.waiter is not None:
             self.waiter.set()
         callbacks, self.callbacks = self.callbacks, None
@@ -207,7 +207,7 @@ class PendingBatch:
 
 
 def call_back(callbacks: Iterable[Callable[[], None]]) -> BaseException | None:
-    """Runs delivery callbacks. One that fails is logged, and the rest are run all the same.
+    """Runs delivery callbacks; logs those that fail.
 
     Returns the last SystemExit or KeyboardInterrupt: what to do with it depends on the thread.
     """
@@ -223,9 +223,9 @@ def call_back(callbacks: Iterable[Callable[[], None]]) -> BaseException | None:
 
 
 class Run(NamedTuple):
-    """`record_count` records in a row inside one batch, from record `first` on.
+    """Consecutive records of one send_many in one batch: `record_count` from record `first` on.
 
-    `places`: which of the records that send_many was given they are.
+    `places`: their indexes in the list given to send_many.
     """
 
     batch: PendingBatch
@@ -234,29 +234,35 @@ class Run(NamedTuple):
     places: Sequence[int] = ()
 
     def metadata(self, timestamp_ms: int) -> list[BatchMetadata]:
-        """Once done; more than one where the batch was split. Raises the first error."""
-        found: list[BatchMetadata] = []
+        """Of the run once done; several where the batch was split. Errors: the first."""
+        stored: list[BatchMetadata] = []
         for batch, first, count in self.batch.pieces(self.first, self.record_count):
-            at = batch.metadata(first, timestamp_ms)
-            found.append(BatchMetadata(at.topic, at.partition, at.offset, count, at.timestamp_ms))
-        return found
+            stored.append(_batch_metadata(batch, first, count, timestamp_ms))
+        return stored
 
     def error(self) -> StreamlogError | None:
-        """The first, once done."""
+        """The first error, once done."""
         pieces = self.batch.pieces(self.first, self.record_count)
         return next((batch.error for batch, _, _ in pieces if batch.error), None)
 
     def outcomes(self, timestamp_ms: int) -> list[RunOutcome]:
         """Once done."""
-        found: list[RunOutcome] = []
+        outcomes: list[RunOutcome] = []
         begin = 0
         for batch, first, count in self.batch.pieces(self.first, self.record_count):
             places = self.places[begin : begin + count]
             begin += count
             if batch.error is not None:
-                found.append(RunOutcome(places, None, batch.error))
+                outcomes.append(RunOutcome(places, None, batch.error))
                 continue
-            at = batch.metadata(first, timestamp_ms)
-            stored = BatchMetadata(at.topic, at.partition, at.offset, count, at.timestamp_ms)
-            found.append(RunOutcome(places, stored, None))
-        return found
+            metadata = _batch_metadata(batch, first, count, timestamp_ms)
+            outcomes.append(RunOutcome(places, metadata, None))
+        return outcomes
+
+
+def _batch_metadata(
+    batch: PendingBatch, first: int, count: int, timestamp_ms: int
+) -> BatchMetadata:
+    """Errors: the batch's."""
+    record = batch.metadata(first, timestamp_ms)
+    return BatchMetadata(record.topic, record.partition, record.offset, count, record.timestamp_ms)

@@ -23,7 +23,7 @@ from typing import Any
 from streamlog.client.produce.accumulator import (
     Accumulator,
     PartitionQueue,
-    TopicDescription,
+    TopicMetadata,
     TopicQueues,
 )
 from streamlog.client.produce.batches import PendingBatch, Run
@@ -137,15 +137,13 @@ class ProducerCore:
 
     # -- topics
 
-    def refreshed(
-        self, topic: TopicQueues, description: TopicDescription | None, now: float
-    ) -> None:
+    def refreshed(self, topic: TopicQueues, metadata: TopicMetadata | None, now: float) -> None:
         """Takes over the answer to a repeated look-up of a topic. None: the look-up failed, and the
-        description known by now stays, which may be newer than the question."""
-        if description is None:
+        metadata known by now stay, which may be newer than the question."""
+        if metadata is None:
             topic.loaded_at = now
         else:
-            self.accumulator.update_topic(topic.name, description, now)
+            self.accumulator.update_topic(topic.name, metadata, now)
 
     # -- appending
 

@@ -14,7 +14,7 @@ Column = Sequence[Buffer | None]
 
 
 class PartitionRecords(NamedTuple):
-    """The records of a list that go to one partition. `places`: where in the list they are."""
+    """The records of a list that go to one partition. `places`: their indexes in the list."""
 
     partition: int | None
     places: Sequence[int]
@@ -33,28 +33,41 @@ def checked_partition(queues: TopicQueues, partition: int) -> int:
     return partition
 
 
-def by_partition(
+def grouped(
+    queues: TopicQueues,
+    values: Column,
+    keys: Column | None,
+    partition: int | None,
+    choose: Partitioner | None,
+) -> tuple[list[int] | None, list[PartitionRecords]]:
+    """A send_many's records by partition, and the partition of each, None where all go together."""
+    if partition is None and (keys is not None or choose is not None):
+        return _by_partition(queues, values, keys, choose)
+    return None, [PartitionRecords(partition, range(len(values)), values, keys)]
+
+
+def _by_partition(
     queues: TopicQueues, values: Column, keys: Column | None, choose: Partitioner | None
 ) -> tuple[list[int], list[PartitionRecords]]:
-    """Partition of each record, and each partition's records in the order given."""
-    which = _partitions_of(queues, len(values), keys, choose)
+    """The partition of each record, and each partition's records in the order given."""
+    partitions = _partitions_of(queues, len(values), keys, choose)
     places: dict[int, list[int]] = {}
-    for index, partition in enumerate(which):
-        found = places.get(partition)
-        if found is None:
+    for index, partition in enumerate(partitions):
+        indexes = places.get(partition)
+        if indexes is None:
             places[partition] = [index]
         else:
-            found.append(index)
+            indexes.append(index)
     groups = [
         PartitionRecords(
             partition,
-            at,
-            [values[index] for index in at],
-            None if keys is None else [keys[index] for index in at],
+            indexes,
+            [values[index] for index in indexes],
+            None if keys is None else [keys[index] for index in indexes],
         )
-        for partition, at in places.items()
+        for partition, indexes in places.items()
     ]
-    return which, groups
+    return partitions, groups
 
 
 def _partitions_of(

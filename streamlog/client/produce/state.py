@@ -1,10 +1,10 @@
-"""Sequencing and retries of an idempotent producer: what happens to a batch after it is closed.
+"""Sequencing and retries of an idempotent producer: a batch from its closing to its end.
 
 Pure: no clock, no lock, no I/O; the caller passes the time in and carries out what comes back.
 
 Invariants
-1. `unanswered` of a partition is in sequence order; what is in flight is a prefix of it, but for
-   answers that came out of order. At most 32, which is what the server remembers.
+1. `unanswered` of a partition is in sequence order; the batches in flight are a prefix of it,
+   except where answers came out of order. At most 32, as many as the server remembers.
 2. After a failed attempt nothing is sent until all attempts under way are answered or lost; then
    all of `unanswered` goes out again in order with its old sequence numbers. So an attempt never
    overtakes an older one of the same batch, and the server tells repetitions from news.
@@ -78,41 +78,41 @@ _TRANSITIONS = {
 }
 
 
-class Verdict(Enum):
-    """What a failed attempt means for its batch."""
+class RetryDecision(Enum):
+    """What follows a failed attempt of a batch."""
 
     RETRY = "send again with the same sequence"
-    RENUMBER = "not stored, and its numbers are useless: send again under a new epoch"
+    RENUMBER = "not stored, and its sequence is unusable: send again under a new epoch"
     FAIL = "give up"
 
 
-def judge(
+def retry_decision(
     error: StreamlogError, *, wants_answer: bool, is_head: bool, may_be_stored: bool,
     unknown_topic_attempts: int,
-) -> Verdict:  # fmt: skip
+) -> RetryDecision:  # fmt: skip
     """`is_head`: no older batch of the partition is unanswered."""
     if not wants_answer:
-        return Verdict.FAIL
+        return RetryDecision.FAIL
     if isinstance(error, OutOfOrderSequence):
         if not is_head:
-            return Verdict.RETRY
+            return RetryDecision.RETRY
         # A server that is ahead has stored a later batch: this one would come behind it.
         is_behind = _is_ahead(error)
-        return Verdict.FAIL if may_be_stored or is_behind else Verdict.RENUMBER
+        return RetryDecision.FAIL if may_be_stored or is_behind else RetryDecision.RENUMBER
     if isinstance(error, InconsistentTopicId):
         # The topic is looked up again, and the batch sent with the new id.
-        return Verdict.RETRY
+        return RetryDecision.RETRY
     if isinstance(error, UnknownTopicOrPartition):
         if unknown_topic_attempts >= UNKNOWN_TOPIC_ATTEMPTS_MAX:
-            return Verdict.FAIL
-        return Verdict.RETRY
+            return RetryDecision.FAIL
+        return RetryDecision.RETRY
     if error.is_retryable or isinstance(error, OutcomeUnknown):
-        return Verdict.RETRY
-    return Verdict.FAIL
+        return RetryDecision.RETRY
+    return RetryDecision.FAIL
 
 
 def _shows_gap(error: StreamlogError) -> bool:
-    """The server waits for an older sequence, and looked for a repetition first: not stored yet."""
+    """The server waits for an older sequence. It looked for a repetition first: not stored yet."""
     distance = _distance(error)
     return distance is not None and distance > 0
 
@@ -156,13 +156,13 @@ class PartitionSequencer:
     def __init__(self, settings: ProducerSettings, done: list[PendingBatch]) -> None:
         self._settings = settings
         self._done = done
-        """Shared by all partitions: batches that ended, for the caller to notify."""
+        """Shared by all partitions: ended batches, whose waiters the caller notifies."""
         self._identity = NO_IDENTITY
         self._next_sequence = 0
         self._is_known = not settings.is_idempotent
         """The server has stored a batch under this identity, and remembers it."""
         self._stored_at = 0.0
-        """When the last answer said so."""
+        """When the last such answer came."""
         self.state = PartitionState.RUNNING
         self.unanswered: deque[PendingBatch] = deque()
         self.in_flight = 0
@@ -193,14 +193,14 @@ class PartitionSequencer:
         return None if self.needs_epoch and self._waits_for_epoch(batch) else batch
 
     def _waits_for_epoch(self, batch: PendingBatch) -> bool:
-        """Neither it nor a batch behind it may be stored. Asked for only where an epoch is due."""
+        """Neither the batch nor a later one may be stored. Used only while a new epoch is due."""
         position = self.unanswered.index(batch)
-        return not any(other.may_be_stored for other in islice(self.unanswered, position, None))
+        return not any(later.may_be_stored for later in islice(self.unanswered, position, None))
 
     def sequence(self, batch: PendingBatch, identity: ProducerIdentity, now: float) -> bool:
-        """Gives a ready batch its place behind all others, and its bytes.
+        """Gives a ready batch the next sequence numbers, and its bytes.
 
-        False where it cannot be encoded: it has failed then, and its numbers are free again.
+        False where it cannot be encoded: the batch has failed, and its numbers are free again.
         """
         if not self.unanswered and now - self._stored_at >= FORGOTTEN_AFTER_S:
             self._is_known = not self._settings.is_idempotent
@@ -220,11 +220,11 @@ class PartitionSequencer:
         return True
 
     def topic_made_anew(self) -> None:
-        """The new topic's partition knows no producer: as under a new id, one batch goes first."""
+        """The new topic's partition knows no producer: one batch goes first, as under a new id."""
         self._is_known = not self._settings.is_idempotent
 
     def may_split(self, batch: PendingBatch, attempt: int) -> bool:
-        """The batch was refused for sure, and has records that can be stored without the others."""
+        """The server refused the batch for certain, and it has more than one record."""
         is_current = not batch.done and batch.attempt == attempt and batch.in_flight
         return (
             is_current
@@ -234,9 +234,9 @@ class PartitionSequencer:
         )
 
     def replace(self, batch: PendingBatch, parts: list[PendingBatch]) -> None:
-        """The refused batch goes out again in parts, in its place, once all under way is answered.
+        """The parts go out instead of the refused batch, once everything in flight is answered.
 
-        They have its sequence numbers, so what follows keeps its own.
+        They share its sequence numbers, so later batches keep their own.
         """
         position = self.unanswered.index(batch)
         batches = list(self.unanswered)
@@ -288,10 +288,10 @@ class PartitionSequencer:
         self._done.append(batch)
         if self.needs_epoch:
             self._drain()
-        self._settle()
+        self._finish_draining()
 
     def failed(self, batch: PendingBatch, attempt: int, error: StreamlogError, now: float) -> None:
-        """One attempt came to nothing, or to nobody knows what."""
+        """One attempt failed, or its outcome is unknown."""
         if batch.done or batch.attempt != attempt or not batch.in_flight:
             return
         self.in_flight -= 1
@@ -301,22 +301,22 @@ class PartitionSequencer:
         if not error.has_no_side_effects:
             batch.may_be_stored = True
         elif is_head and _shows_gap(error):
-            # What is missing was stored once, or refused for good: it is not sent again.
+            # The missing batch was stored once, or refused for good: it is not sent again.
             self._can_never_be_stored(self.unanswered)
         if isinstance(error, UnknownTopicOrPartition):
             batch.unknown_topic_attempts += 1
-        verdict = judge(
+        decision = retry_decision(
             error,
             wants_answer=self._settings.wants_answer,
             is_head=is_head,
             may_be_stored=batch.may_be_stored,
             unknown_topic_attempts=batch.unknown_topic_attempts,
         )
-        if verdict is Verdict.FAIL:
+        if decision is RetryDecision.FAIL:
             self.give_up(batch, _final(batch, error))
             return
         self.retries += 1
-        if verdict is Verdict.RENUMBER:
+        if decision is RetryDecision.RENUMBER:
             self.needs_epoch = True
         if self.state is PartitionState.RUNNING:
             self.failures += 1
@@ -346,16 +346,16 @@ class PartitionSequencer:
             self.give_up(batch, error)
 
     def give_up(self, batch: PendingBatch, error: StreamlogError) -> None:
-        """Ends a sequenced batch without success, and every later one that may be stored.
+        """Fails a sequenced batch, and every later one whose outcome stays unknown with it.
 
-        Later ones that may be stored could be stored only behind this one; nobody can learn it
-        any more once the epoch changes. Where this one is refused for good, they cannot be.
+        A later batch can be stored only behind this one, and once the epoch changes that cannot be
+        learned any more. Where this batch is refused for good, later ones cannot be stored.
         """
-        is_open_question = not error.has_no_side_effects
+        is_outcome_unknown = not error.has_no_side_effects
         position = self.unanswered.index(batch)
         later = list(self.unanswered)[position + 1 :]
         self._end(batch, error)
-        if is_open_question:
+        if is_outcome_unknown:
             for other in later:
                 if other.may_be_stored or other.in_flight:
                     follow = OutcomeUnknown(
@@ -370,7 +370,7 @@ class PartitionSequencer:
         self._drain()
 
     def _can_never_be_stored(self, batches: Iterable[PendingBatch]) -> None:
-        """With the numbers that they have: those in front of them are left out for ever."""
+        """Not with their current numbers: the numbers in front of them stay unused for ever."""
         if self._is_known:
             for batch in batches:
                 batch.may_be_stored = False
@@ -383,7 +383,7 @@ class PartitionSequencer:
         self._done.append(batch)
 
     def renumber(self, identity: ProducerIdentity) -> None:
-        """A newer epoch is there: what is left goes out under it, numbered from 0."""
+        """Numbers the unanswered batches from 0 under a newer epoch, to be sent again."""
         if self.state is not PartitionState.AWAITING_EPOCH or identity == self._identity:
             return
         self._take_identity(identity)
@@ -401,9 +401,9 @@ class PartitionSequencer:
     def _drain(self) -> None:
         if self.state is PartitionState.RUNNING:
             self._transition_to(PartitionState.DRAINING)
-        self._settle()
+        self._finish_draining()
 
-    def _settle(self) -> None:
+    def _finish_draining(self) -> None:
         if self.state is PartitionState.DRAINING and self.in_flight == 0:
             must_wait = self.needs_epoch and not any(b.may_be_stored for b in self.unanswered)
             self._transition_to(

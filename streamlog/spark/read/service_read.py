@@ -10,7 +10,7 @@ import grpc
 
 from streamlog.client.calls.topic import ISOLATION
 from streamlog.client.channel import Call, Caller, typed_error
-from streamlog.client.consume.fetch_state import without_aborted
+from streamlog.client.consume.answers import without_aborted
 from streamlog.codec.batch import scan
 from streamlog.errors import (
     Internal,

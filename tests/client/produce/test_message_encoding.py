@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.client.produce.accumulator import TopicDescription
+from streamlog.client.produce.accumulator import TopicMetadata
 from streamlog.client.produce.core import ProducerCore
 from streamlog.client.settings import ProducerSettings
 from streamlog.codec.batch import scan
@@ -19,7 +19,7 @@ TIMEOUT_MS = 1000
 def core() -> ProducerCore:
     settings = ProducerSettings(idempotence=False, linger_ms=0, delivery_timeout_ms=TIMEOUT_MS)
     made = ProducerCore(settings)
-    topic = made.accumulator.update_topic("t", TopicDescription(1, topic_id="old"), NOW_S)
+    topic = made.accumulator.update_topic("t", TopicMetadata(1, topic_id="old"), NOW_S)
     made.append(topic, None, (1, b"key", b"value", []), NOW_S)
     return made
 
@@ -38,7 +38,7 @@ def test_a_message_made_before_its_topic_was_made_anew_goes_to_the_old_topic(
 ) -> None:
     message = core.next_message(NOW_S)
     assert message is not None
-    core.accumulator.update_topic("t", TopicDescription(1, topic_id="new"), NOW_S)
+    core.accumulator.update_topic("t", TopicMetadata(1, topic_id="new"), NOW_S)
     assert produced(message.encode(core.acks, TIMEOUT_MS)) == ("old", [b"value"])
 
 

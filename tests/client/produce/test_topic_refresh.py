@@ -29,7 +29,7 @@ def test_a_refresh_that_fails_leaves_a_guess_a_guess(node: FakeNode) -> None:
     for number in range(10):
         node.create(f"t{number}", batch_bytes_max=4 << 20)
     seen = RefreshSeen()
-    logger = logging.getLogger("streamlog.client.produce.producer")
+    logger = logging.getLogger("streamlog.client.produce.sender")
     logger.addFilter(seen)
     try:
         with Producer(node.server, linger_ms=0, metadata_max_age_ms=1) as producer:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streamlog.client.calls.merge import Accepted, MergeCall, MergeJob, Settled
+from streamlog.client.calls.merge import Accepted, MergeCall, MergeJob, MergesCommitted
 from streamlog.client.channel import Caller
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.compaction.plan.spec import decode_job, encode_outcome
@@ -51,7 +51,7 @@ def compact_node(
                 if isinstance(event, Accepted):
                     url = store or event.store_url
                     work = CarryOut(url, config.compaction_memory_bytes, config.spool_dir)
-                elif isinstance(event, Settled):
+                elif isinstance(event, MergesCommitted):
                     done.specs, done.inputs, done.outputs = event
                     return done
                 elif work is not None:

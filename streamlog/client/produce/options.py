@@ -1,0 +1,103 @@
+"""Arguments, errors and reports that the blocking and the asyncio producer share. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from streamlog.client.channel import Call, Retry
+from streamlog.client.produce.accumulator import TopicMetadata
+from streamlog.client.produce.batches import PendingBatch, RecordMetadata, Run
+from streamlog.client.produce.delivery import is_delivering
+from streamlog.client.settings import ProducerSettings, check
+from streamlog.errors import InvalidConfig, Overloaded, StreamlogError
+from streamlog.v1 import log_pb2
+
+NO_HEADERS: list[tuple[str, bytes | None]] = []
+
+OnDelivery = Callable[[RecordMetadata | None, StreamlogError | None], object]
+"""Called with the metadata or with the error, from the producer's thread: it must be quick."""
+
+TopicLookup = Callable[[str, float], Generator[Call, Any, TopicMetadata]]
+"""(topic, now) → the calls of a look-up: a method of `TopicDirectory`."""
+
+
+def producer_settings(**given: Any) -> ProducerSettings:
+    """Errors: InvalidConfig for an unknown setting or a value outside its limits."""
+    unknown = given.keys() - ProducerSettings.__dataclass_fields__.keys()
+    if unknown:
+        raise InvalidConfig(f"a producer has no setting {', '.join(sorted(unknown))}")
+    settings = ProducerSettings(**{**given, "acks": str(given.get("acks", "all"))})
+    check(settings)
+    if settings.batch_size_max_bytes < settings.batch_size_bytes:
+        settings = replace(settings, batch_size_max_bytes=settings.batch_size_bytes)
+    return settings
+
+
+def checked_headers(
+    headers: Iterable[tuple[str, bytes | None]],
+) -> list[tuple[str, bytes | None]]:
+    """The pairs as a list. Errors: TypeError for anything but pairs."""
+    pairs = list(headers)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(
+                f"headers are pairs (name, value) of str and bytes or None, not {pair!r}"
+            )
+    return pairs
+
+
+def overloaded(settings: ProducerSettings, charged_bytes: int, taken: int) -> Overloaded:
+    """The buffer stayed full. `taken`: how many records of the call are on their way."""
+    if is_delivering():
+        waited = "a delivery callback cannot wait for room: answers come by its own thread"
+    else:
+        waited = f"no room came free within max_block_ms = {settings.max_block_ms}"
+    return Overloaded(
+        f"{charged_bytes} bytes wait for the server and {waited}; send less, or raise "
+        f"buffer_memory_bytes = {settings.buffer_memory_bytes}",
+        queued_bytes=charged_bytes,
+        bound_bytes=settings.buffer_memory_bytes,
+        taken=taken,
+    )
+
+
+def note_taken(error: StreamlogError, runs: Sequence[Run], deliveries: object) -> None:
+    """Tells in a send_many's error which records are on their way."""
+    error.fields["taken"] = sum(run.record_count for run in runs)
+    error.deliveries = deliveries  # type: ignore[attr-defined]
+
+
+def blocking_retry(settings: ProducerSettings, server: str) -> Retry:
+    """Retries of a look-up that the caller of send() waits for: `max_block_ms` in all."""
+    return Retry(
+        settings.max_block_ms,
+        settings.retry_backoff_ms,
+        settings.retry_backoff_max_ms,
+        server=server,
+    )
+
+
+def delivery_report(
+    batch: PendingBatch, index: int, timestamp_ms: int, on_delivery: OnDelivery
+) -> Callable[[], None]:
+    """A callback for the end of `batch`, which tells `on_delivery` of record `index`."""
+
+    def report() -> None:
+        error = batch.error_of(index)
+        if error is not None:
+            on_delivery(None, error)
+        else:
+            on_delivery(batch.metadata(index, timestamp_ms), None)
+
+    return report
+
+
+def produce_stream(channel: Any) -> Any:
+    """The channel's ProduceStream; requests are bytes that `wire` makes."""
+    return channel.stream_stream(
+        "/streamlog.v1.LogService/ProduceStream",
+        request_serializer=None,
+        response_deserializer=log_pb2.ProduceStreamResponse.FromString,
+    )
