@@ -1,6 +1,6 @@
 """A producer's core against a model of a node, in virtual time, with faults drawn from a seed.
 
-The partitions keep their producers in the real ProducerStates. What the model makes worse than a
+The partitions keep their producers in the real ProducerStateManager. The model is worse than a
 quiet network: a broken connection may go on delivering what was written to it, behind what later
 connections deliver; appends become durable later, and a log that is given up forgets those that are
 not; answers and producer ids get lost; refusals hit single batches in the middle.
@@ -29,8 +29,8 @@ from streamlog.errors import (
     StreamlogError,
     Unavailable,
 )
-from streamlog.log.partition.batch_metadata import BatchFacts
-from streamlog.log.shared.state.producer_state import ProducerLimits, ProducerStates
+from streamlog.log.partition.batch_metadata import BatchMetadata
+from streamlog.log.partition.producer_state_manager import ProducerLimits, ProducerStateManager
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
 
@@ -45,7 +45,7 @@ class ModelPartition:
 
     batches: list[bytes] = field(default_factory=list)
     durable: int = 0
-    producers: ProducerStates = field(default_factory=lambda: ProducerStates(LIMITS))
+    producers: ProducerStateManager = field(default_factory=lambda: ProducerStateManager(LIMITS))
     end_offset: int = 0
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class ModelPartition:
     def _account(self, data: bytes) -> int:
         (found,) = scan(data)
         header, base = found.header, self.end_offset
-        metadata = BatchFacts.of(header, leader_epoch=0, append_time_ms=0, max_timestamp_ms=0)
+        metadata = BatchMetadata.of(header, leader_epoch=0, append_time_ms=0, max_timestamp_ms=0)
         self.producers.account(base, header.record_count, metadata)
         self.end_offset += header.record_count
         return base
@@ -68,13 +68,13 @@ class ModelPartition:
     def reopen(self) -> None:
         """As a new log object, or a new process, finds it."""
         del self.batches[self.durable :]
-        self.producers, self.end_offset = ProducerStates(LIMITS), 0
+        self.producers, self.end_offset = ProducerStateManager(LIMITS), 0
         for data in self.batches:
             self._account(data)
 
     def forget_producers(self) -> None:
         """As after log.producer_idle_ms_min and more."""
-        self.producers = ProducerStates(LIMITS)
+        self.producers = ProducerStateManager(LIMITS)
 
     def values(self) -> list[int]:
         return [int(record[3] or b"") for data in self.batches for record in decode(data)]
