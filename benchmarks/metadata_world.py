@@ -26,7 +26,7 @@ from streamlog.compaction.plan.planner import Plan
 from streamlog.compaction.plan.planning import PlanRequest
 from streamlog.compaction.plan.spec import Job, Outcome, Rows
 from streamlog.compaction.plan.stats import ObjectFacts
-from streamlog.engine.cluster import settle_cluster_id
+from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import CommitEntry, CreateEntry, NewObject, ObjectRow
@@ -217,7 +217,7 @@ class SimulatedNode:
         clock = SimulationClock(loop)
         self.kv, self.store = CountingKV(clock), CountingStore(clock)
         offload, rand = InlineOffload(), SeededRandom(self._count)
-        cluster = await settle_cluster_id(self.kv, self.store, rand)
+        cluster = await ensure_cluster_id(self.kv, self.store, rand)
         self.metadata = await open_metadata(
             self.kv,
             self.store,

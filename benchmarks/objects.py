@@ -18,7 +18,7 @@ import psutil
 
 import streamlog
 from benchmarks.report import Report, Row, percentile
-from streamlog.engine.cluster import settle_cluster_id
+from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.model.batch import OpenStreamOptions
@@ -59,7 +59,7 @@ async def _fill(data: Path, objects: int) -> Filled:
     offload, clock = ThreadOffload(), SystemClock()
     store = await LocalObjectStore.open(data, offload, clock)
     kv = await RocksKVStore.open(data / "meta", clock, offload)
-    cluster = await settle_cluster_id(kv, store, SystemRandom())
+    cluster = await ensure_cluster_id(kv, store, SystemRandom())
     filled = await fill_metadata(
         kv, store, cluster_id=cluster, node_id=1, objects=objects, streams=STREAMS
     )

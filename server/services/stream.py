@@ -30,11 +30,11 @@ from streamlog.model.batch import (
     FetchContext,
     FetchResult,
     OpenStreamOptions,
+    ReadMode,
     RecordBatch,
     StoredBatch,
     StreamDescription,
     StreamState,
-    Turn,
 )
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.runtime.clock import Clock
@@ -272,7 +272,9 @@ class StreamService:
                 start,
                 min(stop, stream.confirm_offset) if start <= stream.confirm_offset else stop,
                 limit,
-                FetchContext(deadline=context.deadline, trace_id=context.trace_id, turn=Turn.WAIT),
+                FetchContext(
+                    deadline=context.deadline, trace_id=context.trace_id, read_mode=ReadMode.WAIT
+                ),
             )
         return found, stream.start_offset, stream.confirm_offset
 
@@ -295,7 +297,7 @@ class StreamService:
                     position,
                     max(stop, position),
                     READ_CHUNK_BYTES,
-                    FetchContext(trace_id=context.trace_id, turn=Turn.WAIT),
+                    FetchContext(trace_id=context.trace_id, read_mode=ReadMode.WAIT),
                 )
             if not found.batches:
                 continue

@@ -1,9 +1,10 @@
 """The newest batches of each stream, kept in memory from the moment they are sequenced.
 
 1. `StreamTail.push` at sequencing: the batch is *held*; nothing drops it.
-2. `TailCache.settled` once it is committed to the store: it may go, oldest first over all streams.
-3. Settled batches go while held and settled bytes together pass the bound, so that the cache
-   gives way to appends under way and memory stays flat.
+2. `TailCache.committed` after its commit to the store: the batch may be dropped. The oldest batch
+   of all streams is dropped first.
+3. Committed batches are dropped while held and committed bytes together exceed the bound. So the
+   cache shrinks while many appends are under way, and memory stays flat.
 
 A stream's tail has no gap and ends at the stream's next offset.
 """
@@ -46,17 +47,17 @@ class StreamTail:
         self._cache.hold(size_bytes)
 
     def read(self, start: int, end: int, max_bytes: int) -> list[StreamEntry]:
-        """Batches from the one that contains `start` (≥ first), until `end` or the size is met."""
-        found: list[StreamEntry] = []
+        """Batches from the one that contains `start` (≥ first), until `end` or `max_bytes`."""
+        batches: list[StreamEntry] = []
         size = 0
         entries = self._entries
         for index in range(bisect_right(self._bases, start, self._head) - 1, len(entries)):
             entry = entries[index]
-            if entry.base_offset >= end or (found and size + entry.size_bytes > max_bytes):
+            if entry.base_offset >= end or (batches and size + entry.size_bytes > max_bytes):
                 break
-            found.append(entry)
+            batches.append(entry)
             size += entry.size_bytes
-        return found
+        return batches
 
     def drop(self, entry: StreamEntry) -> None:
         """Forgets the batch if it is the oldest one here."""
@@ -76,7 +77,7 @@ class StreamTail:
                 self._entries[head - 1] = _DROPPED
 
     def clear(self) -> None:
-        """Forgets all; for a stream that was lost or destroyed."""
+        """Forgets all batches; for a stream that was lost or destroyed."""
         self._bases.clear()
         self._entries.clear()
         self._head = 0
@@ -91,12 +92,12 @@ class TailCache:
     def __init__(self, bound_bytes: int, batch_overhead_bytes: int = 0) -> None:
         self.bound_bytes = bound_bytes
         self.held_bytes = 0
-        """Payload of batches that are held."""
-        self.settled_bytes = 0
-        """Payload of batches that may go."""
+        """Payload of held batches."""
+        self.committed_bytes = 0
+        """Payload of committed batches, which may be dropped."""
         self._held = 0
         self._overhead_bytes = batch_overhead_bytes
-        self._settled: deque[tuple[StreamTail, StreamEntry, int]] = deque()
+        self._committed: deque[tuple[StreamTail, StreamEntry, int]] = deque()
 
     def tail(self, next_offset: int) -> StreamTail:
         """An empty tail that ends at next_offset."""
@@ -104,33 +105,33 @@ class TailCache:
 
     @property
     def held_batches(self) -> int:
-        """Batches that are held: one without payload counts as well."""
+        """Held batches, those without payload included."""
         return self._held
 
     @property
     def memory_bytes(self) -> int:
-        """What the bound is for."""
-        overhead = (self._held + len(self._settled)) * self._overhead_bytes
-        return self.held_bytes + self.settled_bytes + overhead
+        """The size that the bound limits."""
+        overhead = (self._held + len(self._committed)) * self._overhead_bytes
+        return self.held_bytes + self.committed_bytes + overhead
 
     def hold(self, size_bytes: int) -> None:
         """A batch was sequenced."""
         self.held_bytes += size_bytes
         self._held += 1
 
-    def settled(self, batches: Iterable[tuple[StreamTail, StreamEntry, int]]) -> None:
-        """(tail, batch, its bytes as pushed): committed to the store, or never will be."""
-        queue = self._settled
+    def committed(self, batches: Iterable[tuple[StreamTail, StreamEntry, int]]) -> None:
+        """Tail, batch and bytes as pushed, of batches that were committed or never will be."""
+        queue = self._committed
         size, count = 0, -len(queue)
         for batch in batches:
             queue.append(batch)
             size += batch[2]
         self._held -= count + len(queue)
         self.held_bytes -= size
-        self.settled_bytes += size
+        self.committed_bytes += size
         excess = self.memory_bytes - self.bound_bytes
         while queue and excess > 0:
             tail, entry, size_bytes = queue.popleft()
             tail.drop(entry)
-            self.settled_bytes -= size_bytes
+            self.committed_bytes -= size_bytes
             excess -= size_bytes + self._overhead_bytes

@@ -280,7 +280,7 @@ class Compactor:
         choosers = (_all_of().choose, due.choose, _Once().choose)
         before = self._totals
         try:
-            await self._background.unbroken(
+            await self._background.shielded(
                 lambda: self._compact_by(choosers, lambda: remote.ended is None),
                 name="compact_all_by",
             )

@@ -32,7 +32,7 @@ async def read_cluster_id(kv: KVStore) -> str | None:
     return None if found is None else cluster_id_of(found.value)
 
 
-async def settle_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> str:
+async def ensure_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> str:
     """The cluster id, durable in both stores on return, which are of one lineage.
 
     Errors: ForeignCluster (names both), LineageFenced (names both), UnsupportedVersion, Corrupt,

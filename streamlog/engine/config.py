@@ -208,33 +208,42 @@ class ReadConfig:
         256 * 1024,
         "Objects up to this size are read whole, index and data in one GET.",
     )
-    lagging_reads_max: int = setting(
-        4, "Reads of far-behind readers at a time, so that they cannot slow the others.", minimum=1
+    catch_up_reads_max: int = setting(
+        4,
+        "GETs at a time of readers that are far behind, so that they cannot slow other reads.",
+        minimum=1,
+        renamed_from="lagging_reads_max",
     )
-    lagging_bytes_per_s_min: int = setting(
+    catch_up_bytes_per_s_min: int = setting(
         8 * MIB,
-        "What consumers behind the tail cache get at least, all together, while appends or tail "
-        "reads are served; more as far as the event loop is on time, and everything when they are "
-        "alone. Higher: they catch up sooner, and acks and tail reads of a busy node are later.",
+        "Least rate of all consumers behind the tail cache together while appends or tail reads "
+        "are served; the rate is higher while the event loop is on time, and unbounded when "
+        "nothing else is served. Higher: they catch up sooner, and acks and tail reads of a busy "
+        "node are later.",
         minimum=MIB,
+        renamed_from="lagging_bytes_per_s_min",
     )
-    lagging_piece_bytes: int = setting(
+    catch_up_piece_bytes: int = setting(
         MIB,
         "Largest answer to such a consumer meanwhile. Each MiB holds the event loop up for about "
         "1 ms; smaller answers cost requests, and CPU for each.",
         minimum=64 * 1024,
+        renamed_from="lagging_piece_bytes",
     )
-    lagging_loop_lag_ms: float = setting(
+    catch_up_loop_lag_ms: float = setting(
         2.0,
-        "An event loop that is later than this halves what such consumers get. Higher: they catch "
-        "up sooner beside a busy node, and the others wait longer.",
+        "An event loop that is later than this halves the rate of such consumers. Higher: they "
+        "catch up sooner beside a busy node, and other requests wait longer.",
         minimum=0.5,
+        renamed_from="lagging_loop_lag_ms",
     )
-    lagging_wait_ms_max: int = setting(
+    catch_up_wait_ms_max: int = setting(
         10_000,
-        "Longest wait of such a fetch for its turn; then it goes, whatever the rate. Keep it below "
-        "the clients' request time-out. Lower: many hundreds of them at a time slow the others.",
+        "Longest wait of such a fetch; after it the fetch runs whatever the rate. Keep it below "
+        "the clients' request time-out. Lower: many hundreds of such consumers at a time slow "
+        "other requests.",
         minimum=0,
+        renamed_from="lagging_wait_ms_max",
     )
 
 

@@ -18,19 +18,19 @@ from prometheus_client import CollectorRegistry
 
 from streamlog.cache.tail import TailCache
 from streamlog.engine.append.budget import Budget
-from streamlog.engine.append.flush_policy import ClosePolicy
+from streamlog.engine.append.flush_policy import FlushPolicy
 from streamlog.engine.append.group import ITEMS_MAX, Group, confirm
 from streamlog.engine.append.group_commit import GroupCommit
 from streamlog.engine.append.sequencer import Sequencer
-from streamlog.engine.append.upload_credit import EarlyRoom
+from streamlog.engine.append.upload_credit import UploadCredit
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_reader import BlockReader
-from streamlog.engine.read.catch_up_throttle import LaggingTurns
+from streamlog.engine.read.catch_up_throttle import CatchUpThrottle
 from streamlog.engine.read.cold_reader import ReaderMetadata
 from streamlog.engine.read.fetcher import Fetcher
-from streamlog.engine.replay.after_recovery import Settled, carry_out, settle
-from streamlog.engine.replay.recovery import Found, place, read_wal, recovered_group
+from streamlog.engine.replay.after_recovery import ReplayPlan, apply_plan, plan_replay
+from streamlog.engine.replay.recovery import RecoveredWal, place, read_wal, recovered_group
 from streamlog.engine.stream_core import ErrorFactory, StreamCore
 from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.upload.object_writer import ObjectWriter
@@ -92,7 +92,7 @@ class Engine:
         self.failure: StreamlogError | None = None
         self._failed = asyncio.Event()
         self._progress = asyncio.Event()
-        self._is_sweep_due = False
+        self._is_failing_due = False
         self.cores: dict[int, StreamCore] = {}
         """Streams that this tenure holds and has in memory."""
         self._replayed_bytes = 0
@@ -100,11 +100,11 @@ class Engine:
         self.foreign: set[int] = set()
         """Streams lost while this WAL may still hold appends of theirs."""
         self.tails = TailCache(config.read.tail_cache_bytes, _TAIL_BATCH_BYTES)
-        self.budget = Budget(config.append.append_bytes_max, self._press)
+        self.budget = Budget(config.append.append_bytes_max, self._make_room)
         is_disk = parts.mode == "disk"
         # So much more may wait for its commit within the memory that the tail cache has anyhow.
         spare = config.read.tail_cache_bytes - config.append.append_bytes_max
-        self.early_room = EarlyRoom(self.budget, 0 if is_disk else spare)
+        self.upload_credit = UploadCredit(self.budget, 0 if is_disk else spare)
         self.put = ObjectPut(
             parts.store,
             config.append,
@@ -125,7 +125,7 @@ class Engine:
             self.writer,
             self.put,
             self._stored,
-            self.early_room.give,
+            self.upload_credit.grant,
             self._give_room,
             self.background,
             parts.clock,
@@ -141,19 +141,19 @@ class Engine:
                 parts.wal,
                 self._items_max,
                 self.uploader.offer,
-                self._set_door,
+                self._set_admission_error,
                 parts.clock,
                 parts.random,
                 metrics,
             )
-        self.turns = LaggingTurns(config.read, self.background, parts.clock, metrics)
+        self.throttle = CatchUpThrottle(config.read, self.background, parts.clock, metrics)
         self.sequencer = Sequencer(
             append,
             self.budget,
             self.group_commit or self.uploader,
             parts.clock,
             metrics,
-            self.turns.others,
+            self.throttle.note_foreground_io,
         )
         self.blocks = BlockReader(parts.store, parts.offload, config.read, self.background, metrics)
         self.fetcher = Fetcher(
@@ -163,7 +163,7 @@ class Engine:
             self.background,
             parts.clock,
             metrics,
-            self.turns,
+            self.throttle,
         )
         metrics.queue_bytes_bound.set(config.append.append_bytes_max)
         metrics.queue_bytes.set_function(lambda: self.budget.used_bytes)
@@ -189,29 +189,12 @@ class Engine:
         """Recovers, then takes appends. Errors: WalPending, Corrupt, Conflict, TenureFenced,
         Unavailable.
         """
-        metadata, wal = self.metadata, self.parts.wal
-        metadata.on_stream_lost(self.lost)
+        wal = self.parts.wal
+        self.metadata.on_stream_lost(self.lost)
         if wal is not None:
-            held = wal.tenures
-            if self.group_commit is not None or wal.live_bytes:
-                await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
-            found = await read_wal(wal, metadata, held)
-            settled = await self._settle(found)
-
-            async def give_up() -> None:
-                # Of a tenure that this WAL names later, whose streams did not come from here, the
-                # next replay would take it for its own.
-                if found.last_sequence and not found.groups:
-                    wal.release(found.last_sequence)
-                    await wal.persist_release()
-
-            await metadata.take_over_previous(held, before_taking=give_up)
-            if settled is not None:
-                await carry_out(settled, metadata)
-                await wal.forget_tenures(frozenset(found.doubtful))
-            self._recover(wal, found)
+            await self._take_over_with_wal(wal)
         else:
-            await metadata.take_over_previous(frozenset())
+            await self.metadata.take_over_previous(frozenset())
         await self.save_attaches()
         if self.group_commit is not None:
             self.background.spawn(self.group_commit.run(), name="group_commit")
@@ -219,8 +202,31 @@ class Engine:
         self.background.every(lambda: 1.0, self._check_fence, name="check_fence")
         self.background.spawn(self._watch_metadata(), name="watch_metadata")
         if wal is not None and self.group_commit is None:
-            # What disk mode left behind goes up while appends are taken: they follow it in order.
-            self.press()
+            # The appends that disk mode left in the WAL are uploaded now; new appends queue behind
+            # them.
+            self.request_flush()
+
+    async def _take_over_with_wal(self, wal: WriteAheadLog) -> None:
+        """Takes over earlier tenures' streams and replays the WAL into them."""
+        metadata = self.metadata
+        named = wal.tenures
+        if self.group_commit is not None or wal.live_bytes:
+            await wal.begin(metadata.tenure, cluster_id=metadata.cluster_id)
+        recovered = await read_wal(wal, metadata, named)
+        plan = await self._plan_replay(recovered)
+
+        async def release_stale_groups() -> None:
+            # Nothing in the WAL is replayed. Once the WAL names another tenure, the next replay
+            # would take these groups for that tenure's own.
+            if recovered.last_sequence and not recovered.groups:
+                wal.release(recovered.last_sequence)
+                await wal.persist_release()
+
+        await metadata.take_over_previous(named, before_taking=release_stale_groups)
+        if plan is not None:
+            await apply_plan(plan, metadata)
+            await wal.forget_tenures(frozenset(recovered.older_tenures))
+        self._replay(wal, recovered)
 
     def watch_progress(self, watch: ProgressWatch) -> None:
         """Adds its checks: uploads, wal_writes, wal_release."""
@@ -296,7 +302,7 @@ class Engine:
         if core is None or core.epoch != row.epoch:
             if core is not None:
                 core.halt(fenced(row.stream_id, row.epoch))
-                self._sweep_soon()
+                self._fail_lost_appends_soon()
             core = StreamCore(row, self.tails.tail(row.end))
             self.cores[row.stream_id] = core
         return core
@@ -319,18 +325,18 @@ class Engine:
         if core is None or core.epoch >= epoch:
             return
         del self.cores[stream_id]
-        if core.next > core.settled:
+        if core.next > core.committed:
             log.warning(
                 "a stream with appends that are not stored was taken over",
-                extra={"stream_id": stream_id, "from": core.settled, "to": core.next},
+                extra={"stream_id": stream_id, "from": core.committed, "to": core.next},
             )
         self.foreign.add(stream_id)
         core.halt(fenced(stream_id, epoch))
-        self._sweep_soon()
+        self._fail_lost_appends_soon()
 
-    def press(self) -> None:
+    def request_flush(self) -> None:
         """What has been appended so far is wanted in the store soon."""
-        self.uploader.press()
+        self.uploader.request_flush()
 
     async def drain(self) -> None:
         """Returns when every append called so far is in the store, or its stream lost.
@@ -340,7 +346,7 @@ class Engine:
         for core in list(self.cores.values()):
             try:
                 if core.stop is None:
-                    await core.quiet(self.press)
+                    await core.drained(self.request_flush)
             except Fenced:
                 if self.failure is not None:
                     raise
@@ -358,7 +364,7 @@ class Engine:
             through = wal.last_sequence
             while wal.released_through < through:
                 self.check_open()
-                self.press()
+                self.request_flush()
                 self._progress.clear()
                 await self._progress.wait()
             await wal.persist_release()
@@ -412,7 +418,7 @@ class Engine:
             try:
                 async with asyncio.timeout(drain_s):
                     await self.drain()
-                    await self._all_settled()
+                    await self._all_committed()
                     await self.save_attaches_late()
             except TimeoutError:
                 log.warning(
@@ -424,10 +430,10 @@ class Engine:
                     raise
         await self.kill()
 
-    async def _all_settled(self) -> None:
+    async def _all_committed(self) -> None:
         """Returns when nothing is held any more, what belonged to lost streams included."""
         while self.tails.held_batches and self.failure is None:
-            self.press()
+            self.request_flush()
             self._progress.clear()
             await self._progress.wait()
 
@@ -442,50 +448,53 @@ class Engine:
             _closed,
             lambda: OutcomeUnknown("the engine was closed before the append was confirmed"),
         )
-        self.turns.close()
+        self.throttle.close()
         await self.background.close()
 
-    async def _settle(self, found: Found) -> Settled | None:
-        """Sorts out what metadata that was rebuilt may not know. Errors: WalPending."""
-        if not found.claims:
+    async def _plan_replay(self, recovered: RecoveredWal) -> ReplayPlan | None:
+        """None when the metadata was not rebuilt since the WAL's appends. Errors: WalPending."""
+        if not recovered.extents:
             return None
-        settled = await settle(
-            found.claims,
-            frozenset(found.held),
+        plan = await plan_replay(
+            recovered.extents,
+            frozenset(recovered.held),
             self.metadata,
             accept_data_loss=self.config.wal.accept_data_loss,
         )
-        found.leave_out(settled.left)
-        return settled
+        recovered.skip(plan.skipped)
+        return plan
 
-    def _recover(self, wal: WriteAheadLog, read: Found) -> None:
-        found = place(read, self.metadata, accept_data_loss=self.config.wal.accept_data_loss)
-        if read.groups:
-            self.foreign |= read.foreign
+    def _replay(self, wal: WriteAheadLog, recovered: RecoveredWal) -> None:
+        """Hands the WAL's appends to the uploader."""
+        accept_data_loss = self.config.wal.accept_data_loss
+        placed = place(recovered, self.metadata, accept_data_loss=accept_data_loss)
+        if recovered.groups:
+            self.foreign |= recovered.foreign
         overhead = self.config.append.batch_overhead_bytes
-        for sequence, entries in found.groups:
+        for sequence, entries in placed.groups:
             items = []
             for entry in entries:
                 row = self.metadata.stream(entry.stream_id)
                 assert row is not None
                 items.append((self.core(row), entry))
             for low in range(0, len(items), self._items_max):
-                # The group's own sequence goes with its last piece: all of it is stored then.
-                some = items[low : low + self._items_max]
+                # The sequence goes with the group's last piece: the WAL may release the group only
+                # when all of it is stored.
+                piece = items[low : low + self._items_max]
                 is_last = low + self._items_max >= len(items)
-                group = recovered_group(sequence if is_last else 0, some, overhead)
+                group = recovered_group(sequence if is_last else 0, piece, overhead)
                 group.opened_at = self.parts.clock.monotonic()
                 self.budget.take_unbounded(sum(item.charge for item in group.items))
                 self.uploader.offer(group)
                 if self.group_commit is None:
                     self._replayed_bytes += group.size_bytes
-        if found.groups:
+        if placed.groups:
             log.info(
                 "replayed the WAL",
-                extra={"appends": found.batches, "size_bytes": found.size_bytes},
+                extra={"appends": placed.batches, "size_bytes": placed.size_bytes},
             )
-        elif read.last_sequence:
-            wal.release(read.last_sequence)
+        elif recovered.last_sequence:
+            wal.release(recovered.last_sequence)
 
     @property
     def _items_max(self) -> int:
@@ -495,12 +504,12 @@ class Engine:
         rows = min(metadata.object_streams_max, (metadata.record_bytes_max - 256) // 8)
         return max(1, min(ITEMS_MAX, rows // 2))
 
-    def _policy(self, is_disk: bool) -> ClosePolicy:
+    def _policy(self, is_disk: bool) -> FlushPolicy:
         if is_disk:
             upload = self.config.upload
-            return ClosePolicy(upload.upload_bytes_target, upload.upload_interval_ms / 1000, False)
+            return FlushPolicy(upload.upload_bytes_target, upload.upload_interval_ms / 1000, False)
         flush, is_remote = self.config.flush, self.parts.is_remote
-        return ClosePolicy(
+        return FlushPolicy(
             flush.flush_bytes_target,
             flush.flush_interval_ms / 1000,
             True,
@@ -515,7 +524,7 @@ class Engine:
         if not self.parts.is_remote:
             return configured
         target = self._policy(is_disk).bytes_target
-        fitting = (config.append.append_bytes_max + self.early_room.bound_bytes) // target + 1
+        fitting = (config.append.append_bytes_max + self.upload_credit.bound_bytes) // target + 1
         return max(configured, min(fitting, _UPLOADS_IN_FLIGHT_MAX))
 
     def _stored(self, group: Group, committed: Committed | None) -> None:
@@ -534,13 +543,15 @@ class Engine:
         touched: dict[StreamCore, None] = {}
         charge = 0
         for item in group.items:
-            item.core.settled = item.entry.end_offset
+            item.core.committed = item.entry.end_offset
             touched[item.core] = None
             charge += item.charge
-        self.tails.settled([(item.core.tail, item.entry, item.size_bytes) for item in group.items])
+        self.tails.committed(
+            [(item.core.tail, item.entry, item.size_bytes) for item in group.items]
+        )
         for core in touched:
             core.progressed()
-        self.early_room.settle(group, charge)
+        self.upload_credit.release(group, charge)
         self._progress.set()
         if group.wal_sequence and self.parts.wal is not None:
             self.parts.wal.release(group.wal_sequence)
@@ -572,21 +583,21 @@ class Engine:
     async def _watch_metadata(self) -> None:
         raise await self.metadata.wait_failed()
 
-    def _press(self) -> None:
-        self.uploader.relieve()
+    def _make_room(self) -> None:
+        self.uploader.flush_for_room()
 
-    def _set_door(self, door: ErrorFactory | None) -> None:
-        self.sequencer.door = door
+    def _set_admission_error(self, error: ErrorFactory | None) -> None:
+        self.sequencer.admission_error = error
 
-    def _sweep_soon(self) -> None:
+    def _fail_lost_appends_soon(self) -> None:
         # Many streams are lost together: one sweep serves all.
-        if not self._is_sweep_due:
-            self._is_sweep_due = True
-            asyncio.get_running_loop().call_soon(self._sweep)
+        if not self._is_failing_due:
+            self._is_failing_due = True
+            asyncio.get_running_loop().call_soon(self._fail_lost_appends)
 
-    def _sweep(self) -> None:
-        self._is_sweep_due = False
-        self.sequencer.sweep()
+    def _fail_lost_appends(self) -> None:
+        self._is_failing_due = False
+        self.sequencer.fail_lost_appends()
 
     def _fail(self, error: BaseException) -> None:
         """A loop failed: the engine stops, and everybody hears why."""

@@ -107,24 +107,24 @@ class EngineMetrics:
         self.block_bytes = Gauge(
             "streamlog_engine_block_cache_bytes", "Bytes in the block cache.", registry=registry
         )
-        self.lagging_waiting = Gauge(
-            "streamlog_engine_lagging_waiting",
-            "Fetches behind the tail cache that wait for their turn.",
+        self.catch_up_waiting = Gauge(
+            "streamlog_engine_catch_up_waiting",
+            "Catch-up reads (fetches behind the tail cache) that wait for the throttle.",
             registry=registry,
         )
-        self.lagging_rate = Gauge(
-            "streamlog_engine_lagging_bytes_per_second",
-            "What consumers behind the tail cache may read now, all together; +Inf while nobody "
-            "else is served.",
+        self.catch_up_rate = Gauge(
+            "streamlog_engine_catch_up_bytes_per_second",
+            "Rate that the throttle allows for all catch-up reads together; +Inf while it does not "
+            "throttle.",
             registry=registry,
         )
-        self.lagging_bytes = Counter(
-            "streamlog_engine_lagging_bytes",
-            "Bytes read by consumers behind the tail cache while others were served.",
+        self.catch_up_bytes = Counter(
+            "streamlog_engine_catch_up_bytes",
+            "Bytes of catch-up reads that were throttled.",
             registry=registry,
         )
-        self.lagging_wait_seconds = Counter(
-            "streamlog_engine_lagging_wait_seconds",
-            "Time that their fetches waited for their turn.",
+        self.catch_up_wait_seconds = Counter(
+            "streamlog_engine_catch_up_wait_seconds",
+            "Time that catch-up reads waited for the throttle.",
             registry=registry,
         )

@@ -20,7 +20,7 @@ ErrorFactory = Callable[[], StreamlogError]
 class Queued(Protocol):
     """An append that was called and is not sequenced."""
 
-    def go_on(self) -> None: ...
+    def proceed(self) -> None: ...
 
     def refuse(self, error: StreamlogError) -> None: ...
 
@@ -31,14 +31,14 @@ class StreamCore:
     __slots__ = (
         "_progress",
         "_waiters",
+        "append_barrier",
+        "committed",
         "confirm",
         "epoch",
-        "gate",
         "is_closing",
         "is_handed_out",
         "next",
         "queued",
-        "settled",
         "start",
         "stop",
         "stream_id",
@@ -51,14 +51,14 @@ class StreamCore:
         self.epoch = row.epoch
         self.start = row.start
         self.confirm = row.end
-        self.settled = row.end
+        self.committed = row.end
         """End of what is committed to the store."""
         self.next = row.end
         self.token = row.token
         self.tail = tail
         self.queued: dict[Queued, None] = {}
         """Appends that wait for room, or at the gate: called, not sequenced."""
-        self.gate: dict[Queued, None] | None = None
+        self.append_barrier: dict[Queued, None] | None = None
         """Appends that wait, in order, until the stream's end is decided; None: none has to."""
         self.is_handed_out = False
         """A caller has this epoch's Stream."""
@@ -96,25 +96,25 @@ class StreamCore:
         self.progressed()
 
     def progressed(self) -> None:
-        """Tells `quiet` and `settled_to` that something has moved."""
+        """Tells `drained` and `committed_to` that something has moved."""
         if self._progress is not None:
             progress, self._progress = self._progress, None
             if not progress.done():
                 progress.set_result(None)
 
-    async def settled_to(self, offset: int, press: Callable[[], None]) -> None:
+    async def committed_to(self, offset: int, request_flush: Callable[[], None]) -> None:
         """Returns when everything below `offset` is committed to the store.
 
-        `press` asks for it; again after every step, for what was under way before.
+        `request_flush` asks for it; again after every step, for what was under way before.
         """
-        while self.settled < offset:
-            press()
+        while self.committed < offset:
+            request_flush()
             await self._next_progress()
 
-    async def quiet(self, press: Callable[[], None]) -> None:
+    async def drained(self, request_flush: Callable[[], None]) -> None:
         """Returns when every append called so far is confirmed and committed."""
-        while self.queued or self.settled < self.next:
-            press()
+        while self.queued or self.committed < self.next:
+            request_flush()
             await self._next_progress()
 
     def halt(self, error: ErrorFactory) -> None:

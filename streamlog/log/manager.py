@@ -149,7 +149,7 @@ class LogManager:
         TopicAlreadyExists, Unavailable, OutcomeUnknown.
         """
         self._check_open()
-        return await self._background.unbroken(
+        return await self._background.shielded(
             lambda: self._admin.create(name, partitions, configs, validate_only), name="create"
         )
 
@@ -159,7 +159,7 @@ class LogManager:
         Errors: UnknownTopicOrPartition, InvalidPartitions, Conflict (changed at the same time).
         """
         self._check_open()
-        return await self._background.unbroken(
+        return await self._background.shielded(
             lambda: self._admin.create_partitions(name, count), name="create_partitions"
         )
 
@@ -193,7 +193,7 @@ class LogManager:
         Errors: UnknownTopicOrPartition.
         """
         self._check_open()
-        await self._background.unbroken(lambda: self._admin.delete(name), name="delete")
+        await self._background.shielded(lambda: self._admin.delete(name), name="delete")
 
     async def repair(self) -> None:
         """Finishes creations and deletions that a crash cut short; done at open and each tick."""
@@ -229,7 +229,7 @@ class LogManager:
             raise
         except NotFound as error:
             name = partition.topic
-            work = self._background.unbroken(
+            work = self._background.shielded(
                 lambda: self._admin.remove_if_gone(name), name="remove_if_gone"
             )
             if await work:

@@ -296,7 +296,7 @@ class MetadataSession:
     async def checkpoint(self) -> None:
         self._check_open()
         # Given up half-way, it would not know whether the metadata names its files.
-        await self._background.unbroken(self._checkpointer.checkpoint, name="checkpoint_now")
+        await self._background.shielded(self._checkpointer.checkpoint, name="checkpoint_now")
 
     # compaction and repair
 

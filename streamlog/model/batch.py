@@ -90,29 +90,30 @@ class AppendContext:
     reservation: Reservation | None = None
 
 
-class Turn(IntEnum):
-    """What a fetch does that needs objects while appends or tail reads are under way."""
+class ReadMode(IntEnum):
+    """How a fetch that needs objects is throttled while appends or tail reads are served."""
 
-    AT_ONCE = 0
-    """It goes on: somebody inside waits for it."""
+    IMMEDIATE = 0
+    """The fetch is never throttled: the node itself waits for it."""
     WAIT = 1
-    """It waits for its turn, and returns a piece."""
-    LEAVE = 2
-    """Where it would have to wait it returns nothing."""
+    """The fetch waits until the throttle admits it, and returns one piece."""
+    SKIP = 2
+    """The fetch returns nothing if it would have to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchContext:
     """How one fetch is carried out. `deadline` as in AppendContext.
 
-    `lagging` sends the read to the executor of readers that are far behind.
+    `is_catch_up`: the reader is far behind; its GETs use a lane of their own, so that they cannot
+    delay other reads.
     """
 
     deadline: float | None = None
     priority: Priority = Priority.NORMAL
     trace_id: str = ""
-    lagging: bool = False
-    turn: Turn = Turn.AT_ONCE
+    is_catch_up: bool = False
+    read_mode: ReadMode = ReadMode.IMMEDIATE
 
 
 APPEND = AppendContext()
@@ -132,8 +133,8 @@ class FetchResult:
     """Batches in order, without a gap; empty when start == end.
 
     The first one contains the start asked for and may begin before it; the last may pass the size
-    hint and the end. `is_paced`: others go first, so this is a piece, or nothing (Turn.LEAVE);
-    answer with what there is.
+    hint and the end. `is_paced`: the throttle cut the result to a piece, or to nothing
+    (ReadMode.SKIP); answer with what there is.
     """
 
     batches: tuple[StoredBatch, ...]

@@ -83,7 +83,7 @@ class IdentityKeeper:
         async def carry_out() -> OSError | None:
             return await self._change(edit)
 
-        failure = await self._background.unbroken(carry_out, name="identity")
+        failure = await self._background.shielded(carry_out, name="identity")
         if failure is not None:
             raise failure
 

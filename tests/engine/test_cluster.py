@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id, settle_cluster_id
+from streamlog.engine.cluster import CLUSTER_KEY, encode_cluster_id, ensure_cluster_id
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
 from streamlog.kvstore.interface import Put
 from streamlog.kvstore.memory.store import MemoryKVStore
@@ -27,7 +27,7 @@ class OtherStartsFirst(MemoryObjectStore):
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
         if self.other is None:
             self.other = ""
-            self.other = await settle_cluster_id(self._kv, self, SeededRandom(1))
+            self.other = await ensure_cluster_id(self._kv, self, SeededRandom(1))
         return await super().get(key, start, length)
 
 
@@ -35,7 +35,7 @@ def test_nodes_that_start_together_agree() -> None:
     async def main() -> None:
         kv = MemoryKVStore(SystemClock())
         store = OtherStartsFirst(kv)
-        mine = await settle_cluster_id(kv, store, SeededRandom(2))
+        mine = await ensure_cluster_id(kv, store, SeededRandom(2))
         assert mine == store.other
         await kv.close()
 
@@ -46,9 +46,9 @@ def test_a_store_with_data_beside_empty_metadata_is_refused() -> None:
     async def main() -> None:
         store = MemoryObjectStore(SystemClock())
         first, second = MemoryKVStore(SystemClock()), MemoryKVStore(SystemClock())
-        await settle_cluster_id(first, store, SeededRandom(1))
+        await ensure_cluster_id(first, store, SeededRandom(1))
         with pytest.raises(ForeignCluster):
-            await settle_cluster_id(second, store, SeededRandom(2))
+            await ensure_cluster_id(second, store, SeededRandom(2))
 
     asyncio.run(main())
 
@@ -68,7 +68,7 @@ def test_an_id_that_cannot_be_read_claims_no_store(
         kv, store = MemoryKVStore(SystemClock()), MemoryObjectStore(SystemClock())
         await kv.txn([], [Put(CLUSTER_KEY, value)])
         with pytest.raises(error):
-            await settle_cluster_id(kv, store, SeededRandom(1))
+            await ensure_cluster_id(kv, store, SeededRandom(1))
         assert not (await store.list("")).objects
         await kv.close()
 

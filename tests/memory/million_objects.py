@@ -12,7 +12,7 @@ from pathlib import Path
 
 import streamlog
 from streamlog.compaction.plan.catalog import Catalog
-from streamlog.engine.cluster import settle_cluster_id
+from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.metadata.interface import CommitEntry, TrimEntry
 from streamlog.model.batch import OpenStreamOptions, RecordBatch
@@ -36,7 +36,7 @@ async def fill(folder: str) -> None:
     offload, clock = ThreadOffload(), SystemClock()
     store = await LocalObjectStore.open(folder, offload, clock)
     kv = await RocksKVStore.open(Path(folder) / "meta", clock, offload)
-    cluster = await settle_cluster_id(kv, store, SystemRandom())
+    cluster = await ensure_cluster_id(kv, store, SystemRandom())
     await fill_metadata(kv, store, cluster_id=cluster, node_id=1, objects=OBJECTS, streams=STREAMS)
     await kv.close()
     await store.close()

@@ -27,7 +27,7 @@ async def main(folder: str, wal: str) -> None:
             )
         assert all(stream.confirm_offset == ROUNDS for stream in streams)
         tails = engine.engine.tails
-        facts = {"appends": STREAMS * ROUNDS, "tail_bytes": tails.settled_bytes}
+        facts = {"appends": STREAMS * ROUNDS, "tail_bytes": tails.committed_bytes}
     tell(facts)
 
 

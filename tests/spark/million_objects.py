@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from streamlog.engine.cluster import settle_cluster_id
+from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.rocks.store import RocksKVStore
 from streamlog.metadata.lookup.locating import Section
 from streamlog.model.located import OffsetWindow
@@ -35,7 +35,7 @@ async def fill(folder: str, objects: int) -> None:
     offload, clock = ThreadOffload(), SystemClock()
     store = await LocalObjectStore.open(folder, offload, clock)
     kv = await RocksKVStore.open(Path(folder) / "meta", clock, offload)
-    cluster = await settle_cluster_id(kv, store, SystemRandom())
+    cluster = await ensure_cluster_id(kv, store, SystemRandom())
     await fill_metadata(kv, store, cluster_id=cluster, node_id=1, objects=objects, streams=STREAMS)
     await kv.close()
     await store.close()
@@ -60,7 +60,7 @@ async def plan(folder: str, objects: int) -> None:
     offload, clock, random = ThreadOffload(), SystemClock(), SystemRandom()
     store = Counted(await LocalObjectStore.open(folder, offload, clock))
     kv = await RocksKVStore.open(Path(folder) / "meta", clock, offload)
-    cluster = await settle_cluster_id(kv, store, random)
+    cluster = await ensure_cluster_id(kv, store, random)
     store.calls.clear()
     before = _rss_bytes()
     began, cpu = time.perf_counter(), time.process_time()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Closing(NamedTuple):
+class FlushDecision(NamedTuple):
     """Close at `due_at` (monotonic seconds; in the past: now), for `reason`."""
 
     due_at: float
@@ -20,7 +20,7 @@ class Closing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ClosePolicy:
+class FlushPolicy:
     """`put_distance_s`: least time between two uploads of small batches, 0 for none."""
 
     bytes_target: int
@@ -39,17 +39,17 @@ class ClosePolicy:
         uploads_in_flight: int,
         bytes_in_flight: int,
         last_closed_at: float,
-        is_pressed: bool,
-    ) -> Closing:
+        is_flush_requested: bool,
+    ) -> FlushDecision:
         if size_bytes >= self.bytes_target:
-            return Closing(opened_at, "size")
-        if is_pressed:
-            return Closing(opened_at, "pressure")
+            return FlushDecision(opened_at, "size")
+        if is_flush_requested:
+            return FlushDecision(opened_at, "pressure")
         if self.overlap_bytes is not None and size_bytes >= max(
             self.overlap_bytes, bytes_in_flight
         ):
-            return Closing(opened_at, "overlap")
+            return FlushDecision(opened_at, "overlap")
         earliest = last_closed_at + self.put_distance_s
         if self.is_adaptive and uploads_in_flight == 0:
-            return Closing(max(opened_at, earliest), "idle")
-        return Closing(max(opened_at + self.interval_s, earliest), "time")
+            return FlushDecision(max(opened_at, earliest), "idle")
+        return FlushDecision(max(opened_at + self.interval_s, earliest), "time")

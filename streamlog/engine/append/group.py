@@ -29,7 +29,7 @@ class Pending(NamedTuple):
 class Group:
     """Sequenced appends in order; `wal_sequence`: what the WAL may release with them, 0: nothing.
 
-    `freed_bytes`: of their charges, what was given back already (EarlyRoom).
+    `freed_bytes`: of their charges, what was given back already (UploadCredit).
     `marks`: (n, sequence) of each group that was taken over: what the WAL may release with the
     first n items.
     """

@@ -44,7 +44,7 @@ class GroupCommit:
         wal: WriteAheadLog,
         items_max: int,
         confirmed: Callable[[Group], None],
-        set_door: Callable[[ErrorFactory | None], None],
+        set_admission_error: Callable[[ErrorFactory | None], None],
         clock: Clock,
         random: Random,
         metrics: EngineMetrics,
@@ -56,7 +56,7 @@ class GroupCommit:
         # Its tables are no larger than an eighth: appends without payload count as well.
         self._items_max = max(1, min(items_max, wal.group_bytes_max // 8 // TABLES_BYTES_MAX))
         self._confirmed = confirmed
-        self._set_door = set_door
+        self._set_admission_error = set_admission_error
         self._clock = clock
         self._random = random
         self._metrics = metrics
@@ -132,7 +132,7 @@ class GroupCommit:
                     )
                 self._metrics.failures.labels("wal").inc()
                 self.refusal = error
-                self._set_door(_door(error))
+                self._set_admission_error(_admission_error(error))
                 await backoff.sleep()
             else:
                 break
@@ -141,7 +141,7 @@ class GroupCommit:
             # the WAL works again.
             log.info("appends are let in again", extra={"tries": backoff.tries})
             self.refusal = None
-            self._set_door(None)
+            self._set_admission_error(None)
 
     def _answer(self, group: Group) -> None:
         confirm(group)
@@ -163,7 +163,7 @@ class GroupCommit:
         self._confirmed(group)
 
 
-def _door(reason: StreamlogError) -> ErrorFactory:
+def _admission_error(reason: StreamlogError) -> ErrorFactory:
     kind = type(reason) if isinstance(reason, Unavailable) else StoreUnavailable
     return lambda: kind(
         f"the write-ahead log cannot be written; nothing was stored, retry. {reason.message}",

@@ -1,8 +1,8 @@
 """An append that was called and has no offsets yet: it waits for room, or at its stream's gate.
 
 1. `wait_for_room`: the budget grants the charge, or refuses at the deadline.
-2. `wait_at_gate`: the charge is taken; whoever closed the gate opens it again.
-3. It ends once: it is sequenced (`go_on`), or let go. An append that was refused, or whose caller
+2. `wait_at_barrier`: the charge is taken; whoever closed the gate opens it again.
+3. It ends once: it is sequenced (`proceed`), or let go. An append that was refused, or whose caller
    cancelled it, gives its charge and its payload back at that moment: while a store is away only
    the appends that somebody still waits for take memory.
 """
@@ -70,15 +70,15 @@ class QueuedAppend:
         self._waiter = Waiter(self._charge, self._granted, self.refuse)
         self._budget.wait(self._waiter, self._context.priority, delay_s)
 
-    def wait_at_gate(self, delay_s: float | None) -> None:
+    def wait_at_barrier(self, delay_s: float | None) -> None:
         """The charge is taken. Overloaded after `delay_s`."""
-        assert self._core.gate is not None
+        assert self._core.append_barrier is not None
         self._has_room = True
-        self._core.gate[self] = None
+        self._core.append_barrier[self] = None
         if delay_s is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._expire)
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """The gate is open."""
         batch, core = self._batch, self._core
         if self._future.done():
@@ -96,7 +96,7 @@ class QueuedAppend:
 
     def _granted(self) -> None:
         self._has_room = True
-        self.go_on()
+        self.proceed()
 
     def _expire(self) -> None:
         self.refuse(
@@ -126,5 +126,5 @@ class QueuedAppend:
         if self._timer is not None:
             self._timer.cancel()
         core.queued.pop(self, None)
-        if core.gate is not None:
-            core.gate.pop(self, None)
+        if core.append_barrier is not None:
+            core.append_barrier.pop(self, None)

@@ -71,7 +71,7 @@ class Sequencer:
         """The engine is closed: nothing is taken any more."""
         self.closing: ErrorFactory | None = None
         """The engine drains: appends that were called before go on, new ones are refused."""
-        self.door: ErrorFactory | None = None
+        self.admission_error: ErrorFactory | None = None
         """The WAL cannot be written now: appends without a reservation are turned away."""
 
     @property
@@ -107,7 +107,7 @@ class Sequencer:
         self, core: StreamCore, size_bytes: int, context: AppendContext
     ) -> Reservation:
         """As Stream.reserve."""
-        stop = self.stop or core.stop or self.closing or self.door
+        stop = self.stop or core.stop or self.closing or self.admission_error
         if stop is not None:
             raise stop()
         size_bytes = checked_int("size_bytes", size_bytes, 0, OFFSET_MAX)
@@ -140,29 +140,29 @@ class Sequencer:
             raise
         return reservation
 
-    def close_gate(self, core: StreamCore) -> None:
-        """Nothing is sequenced in the stream until `open_gate`; appends wait in order."""
-        core.gate = {}
+    def raise_barrier(self, core: StreamCore) -> None:
+        """Nothing is sequenced in the stream until `lift_barrier`; appends wait in order."""
+        core.append_barrier = {}
 
-    def open_gate(self, core: StreamCore) -> None:
+    def lift_barrier(self, core: StreamCore) -> None:
         """Sequences what waited.
 
         The gate stays closed meanwhile: an append that is refused, or whose caller has left, gives
         back room, and what gets that room was called later than those that wait here.
         """
-        gate = core.gate
+        gate = core.append_barrier
         if gate is None:
             return
         try:
             while gate:
                 append = next(iter(gate))
                 del gate[append]
-                append.go_on()
+                append.proceed()
         finally:
-            core.gate = None
+            core.append_barrier = None
             core.progressed()
 
-    def sweep(self) -> None:
+    def fail_lost_appends(self) -> None:
         """Tells the appends of streams that were lost why they will never be confirmed."""
         for group in self._sink.unconfirmed():
             for core, _, _, _, future, _, _ in group.items:
@@ -187,7 +187,7 @@ class Sequencer:
         """Why the append is not taken. What passes here every encoder takes."""
         stop = self.stop or core.stop or self.closing
         if stop is None and context.reservation is None:
-            stop = self.door
+            stop = self.admission_error
         if stop is not None:
             return stop()
         if core.is_closing:
@@ -231,12 +231,12 @@ class Sequencer:
         charge: int,
         size_bytes: int,
     ) -> None:
-        if core.gate is None:
+        if core.append_barrier is None:
             self._sequence_now(core, batch, context, future, charge, size_bytes)
             return
         QueuedAppend(
             core, batch, context, future, charge, size_bytes, self._budget, self._sequence_now
-        ).wait_at_gate(self._delay_s(context.deadline))
+        ).wait_at_barrier(self._delay_s(context.deadline))
 
     def _sequence_now(
         self,

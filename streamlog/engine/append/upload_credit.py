@@ -11,7 +11,7 @@ from streamlog.engine.append.budget import Budget
 from streamlog.engine.append.group import Group
 
 
-class EarlyRoom:
+class UploadCredit:
     """0 ≤ used_bytes ≤ bound_bytes: given back and not committed yet."""
 
     def __init__(self, budget: Budget, bound_bytes: int) -> None:
@@ -19,7 +19,7 @@ class EarlyRoom:
         self.bound_bytes = max(bound_bytes, 0)
         self.used_bytes = 0
 
-    def give(self, group: Group) -> None:
+    def grant(self, group: Group) -> None:
         """The batch is in the store; called once at most for each."""
         free = self.bound_bytes - self.used_bytes
         if free > 0:
@@ -28,7 +28,7 @@ class EarlyRoom:
             self.used_bytes += freed
             self._budget.release(freed)
 
-    def settle(self, group: Group, charge: int) -> None:
+    def release(self, group: Group, charge: int) -> None:
         """The batch is committed: gives back what is left of its `charge`."""
         freed, group.freed_bytes = group.freed_bytes, 0
         self.used_bytes -= freed

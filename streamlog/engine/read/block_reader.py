@@ -25,7 +25,7 @@ from streamlog.metadata.interface import ObjectRow
 from streamlog.objectstore.interface import ObjectStore, PiecewiseStore, tell_pieces
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.concurrency.byte_semaphore import ByteGate
+from streamlog.runtime.concurrency.byte_semaphore import ByteSemaphore
 from streamlog.runtime.offload import Lane, Offload
 
 _GETS_MAX = 16
@@ -69,8 +69,8 @@ class BlockReader:
         self._piece_bytes = config.get_piece_bytes
         self._pieces = store if isinstance(store, PiecewiseStore) else None
         self._gets = asyncio.Semaphore(_GETS_MAX)
-        self._lagging_gets = asyncio.Semaphore(config.lagging_reads_max)
-        self._gate = ByteGate(config.block_cache_bytes)
+        self._catch_up_gets = asyncio.Semaphore(config.catch_up_reads_max)
+        self._get_bytes = ByteSemaphore(config.block_cache_bytes)
         self.received_bytes = 0
         """Read from the store so far."""
         self.blocks: BlockCache = SingleFlightCache(config.block_cache_bytes)
@@ -110,7 +110,7 @@ class BlockReader:
         blocks: Sequence[BlockRow],
         get_bytes_max: int,
         *,
-        is_lagging: bool = False,
+        is_catch_up: bool = False,
     ) -> list[BlockRow]:
         """Starts to read those of an object's blocks, given in order, that are not here yet.
 
@@ -126,12 +126,12 @@ class BlockReader:
                 end = run[-1].position + run[-1].length
                 is_full = end - run[0].position >= get_bytes_max
                 if is_full or block.position - end > self._gap_bytes_max:
-                    self._start(row, run, is_lagging)
+                    self._start(row, run, is_catch_up)
                     run = []
             run.append(block)
             started.append(block)
         if run:
-            self._start(row, run, is_lagging)
+            self._start(row, run, is_catch_up)
         return started
 
     def held(
@@ -166,11 +166,11 @@ class BlockReader:
         self.indexes.discard(lambda key: key == object_id)
         self.blocks.discard(lambda key: key[0] == object_id)
 
-    def _start(self, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool) -> None:
+    def _start(self, row: ObjectRow, run: Sequence[BlockRow], is_catch_up: bool) -> None:
         for block in run:
             self.blocks.begin((row.object_id, block.position))
         load = BlockLoad(self.blocks, row, run, self._piece_bytes)
-        task = self._background.spawn(self._load_blocks(load, row, run, is_lagging), name="blocks")
+        task = self._background.spawn(self._load_blocks(load, row, run, is_catch_up), name="blocks")
         # Not within the task: one that is cancelled before its first step has none.
         task.add_done_callback(lambda _: load.close(_closed()))
 
@@ -200,18 +200,18 @@ class BlockReader:
             self.indexes.fail(object_id, _closed())
 
     async def _load_blocks(
-        self, load: BlockLoad, row: ObjectRow, run: Sequence[BlockRow], is_lagging: bool
+        self, load: BlockLoad, row: ObjectRow, run: Sequence[BlockRow], is_catch_up: bool
     ) -> None:
         try:
             region = self.indexes.peek(row.object_id)
             if region is not None and region.body is not None:
                 body = region.body[load.start : load.start + load.length]
-                await self._decode(load, run, body, is_lagging)
+                await self._decode(load, run, body, is_catch_up)
             else:
-                lane = self._lagging_gets if is_lagging else self._gets
-                async with lane, self._gate.passing(load.length):
+                lane = self._catch_up_gets if is_catch_up else self._gets
+                async with lane, self._get_bytes.holding(load.length):
                     load.reserve()
-                    await self._receive(load, run, data_key(row.object_id), is_lagging)
+                    await self._receive(load, run, data_key(row.object_id), is_catch_up)
         except StreamlogError as error:
             if isinstance(error, Corrupt):
                 # A small object's damaged body must not outlive its repair in the store.
@@ -219,12 +219,12 @@ class BlockReader:
             load.close(error)
 
     async def _receive(
-        self, load: BlockLoad, run: Sequence[BlockRow], key: str, is_lagging: bool
+        self, load: BlockLoad, run: Sequence[BlockRow], key: str, is_catch_up: bool
     ) -> None:
         whole_bytes = min(_WHOLE_BYTES_MAX, self._piece_bytes)
         if self._pieces is None or load.length <= whole_bytes:
             data = await self._get(key, load.start, load.length)
-            await self._decode(load, run, data, is_lagging)
+            await self._decode(load, run, data, is_catch_up)
             return
         try:
             with _there(key, load.start, load.length):
@@ -244,12 +244,12 @@ class BlockReader:
         return memoryview(data)
 
     async def _decode(
-        self, load: BlockLoad, run: Sequence[BlockRow], data: memoryview, is_lagging: bool
+        self, load: BlockLoad, run: Sequence[BlockRow], data: memoryview, is_catch_up: bool
     ) -> None:
         if self._is_small(run, load.length):
             load.decode(data)
             return
-        lane = Lane.READ if is_lagging else Lane.CPU
+        lane = Lane.READ if is_catch_up else Lane.CPU
         await self._offload.run(lane, tell_pieces, data, load.sizes, load.arrived)
         load.finish()
 

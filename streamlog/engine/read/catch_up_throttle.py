@@ -1,14 +1,15 @@
-"""Readers far behind give way: while others are served, they get what the event loop has left.
+"""Throttles catch-up reads, so that they do not delay appends and reads near the tail.
 
-1. Others are appends, and reads out of the tail cache. Without any for `_ALONE_AFTER_S` nobody
-   waits, and an answer is as large as it was asked for.
-2. Else reads out of objects come in turn, in pieces of `lagging_piece_bytes`: a piece is handed to
-   its connection in one step of the loop, and whoever comes meanwhile waits for it.
-3. They come at a rate that grows while the loop is on time and somebody waits, and is halved when
-   the loop is late by more than `lagging_loop_lag_ms`: its lag is what all others feel, whether the
-   interpreter or the machine is short.
-4. The rate stays at `lagging_bytes_per_s_min` or above, and nobody waits for longer than
-   `lagging_wait_ms_max`.
+1. Foreground I/O is appends, and reads out of the tail cache. Without any for
+   `_FOREGROUND_GONE_AFTER_S` nothing is throttled, and an answer is as large as it was asked for.
+2. While there is foreground I/O, reads out of objects are admitted one after another, in pieces of
+   `catch_up_piece_bytes`: handing a piece to its connection is one step of the event loop, which
+   delays everything else.
+3. The rate of admission grows while the loop is on time and a read waits. It is halved when the
+   loop is late by more than `catch_up_loop_lag_ms`. The lag of the loop is what foreground requests
+   feel, whether the interpreter or the machine is overloaded.
+4. The rate never falls below `catch_up_bytes_per_s_min`, and no read waits for longer than
+   `catch_up_wait_ms_max`.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from streamlog.engine.metrics import EngineMetrics
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 
-_ALONE_AFTER_S = 0.25
+_FOREGROUND_GONE_AFTER_S = 0.25
 _TICK_S = 0.01
 _GROWTH_BYTES_PER_S = 256 * 1024
 """Added to the rate by each tick on time: 25 MiB/s in a second."""
 
 
 @dataclass(slots=True)
-class Turn:
-    """What one read out of objects may do. `is_paced`: its answer is to end with it."""
+class ReadGrant:
+    """What one admitted read may do. `is_paced`: the read's answer must end with this grant."""
 
     bytes_max: int
     is_paced: bool = False
     used_bytes: int = 0
-    """Set by the reader: what it handed out."""
+    """Bytes handed out; set by the reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     since: float
     max_bytes: int
-    turn: asyncio.Future[Turn]
+    grant: asyncio.Future[ReadGrant]
 
 
-class LaggingTurns:
-    """Ticks while far-behind readers and others are served at the same time."""
+class CatchUpThrottle:
+    """Admits catch-up reads. Ticks only while catch-up reads meet foreground I/O."""
 
     def __init__(
         self, config: ReadConfig, background: Background, clock: Clock, metrics: EngineMetrics
@@ -57,117 +58,118 @@ class LaggingTurns:
         self._background = background
         self._clock = clock
         self._metrics = metrics
-        self._piece_bytes = config.lagging_piece_bytes
-        self._late_s = config.lagging_loop_lag_ms / 1000
-        self._wait_s_max = config.lagging_wait_ms_max / 1000
-        self._rate_min = float(config.lagging_bytes_per_s_min)
+        self._piece_bytes = config.catch_up_piece_bytes
+        self._lag_s_max = config.catch_up_loop_lag_ms / 1000
+        self._wait_s_max = config.catch_up_wait_ms_max / 1000
+        self._rate_min = float(config.catch_up_bytes_per_s_min)
         self._rate = self._rate_min
         self._next_at = -math.inf
-        self._others_at = -math.inf
+        self._foreground_at = -math.inf
         self._waiting: deque[_Waiter] = deque()
         self._is_ticking = False
         self._is_in_use = False
-        """A paced turn was given since the last tick."""
+        """A paced grant was given since the last tick."""
         self._is_closed = False
-        metrics.lagging_waiting.set_function(lambda: len(self._waiting))
-        metrics.lagging_rate.set_function(lambda: self.bytes_per_s)
+        metrics.catch_up_waiting.set_function(lambda: len(self._waiting))
+        metrics.catch_up_rate.set_function(lambda: self.bytes_per_s)
 
     @property
     def bytes_per_s(self) -> float:
-        """What far-behind readers may get now, all together; infinite while they are alone."""
-        return math.inf if self._is_alone(self._clock.monotonic()) else self._rate
+        """Current rate of all catch-up reads together; infinite without foreground I/O."""
+        return self._rate if self._is_throttling(self._clock.monotonic()) else math.inf
 
     @property
-    def is_free(self) -> bool:
-        """A turn would be had without waiting."""
+    def admits_now(self) -> bool:
+        """A read would be admitted without waiting."""
         now = self._clock.monotonic()
-        return self._is_alone(now) or (not self._waiting and self._next_at <= now)
+        return not self._is_throttling(now) or (not self._waiting and self._next_at <= now)
 
-    def others(self) -> None:
+    def note_foreground_io(self) -> None:
         """An append, or a read out of memory, is served."""
-        self._others_at = self._clock.monotonic()
+        self._foreground_at = self._clock.monotonic()
 
     @asynccontextmanager
-    async def turn(self, max_bytes: int) -> AsyncIterator[Turn]:
-        """Charged for what it may use when it is given, and at its end for what it used.
+    async def admitted(self, max_bytes: int) -> AsyncIterator[ReadGrant]:
+        """Waits for admission of one read.
 
-        Cancellation leaves the queue.
+        The grant is charged in full when it is given; at the end of the block the charge is
+        corrected to `used_bytes`. Cancellation leaves the queue.
         """
-        if self.is_free:
-            turn = self._given(max_bytes, self._clock.monotonic())
+        if self.admits_now:
+            grant = self._grant(max_bytes, self._clock.monotonic())
         else:
-            turn = await self._wait(max_bytes)
+            grant = await self._wait(max_bytes)
         try:
-            yield turn
+            yield grant
         finally:
-            self._correct(turn)
+            self._correct(grant)
 
     def close(self) -> None:
-        """Admits all who wait, and all who come later."""
+        """Admits every waiting read, and from now on each new one at once."""
         self._is_closed = True
-        self._admit(self._clock.monotonic())
+        self._admit_due(self._clock.monotonic())
 
-    def _is_alone(self, now: float) -> bool:
-        return self._is_closed or now - self._others_at > _ALONE_AFTER_S
+    def _is_throttling(self, now: float) -> bool:
+        return not self._is_closed and now - self._foreground_at <= _FOREGROUND_GONE_AFTER_S
 
-    def _given(self, max_bytes: int, now: float) -> Turn:
-        if self._is_alone(now):
-            return Turn(max_bytes)
+    def _grant(self, max_bytes: int, now: float) -> ReadGrant:
+        if not self._is_throttling(now):
+            return ReadGrant(max_bytes)
         self._is_in_use = True
-        self._tick()
-        turn = Turn(min(max_bytes, self._piece_bytes), is_paced=True)
-        # What a tick came late for is made up for, and no more.
-        self._next_at = max(self._next_at, now - _TICK_S) + turn.bytes_max / self._rate
-        return turn
+        self._ensure_ticking()
+        grant = ReadGrant(min(max_bytes, self._piece_bytes), is_paced=True)
+        # The delay of one late tick is made up for, but no more than that.
+        self._next_at = max(self._next_at, now - _TICK_S) + grant.bytes_max / self._rate
+        return grant
 
-    def _correct(self, turn: Turn) -> None:
-        if turn.is_paced:
-            self._next_at += (turn.used_bytes - turn.bytes_max) / self._rate
-            self._metrics.lagging_bytes.inc(turn.used_bytes)
+    def _correct(self, grant: ReadGrant) -> None:
+        if grant.is_paced:
+            self._next_at += (grant.used_bytes - grant.bytes_max) / self._rate
+            self._metrics.catch_up_bytes.inc(grant.used_bytes)
 
-    async def _wait(self, max_bytes: int) -> Turn:
+    async def _wait(self, max_bytes: int) -> ReadGrant:
         began = self._clock.monotonic()
         waiter = _Waiter(began, max_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        self._tick()
+        self._ensure_ticking()
         try:
-            return await waiter.turn
+            return await waiter.grant
         except asyncio.CancelledError:
-            if waiter.turn.done() and not waiter.turn.cancelled():
-                self._correct(waiter.turn.result())
+            if waiter.grant.done() and not waiter.grant.cancelled():
+                self._correct(waiter.grant.result())
             raise
         finally:
-            self._metrics.lagging_wait_seconds.inc(self._clock.monotonic() - began)
+            self._metrics.catch_up_wait_seconds.inc(self._clock.monotonic() - began)
 
-    def _tick(self) -> None:
+    def _ensure_ticking(self) -> None:
         if not self._is_ticking:
             self._is_ticking = True
-            self._background.spawn(self._ticks(), name="lagging_turns")
+            self._background.spawn(self._run_ticks(), name="catch_up_throttle")
 
-    async def _ticks(self) -> None:
+    async def _run_ticks(self) -> None:
         try:
             while self._waiting or self._is_in_use:
                 self._is_in_use = False
                 began = self._clock.monotonic()
                 await asyncio.sleep(_TICK_S)
                 now = self._clock.monotonic()
-                self._adapt(now - began - _TICK_S)
-                self._admit(now)
+                self._adapt_rate(now - began - _TICK_S)
+                self._admit_due(now)
         finally:
             self._is_ticking = False
 
-    def _adapt(self, lag_s: float) -> None:
-        if lag_s > self._late_s:
+    def _adapt_rate(self, lag_s: float) -> None:
+        if lag_s > self._lag_s_max:
             self._rate = max(self._rate_min, self._rate / 2)
         elif self._waiting:
             self._rate += _GROWTH_BYTES_PER_S
 
-    def _admit(self, now: float) -> None:
+    def _admit_due(self, now: float) -> None:
         while self._waiting:
             waiter = self._waiting[0]
             is_due = self._next_at <= now or now - waiter.since >= self._wait_s_max
-            if not (waiter.turn.done() or is_due or self._is_alone(now)):
+            if self._is_throttling(now) and not (waiter.grant.done() or is_due):
                 return
             self._waiting.popleft()
-            if not waiter.turn.done():
-                waiter.turn.set_result(self._given(waiter.max_bytes, now))
+            if not waiter.grant.done():
+                waiter.grant.set_result(self._grant(waiter.max_bytes, now))

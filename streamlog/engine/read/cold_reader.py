@@ -18,7 +18,7 @@ from typing import Protocol
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.read.block_load import Block
 from streamlog.engine.read.block_reader import BlockReader, IndexRegion
-from streamlog.engine.read.object_scan import ObjectScans, Part
+from streamlog.engine.read.object_scan import ObjectScans, StreamPart
 from streamlog.engine.read.read_ahead import Reader, Readers
 from streamlog.engine.read.read_checks import check_offsets, check_run, check_seam, gap
 from streamlog.engine.stream_core import StreamCore
@@ -73,8 +73,8 @@ class ColdReader:
         self._background = background
         self._get_bytes_max = config.get_bytes_max
         self._index_bytes_ahead = config.index_cache_bytes // 4
-        self._walks = ObjectScans(config, clock)
-        self._readers = Readers(config, clock, self._walks)
+        self._scans = ObjectScans(config, clock)
+        self._readers = Readers(config, clock, self._scans)
 
     async def read(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
@@ -103,7 +103,7 @@ class ColdReader:
             if (
                 is_sequential
                 and not reader.is_busy
-                and reader.asked_until < core.settled
+                and reader.asked_until < core.committed
                 and self._readers.may_go_ahead(reader)
             ):
                 reader.is_busy = True
@@ -231,7 +231,7 @@ class ColdReader:
         if until < stop and size < max_bytes:
             raise _no_block(read.core, live, until)
         started = self._blocks.load(
-            row, blocks, step or self._get_bytes_max, is_lagging=read.is_lagging
+            row, blocks, step or self._get_bytes_max, is_catch_up=read.is_catch_up
         )
         own = {block.position for block in started}
         if reader is not None:
@@ -246,34 +246,33 @@ class ColdReader:
         ]
         if is_end and blocks and region.body is None:
             last = blocks[-1]
-            part = Part(blocks[0].position, last.position + last.length, first + len(blocks))
-            self._walk(read, row, region, part, is_here=not started)
+            part = StreamPart(blocks[0].position, last.position + last.length, first + len(blocks))
+            self._scan_ahead(read, row, region, part, is_cached=not started)
         return size
 
-    def _walk(
-        self, read: _Read, row: ObjectRow, region: IndexRegion, part: Part, *, is_here: bool
+    def _scan_ahead(
+        self, read: _Read, row: ObjectRow, region: IndexRegion, part: StreamPart, *, is_cached: bool
     ) -> None:
-        """Reads ahead for those who go on with the next streams of the object."""
-        found = self._walks.asked(row.object_id, part, is_here=is_here)
-        if found is None:
+        """Reads the object's next streams ahead if the part belongs to a scan of the object."""
+        wanted = self._scans.note_read(row.object_id, part, is_cached=is_cached)
+        if wanted is None:
             return
-        walk, bytes_max = found
+        scan, bytes_max = wanted
         ahead: list[BlockRow] = []
-        until = walk.until
+        until = scan.until
         try:
-            for block in region.index.blocks_from(walk.next_number):
+            for block in region.index.blocks_from(scan.next_number):
                 end = block.position + block.length
-                if block.position < until or end - walk.until > bytes_max:
+                if block.position < until or end - scan.until > bytes_max:
                     break
                 ahead.append(block)
                 until = end
         except Corrupt:
-            # Who asks for that block will meet it.
-            pass
+            pass  # The reader that asks for the damaged block gets the error.
         if ahead:
-            self._blocks.load(row, ahead, bytes_max, is_lagging=read.is_lagging)
-            next_number = walk.next_number + len(ahead)
-            self._walks.went_ahead(walk, ahead[0].position, until, next_number)
+            self._blocks.load(row, ahead, bytes_max, is_catch_up=read.is_catch_up)
+            next_number = scan.next_number + len(ahead)
+            self._scans.note_read_ahead(scan, ahead[0].position, until, next_number)
 
     async def _hand_out(self, read: _Read, first: ObjectRow) -> tuple[list[StoredBatch], int]:
         batches: list[StoredBatch] = []
@@ -327,7 +326,7 @@ class ColdReader:
         except (Corrupt, StoreUnavailable):
             if is_own:
                 raise
-        self._blocks.load(live.object, [row], self._get_bytes_max, is_lagging=read.is_lagging)
+        self._blocks.load(live.object, [row], self._get_bytes_max, is_catch_up=read.is_catch_up)
         (held,) = self._blocks.held(live.object, [row])
         return await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
 
@@ -335,12 +334,12 @@ class ColdReader:
         """Starts the reader's next GET, or several where objects are small."""
         try:
             start = max(reader.asked_until, position)
-            if start >= core.settled:
+            if start >= core.committed:
                 return
             step = self._readers.step(reader)
             size = 0
             ranges = await self._metadata.locate(
-                core.stream_id, start, core.settled, limit=_RANGES_AHEAD
+                core.stream_id, start, core.committed, limit=_RANGES_AHEAD
             )
             for number, live in enumerate(ranges):
                 # A GET is cut at the object's end alone: a step's rest would make small ones.
@@ -358,7 +357,7 @@ class ColdReader:
                     taken += block.length
                 if not blocks:
                     return
-                self._blocks.load(live.object, blocks, step, is_lagging=True)
+                self._blocks.load(live.object, blocks, step, is_catch_up=True)
                 start = blocks[-1].end
                 # Not what the last block is beyond a step: two GETs would fill the share of three.
                 reader.asked(start, max(_ASKED_BYTES_MIN, min(taken, step)))
@@ -386,7 +385,7 @@ _Wanted = tuple[LiveRange, BlockRow, Block | asyncio.Future[Block], bool]
 class _Read:
     """One fetch's way through objects. `reader` None: what it asks for is all that it reads."""
 
-    __slots__ = ("core", "end", "is_lagging", "max_bytes", "ranges", "reader", "start", "wanted")
+    __slots__ = ("core", "end", "is_catch_up", "max_bytes", "ranges", "reader", "start", "wanted")
 
     def __init__(
         self,
@@ -402,7 +401,7 @@ class _Read:
         self.end = end
         self.max_bytes = max_bytes
         self.reader = reader
-        self.is_lagging = context.lagging or (reader is not None and reader.window_bytes > 0)
+        self.is_catch_up = context.is_catch_up or (reader is not None and reader.window_bytes > 0)
         self.ranges = 0
         """Looked at."""
         self.wanted: list[_Wanted] = []

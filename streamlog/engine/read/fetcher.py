@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_reader import BlockReader
-from streamlog.engine.read.catch_up_throttle import LaggingTurns
+from streamlog.engine.read.catch_up_throttle import CatchUpThrottle
 from streamlog.engine.read.cold_reader import ColdReader, ReaderMetadata
 from streamlog.engine.read.read_checks import check_offsets
 from streamlog.engine.stream_core import StreamCore
@@ -20,8 +20,8 @@ from streamlog.model.batch import (
     BatchAttributes,
     FetchContext,
     FetchResult,
+    ReadMode,
     StoredBatch,
-    Turn,
 )
 from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
@@ -39,13 +39,13 @@ class Fetcher:
         background: Background,
         clock: Clock,
         metrics: EngineMetrics,
-        turns: LaggingTurns,
+        throttle: CatchUpThrottle,
     ) -> None:
         self._clock = clock
         self._metadata = metadata
         self._hits = metrics.cache_hits.labels("tail")
         self._misses = metrics.cache_misses.labels("tail")
-        self._turns = turns
+        self._throttle = throttle
         self._cold = ColdReader(metadata, blocks, config, background, clock)
 
     async def fetch(
@@ -56,15 +56,15 @@ class Fetcher:
         tail = core.tail
         if tail.first <= start < end:
             self._hits.inc()
-            self._turns.others()
+            self._throttle.note_foreground_io()
             entries = tail.read(start, end, max_bytes)
             return FetchResult(tuple([_stored(entry) for entry in entries]), True)
         batches: list[StoredBatch] = []
         max_bytes = max(max_bytes, 1)
         size, position = 0, start
         if start < end:
-            if context.turn is not Turn.AT_ONCE:
-                return await self._in_turn(core, start, end, max_bytes, context)
+            if context.read_mode is not ReadMode.IMMEDIATE:
+                return await self._fetch_throttled(core, start, end, max_bytes, context)
             self._misses.inc()
         last = 0
         # One more as large as the last would be too much: it is not worth another look-up.
@@ -108,21 +108,21 @@ class Fetcher:
             damage = error
         raise await self._metadata.lineage.reason_for(damage)
 
-    async def _in_turn(
+    async def _fetch_throttled(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
     ) -> FetchResult:
-        """A read out of objects that gives way to others; what follows in the tail comes next."""
-        if context.turn is Turn.LEAVE and not self._turns.is_free:
+        """One piece out of objects, once the throttle admits it; not what follows in the tail."""
+        if context.read_mode is ReadMode.SKIP and not self._throttle.admits_now:
             return FetchResult((), is_paced=True)
         async with (
             self._until_deadline(core, context),
-            self._turns.turn(max_bytes) as turn,
+            self._throttle.admitted(max_bytes) as grant,
         ):
             check_offsets(core, start, end)
-            plain = dataclasses.replace(context, turn=Turn.AT_ONCE)
-            found = await self.fetch(core, start, end, turn.bytes_max, plain)
-            turn.used_bytes = sum([parts_size(batch.parts) for batch in found.batches])
-        return dataclasses.replace(found, is_paced=turn.is_paced)
+            unthrottled = dataclasses.replace(context, read_mode=ReadMode.IMMEDIATE)
+            result = await self.fetch(core, start, end, grant.bytes_max, unthrottled)
+            grant.used_bytes = sum([parts_size(batch.parts) for batch in result.batches])
+        return dataclasses.replace(result, is_paced=grant.is_paced)
 
     async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
         """As Stream.attributes."""

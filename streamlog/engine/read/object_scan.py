@@ -1,13 +1,15 @@
-"""Sees who goes through an object stream by stream, and how far to read ahead for them.
+"""Detects readers that scan an object stream by stream, and decides how far to read ahead of them.
 
-Small streams lie side by side in objects, by their ids. Consumers of many, one after another, would
-need a GET for each.
-1. A *walk* is known by three streams that were asked for to their ends, each near the ones before.
-   Several readers may be on it, each somewhat before or behind the others.
-2. What lies before it is read in GETs that grow, whichever streams it belongs to, as long as the
-   last streams that were asked for make up two fifths of the bytes between them.
-3. A walk that does not find what was read ahead for it was too far ahead, and rests.
-4. All walks together are ahead by a quarter of the block cache at most.
+Small streams lie side by side in an object, ordered by id. A consumer that reads many of them one
+after another would need a GET for each.
+
+1. A *scan* is recognised when three streams of an object were read to their ends there, each near
+   the ones before. Several readers may share a scan, some a little ahead of the others.
+2. The bytes ahead of a scan are read in GETs that grow, whichever streams they belong to, as long
+   as the parts read last make up two fifths of the bytes between them.
+3. When a reader does not find a part that was read ahead for its scan, the cache has dropped it:
+   the scan was too far ahead, and pauses.
+4. All scans together are at most a quarter of the block cache ahead.
 """
 
 from __future__ import annotations
@@ -20,25 +22,24 @@ from streamlog.runtime.clock import Clock
 
 _STREAMS_MIN = 3
 _STREAMS_KEPT = 48
-"""Asked for last: enough to see gaps, whatever the order of readers side by side."""
+"""Parts remembered by a scan: enough to see gaps, in whatever order parallel readers come."""
 _STREAMS_NEAR = 32
-"""As many of its own size may a stream be from a walk that it belongs to."""
+"""How far from a scan a stream may lie, as a multiple of its own size, and still belong to it."""
 _STREAMS_AHEAD_MIN = 8
-"""A walk is ahead by so many at least; larger ones deserve a GET of their own."""
+"""Streams that a scan is ahead by at least; a stream too large for that gets a GET of its own."""
 _STREAMS_PER_GET_MIN = 2
 _FIRST_BYTES_MIN = 64 * 1024
 _OBJECTS_MAX = 256
-_WALKS_MAX = 8
-"""Of one object."""
+_SCANS_PER_OBJECT_MAX = 8
 _ACTIVE_S = 5.0
-"""A walk on which nobody has moved for so long counts no more; one that rests does so long."""
+"""A scan without a read for so long is inactive. A pause has the same length."""
 _COUNT_EVERY_S = 0.25
 _NOWHERE = 1 << 62
 
 
-class Part(NamedTuple):
-    """Of a stream in an object: bytes `start` to `end`, which is the stream's end there; in the
-    index the block `next_number` follows."""
+class StreamPart(NamedTuple):
+    """One stream's bytes `start` to `end` in an object; the stream ends there at `end`. In the
+    object's index, block `next_number` follows."""
 
     start: int
     end: int
@@ -46,55 +47,54 @@ class Part(NamedTuple):
 
 
 class ObjectScan:
-    """Through one object; positions are bytes in it."""
+    """One scan of one object. Positions are bytes in the object."""
 
     __slots__ = (
         "moved_at_s",
         "next_number",
         "passed",
+        "paused_until_s",
         "position",
         "read_from",
-        "rests_until_s",
         "until",
         "window_bytes",
     )
 
     def __init__(self, start: int, window_bytes: int) -> None:
         self.passed: OrderedDict[int, int] = OrderedDict()
-        """Where the last parts asked for begin, by their ends."""
+        """End → start of the parts read last."""
         self.position = start
-        """The end of the furthest one."""
+        """End of the furthest part read."""
         self.until = start
-        """The end of what was read ahead, or `position`."""
+        """End of the bytes read ahead, or `position`."""
         self.next_number = 0
-        """Of the block at `until`, in the index."""
+        """Number of the block at `until`, in the index."""
         self.read_from = _NOWHERE
-        """From here to `until` all was read ahead."""
+        """From here to `until` everything was read ahead."""
         self.window_bytes = window_bytes
         """How far to be ahead."""
         self.moved_at_s = 0.0
-        self.rests_until_s = 0.0
+        self.paused_until_s = 0.0
 
     @property
     def ahead_bytes(self) -> int:
         return self.until - self.position
 
     @property
-    def is_known(self) -> bool:
-        """Enough streams were asked for."""
+    def is_recognised(self) -> bool:
         return len(self.passed) >= _STREAMS_MIN
 
-    def is_near(self, part: Part) -> bool:
+    def is_near(self, part: StreamPart) -> bool:
         near_bytes = _STREAMS_NEAR * (part.end - part.start)
         return self.position - near_bytes <= part.start <= self.until + near_bytes
 
-    def was_read_ahead(self, part: Part) -> bool:
-        """And nobody has passed it yet."""
+    def was_read_ahead(self, part: StreamPart) -> bool:
+        """Whether the part was read ahead and no reader of the scan has passed it."""
         is_ahead = self.position < part.end <= self.until
         return is_ahead and self.read_from <= part.start
 
-    def take(self, part: Part) -> None:
-        """The part was asked for."""
+    def add(self, part: StreamPart) -> None:
+        """Notes a read of the part."""
         self.passed[part.end] = min(part.start, self.passed.get(part.end, part.start))
         if len(self.passed) > _STREAMS_KEPT:
             self.passed.popitem(last=False)
@@ -105,14 +105,16 @@ class ObjectScan:
             self.next_number = part.next_number
 
     def is_dense(self) -> bool:
-        """Known as a walk, and two fifths of what it passes are asked for."""
-        if not self.is_known:
+        """Whether the scan is recognised, and reads two fifths of the bytes that it passes."""
+        if not self.is_recognised:
             return False
-        asked_bytes = sum([end - start for end, start in self.passed.items()])
-        return 5 * asked_bytes >= 2 * (max(self.passed) - min(self.passed.values()))
+        read_bytes = sum([end - start for end, start in self.passed.items()])
+        return 5 * read_bytes >= 2 * (max(self.passed) - min(self.passed.values()))
 
 
 class ObjectScans:
+    """All scans of one engine, and their share of the block cache."""
+
     def __init__(self, config: ReadConfig, clock: Clock) -> None:
         self._clock = clock
         self._max_bytes = config.object_scan_bytes_max
@@ -120,63 +122,65 @@ class ObjectScans:
             max(config.read_ahead_bytes_min, _FIRST_BYTES_MIN), config.object_scan_bytes_max
         )
         self._shared_bytes = config.block_cache_bytes // 4
-        self._walks: OrderedDict[int, list[ObjectScan]] = OrderedDict()
-        """By object; of both the one that was last asked for at the end."""
+        self._scans: OrderedDict[int, list[ObjectScan]] = OrderedDict()
+        """By object. Objects, and the scans of each, are ordered by their last read."""
         self._active_count = 1
         self._counted_at_s = -1e9
 
-    def asked(self, object_id: int, part: Part, *, is_here: bool) -> tuple[ObjectScan, int] | None:
-        """A part was asked for; `is_here`: all of it was here, or on its way.
+    def note_read(
+        self, object_id: int, part: StreamPart, *, is_cached: bool
+    ) -> tuple[ObjectScan, int] | None:
+        """Notes a read of the part. `is_cached`: all of it was in the cache, or on its way.
 
-        The walk for which to read ahead, and the bytes at most from its `until` on; None: nothing.
+        Returns the scan to read ahead for, and how many bytes at most from its `until` on; or None.
         """
         size = part.end - part.start
         if size * _STREAMS_AHEAD_MIN > self._max_bytes:
             return None
         now = self._clock.monotonic()
-        walk = self._at(object_id, part)
-        if not is_here and walk.was_read_ahead(part):
-            walk.rests_until_s = now + _ACTIVE_S
-            walk.window_bytes = self._first_bytes
-        walk.moved_at_s = now
-        walk.take(part)
-        window_bytes = max(walk.window_bytes, _STREAMS_AHEAD_MIN * size)
+        scan = self._scan_of(object_id, part)
+        if not is_cached and scan.was_read_ahead(part):
+            scan.paused_until_s = now + _ACTIVE_S
+            scan.window_bytes = self._first_bytes
+        scan.moved_at_s = now
+        scan.add(part)
+        window_bytes = max(scan.window_bytes, _STREAMS_AHEAD_MIN * size)
         window_bytes = min(window_bytes, self._fair_bytes(now))
-        if walk.ahead_bytes > window_bytes // 2 or walk.rests_until_s > now or not walk.is_dense():
+        if scan.ahead_bytes > window_bytes // 2 or scan.paused_until_s > now or not scan.is_dense():
             return None
-        others_bytes = sum([one.ahead_bytes for one in self._active(now) if one is not walk])
-        wanted = min(window_bytes, self._shared_bytes - others_bytes) - walk.ahead_bytes
-        return (walk, wanted) if wanted >= _STREAMS_PER_GET_MIN * size else None
+        other_bytes = sum([other.ahead_bytes for other in self._active(now) if other is not scan])
+        wanted = min(window_bytes, self._shared_bytes - other_bytes) - scan.ahead_bytes
+        return (scan, wanted) if wanted >= _STREAMS_PER_GET_MIN * size else None
 
-    def went_ahead(self, walk: ObjectScan, start: int, until: int, next_number: int) -> None:
-        """The bytes from `start` to `until` are on their way; the block `next_number` follows."""
-        walk.read_from = min(walk.read_from, start)
-        walk.until, walk.next_number = until, next_number
-        walk.window_bytes = min(2 * walk.window_bytes, self._max_bytes)
+    def note_read_ahead(self, scan: ObjectScan, start: int, until: int, next_number: int) -> None:
+        """The bytes from `start` to `until` are on their way; block `next_number` follows them."""
+        scan.read_from = min(scan.read_from, start)
+        scan.until, scan.next_number = until, next_number
+        scan.window_bytes = min(2 * scan.window_bytes, self._max_bytes)
 
     @property
     def ahead_bytes(self) -> int:
-        """Of all walks that are under way."""
-        return sum([one.ahead_bytes for one in self._active(self._clock.monotonic())])
+        """Bytes that all active scans are ahead by."""
+        return sum([scan.ahead_bytes for scan in self._active(self._clock.monotonic())])
 
-    def _at(self, object_id: int, part: Part) -> ObjectScan:
-        """The walk that the part belongs to, or a new one."""
-        known = self._walks.setdefault(object_id, [])
-        self._walks.move_to_end(object_id)
-        if len(self._walks) > _OBJECTS_MAX:
-            self._walks.popitem(last=False)
-        for walk in reversed(known):
-            if walk.is_near(part):
-                known.remove(walk)
+    def _scan_of(self, object_id: int, part: StreamPart) -> ObjectScan:
+        """The scan that the part belongs to, or a new one."""
+        scans = self._scans.setdefault(object_id, [])
+        self._scans.move_to_end(object_id)
+        if len(self._scans) > _OBJECTS_MAX:
+            self._scans.popitem(last=False)
+        for scan in reversed(scans):
+            if scan.is_near(part):
+                scans.remove(scan)
                 break
         else:
-            walk = ObjectScan(part.start, self._first_bytes)
-        known.append(walk)
-        del known[:-_WALKS_MAX]
-        return walk
+            scan = ObjectScan(part.start, self._first_bytes)
+        scans.append(scan)
+        del scans[:-_SCANS_PER_OBJECT_MAX]
+        return scan
 
     def _fair_bytes(self, now: float) -> int:
-        """How far each may be ahead, were all equally far."""
+        """How far each active scan may be ahead if all are equally far."""
         if now - self._counted_at_s >= _COUNT_EVERY_S:
             self._counted_at_s = now
             self._active_count = max(1, len(self._active(now)))
@@ -184,8 +188,8 @@ class ObjectScans:
 
     def _active(self, now: float) -> list[ObjectScan]:
         return [
-            one
-            for known in self._walks.values()
-            for one in known
-            if one.moved_at_s > now - _ACTIVE_S and one.is_known
+            scan
+            for scans in self._scans.values()
+            for scan in scans
+            if scan.moved_at_s > now - _ACTIVE_S and scan.is_recognised
         ]

@@ -4,7 +4,7 @@ A reader has no name: it is known by the offset at which its next fetch will sta
 1. Its first fetch reads what it asks for, and a whole first step where the stream begins: who
    begins there will go on. When it does so, it is *in sequence*, and its GETs grow to the maximum.
 2. In sequence, the next GETs are under way while earlier ones are decoded and consumed.
-3. Readers in sequence share the block cache, but for what walks are ahead by: each asks ahead for
+3. Readers in sequence share the block cache, but for what scans are ahead by: each asks ahead for
    its share at most, in GETs of at most half of it, so that what was read ahead is not dropped
    before it is consumed.
 """
@@ -104,9 +104,9 @@ class Reader:
 
 
 class Readers:
-    def __init__(self, config: ReadConfig, clock: Clock, walks: ObjectScans) -> None:
+    def __init__(self, config: ReadConfig, clock: Clock, scans: ObjectScans) -> None:
         self._clock = clock
-        self._walks = walks
+        self._scans = scans
         self._config = config
         self._first = min(config.read_ahead_bytes_first, config.read_ahead_bytes_max)
         self._max = config.read_ahead_bytes_max
@@ -171,7 +171,7 @@ class Readers:
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_S:
             self._counted_at = now
-            self._scans_bytes = self._walks.ahead_bytes
+            self._scans_bytes = self._scans.ahead_bytes
             self._active = max(
                 1,
                 sum(

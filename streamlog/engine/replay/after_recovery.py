@@ -1,17 +1,22 @@
-"""What a WAL holds beyond metadata that was rebuilt: no acknowledged append of it goes unnoticed.
+"""Plans the replay of a WAL into metadata that was rebuilt after the WAL's appends.
 
-Rebuilt metadata (`Metadata.recovery`) knows what the store held and the newest checkpoint said. A
-WAL that names tenures from before may hold appends of streams that are, in that metadata,
-1. unknown: made again, when the WAL begins at offset 0. Else what came before was in the store and
-   went: the stream was destroyed, if the checkpoint would tell of that; if not, refused;
-2. closed, and go on past the end: they were opened again since the checkpoint, and are opened now;
-3. another tenure's of before, under no later epoch than the WAL's: they were moved since, and are
-   taken from it;
-4. in the hands of a tenure that began after the rebuild: refused, unless all that the WAL has of
-   them was stored before.
-Refused: the node does not start, nothing is changed or released; with `accept_data_loss` it goes on
-without these appends, and says so. Once all have their place the WAL forgets its tenures from
-before: a stream that is unknown later was destroyed.
+Rebuilt metadata (`Metadata.recovery`) knows what the store held and what the newest checkpoint
+said. A WAL that names tenures from before the rebuild may hold acknowledged appends of streams that
+the metadata shows
+
+1. not at all: the stream is created again if the WAL has it from offset 0. Otherwise its beginning
+   was in the store and is gone: the stream was destroyed, if the checkpoint would have recorded
+   that; if not, replay is refused;
+2. as closed, before the end of the appends: the stream was opened again after the checkpoint, and
+   is opened now;
+3. as held by another tenure from before the rebuild, under no later epoch than the WAL's: the
+   stream moved after the checkpoint, and is opened by this node;
+4. as held by a tenure that began after the rebuild: replay is refused, unless everything that the
+   WAL has of the stream was in the store before.
+
+When replay is refused, the node does not start, and nothing is changed or released. With
+`accept_data_loss` the node logs the appends and goes on without them. Afterwards the WAL forgets
+its tenures from before the rebuild: a stream that is unknown then was destroyed.
 """
 
 from __future__ import annotations
@@ -39,24 +44,23 @@ CREATES_PER_COMMIT = 1000
 SHOWN_MAX = 5
 
 
-class Fate(Enum):
-    """What becomes of a stream's appends in a WAL from before a rebuild of the metadata."""
+class ReplayDecision(Enum):
+    """What happens to one stream's appends in a WAL from before a rebuild of the metadata."""
 
-    HELD = "replayed as ever"
+    REPLAY = "replayed as ever"
     CREATE = "the stream is made again"
     OPEN = "the stream is opened"
     STORED = "stored, or given up before the rebuild"
     DESTROYED = "the stream was destroyed before the rebuild"
     BEGINNING_LOST = "the metadata does not know the stream, and the log has only its end"
-    LOOK = "with a tenure that began after the rebuild"
-    TAKEN = "another node opened the stream after the rebuild"
+    CHECK_STORED = "with a tenure that began after the rebuild"
+    TAKEN_OVER = "another node opened the stream after the rebuild"
 
 
 @dataclass(slots=True)
-class Claim:
-    """What a WAL from before has of a stream: `appends` between start and end (exclusive), under
-    epochs up to `epoch`.
-    """
+class WalExtent:
+    """What the WAL has of one stream from before the rebuild: `appends` appends between `start` and
+    `end` (exclusive), under epochs up to `epoch`."""
 
     start: int
     end: int
@@ -70,113 +74,125 @@ class Claim:
         self.appends += 1
 
 
-def judge(claim: Claim, row: StreamRow | None, recovery: Recovery, *, is_held: bool) -> Fate:
-    """`row`: the stream in the metadata. `is_held`: its holder is one whose WAL this is. Pure."""
+def decide(
+    extent: WalExtent, row: StreamRow | None, recovery: Recovery, *, is_held: bool
+) -> ReplayDecision:
+    """Pure. `row`: the stream in the metadata. `is_held`: a tenure of this WAL holds the stream."""
     if row is None:
-        if claim.start == 0:
-            return Fate.CREATE
-        is_told = recovery.knows_deletions and recovery.from_revision > 0
-        return Fate.DESTROYED if is_told else Fate.BEGINNING_LOST
+        if extent.start == 0:
+            return ReplayDecision.CREATE
+        has_record = recovery.knows_deletions and recovery.from_revision > 0
+        return ReplayDecision.DESTROYED if has_record else ReplayDecision.BEGINNING_LOST
     if is_held:
-        is_shut = row.state is StreamState.CLOSED and claim.end > row.end
-        return Fate.OPEN if is_shut else Fate.HELD
+        is_closed = row.state is StreamState.CLOSED and extent.end > row.end
+        return ReplayDecision.OPEN if is_closed else ReplayDecision.REPLAY
     if recovery.is_before(row.holder):
-        is_newer = claim.epoch >= row.epoch - RECOVERED_EPOCHS
-        return Fate.OPEN if is_newer and claim.end > row.end else Fate.STORED
-    return Fate.LOOK
+        is_newer = extent.epoch >= row.epoch - RECOVERED_EPOCHS
+        return ReplayDecision.OPEN if is_newer and extent.end > row.end else ReplayDecision.STORED
+    return ReplayDecision.CHECK_STORED
 
 
 @dataclass(slots=True)
-class Settled:
-    """`creates`: stream → epoch. `left`: streams whose appends are not replayed."""
+class ReplayPlan:
+    """What the metadata needs before the replay.
+
+    `creates`: stream → epoch. `skipped`: streams whose appends are not replayed.
+    """
 
     creates: dict[int, int]
     opens: list[int]
-    left: set[int]
+    skipped: set[int]
 
 
-async def settle(
-    claims: Mapping[int, Claim],
+async def plan_replay(
+    extents: Mapping[int, WalExtent],
     held: frozenset[int],
     metadata: Metadata,
     *,
     accept_data_loss: bool,
-) -> Settled:
-    """What is to be done before a replay; nothing is changed. `held`: streams
-    whose holders the WAL names. Errors: WalPending, Unavailable.
+) -> ReplayPlan:
+    """Changes nothing. `held`: streams that a tenure of this WAL holds.
+
+    Errors: WalPending, Unavailable.
     """
     recovery = metadata.recovery
     assert recovery is not None
-    settled, refused = Settled({}, [], set()), dict[int, Fate]()
-    for stream_id, claim in claims.items():
+    plan, refused = ReplayPlan({}, [], set()), dict[int, ReplayDecision]()
+    for stream_id, extent in extents.items():
         row = metadata.stream(stream_id)
-        fate = judge(claim, row, recovery, is_held=stream_id in held)
-        if fate is Fate.LOOK:
+        decision = decide(extent, row, recovery, is_held=stream_id in held)
+        if decision is ReplayDecision.CHECK_STORED:
             assert row is not None
-            is_stored = await _was_stored(claim, row, metadata, recovery)
-            fate = Fate.STORED if is_stored else Fate.TAKEN
-        if fate is Fate.CREATE:
-            settled.creates[stream_id] = claim.epoch + RECOVERED_EPOCHS
-        elif fate is Fate.OPEN:
-            settled.opens.append(stream_id)
-        elif fate is not Fate.HELD:
-            settled.left.add(stream_id)
+            is_stored = await _was_stored(extent, row, metadata, recovery)
+            decision = ReplayDecision.STORED if is_stored else ReplayDecision.TAKEN_OVER
+        if decision is ReplayDecision.CREATE:
+            plan.creates[stream_id] = extent.epoch + RECOVERED_EPOCHS
+        elif decision is ReplayDecision.OPEN:
+            plan.opens.append(stream_id)
+        elif decision is not ReplayDecision.REPLAY:
+            plan.skipped.add(stream_id)
             log.warning(
                 "appends in the write-ahead log are not replayed: %s",
-                _shown(stream_id, claim, fate),
+                _shown(stream_id, extent, decision),
             )
-        if fate in (Fate.BEGINNING_LOST, Fate.TAKEN):
-            refused[stream_id] = fate
+        if decision in (ReplayDecision.BEGINNING_LOST, ReplayDecision.TAKEN_OVER):
+            refused[stream_id] = decision
     if refused:
-        _refuse(refused, claims, recovery, accept_data_loss=accept_data_loss)
-    return settled
+        _refuse(refused, extents, recovery, accept_data_loss=accept_data_loss)
+    return plan
 
 
-async def carry_out(settled: Settled, metadata: Metadata) -> None:
-    """Streams are this tenure's and open, on return. Errors: Conflict (another node opened one
-    meanwhile), TenureFenced, Unavailable.
+async def apply_plan(plan: ReplayPlan, metadata: Metadata) -> None:
+    """On return this tenure holds the plan's streams, open.
+
+    Errors: Conflict (another node opened one meanwhile), TenureFenced, Unavailable.
     """
-    creates = [CreateEntry(stream_id, epoch) for stream_id, epoch in settled.creates.items()]
+    creates = [CreateEntry(stream_id, epoch) for stream_id, epoch in plan.creates.items()]
     for low in range(0, len(creates), CREATES_PER_COMMIT):
         await metadata.commit(CommitEntry(creates=creates[low : low + CREATES_PER_COMMIT]))
-    if settled.opens:
-        await metadata.open_streams([(stream_id, None) for stream_id in settled.opens])
-    if creates or settled.opens:
+    if plan.opens:
+        await metadata.open_streams([(stream_id, None) for stream_id in plan.opens])
+    if creates or plan.opens:
         log.warning(
-            "streams that the rebuilt metadata did not know so are back from the write-ahead log",
+            "streams were made again or opened for appends in the write-ahead log",
             extra={
-                "made_again": sorted(settled.creates)[:100],
-                "opened": sorted(settled.opens)[:100],
+                "made_again": sorted(plan.creates)[:100],
+                "opened": sorted(plan.opens)[:100],
             },
         )
 
 
-async def _was_stored(claim: Claim, row: StreamRow, metadata: Metadata, recovery: Recovery) -> bool:
-    """All that the WAL has of the stream lies in objects from before the rebuild, or was trimmed.
+async def _was_stored(
+    extent: WalExtent, row: StreamRow, metadata: Metadata, recovery: Recovery
+) -> bool:
+    """Whether all of the extent lies in objects from before the rebuild, or was trimmed.
 
-    What a compaction wrote since counts as from after: it cannot be told from new records.
+    Ranges that a compaction has written since count as new: they look the same as new records.
     """
-    if claim.end > row.end:
+    if extent.end > row.end:
         return False
-    at = max(claim.start, row.start)
-    while at < claim.end:
-        found = await metadata.locate(row.stream_id, at, claim.end)
-        if not found or any(one.object.object_id >= recovery.object_id_min for one in found):
+    offset = max(extent.start, row.start)
+    while offset < extent.end:
+        ranges = await metadata.locate(row.stream_id, offset, extent.end)
+        if not ranges or any(live.object.object_id >= recovery.object_id_min for live in ranges):
             return False
-        at = found[-1].end
+        offset = ranges[-1].end
     return True
 
 
 def _refuse(
-    refused: Mapping[int, Fate],
-    claims: Mapping[int, Claim],
+    refused: Mapping[int, ReplayDecision],
+    extents: Mapping[int, WalExtent],
     recovery: Recovery,
     *,
     accept_data_loss: bool,
 ) -> None:
     """Errors: WalPending, unless the loss is accepted."""
-    appends = sum(claims[stream_id].appends for stream_id in refused)
-    shown = "; ".join(_shown(s, claims[s], fate) for s, fate in list(refused.items())[:SHOWN_MAX])
+    appends = sum(extents[stream_id].appends for stream_id in refused)
+    shown = "; ".join(
+        _shown(stream_id, extents[stream_id], decision)
+        for stream_id, decision in list(refused.items())[:SHOWN_MAX]
+    )
     more = f"; and {len(refused) - SHOWN_MAX} more" if len(refused) > SHOWN_MAX else ""
     if accept_data_loss:
         log.warning(
@@ -198,10 +214,10 @@ def _refuse(
     )
 
 
-def _shown(stream_id: int, claim: Claim, fate: Fate) -> str:
-    return f"stream {stream_id}, offsets {claim.start} to {claim.end} ({fate.value})"
+def _shown(stream_id: int, extent: WalExtent, decision: ReplayDecision) -> str:
+    return f"stream {stream_id}, offsets {extent.start} to {extent.end} ({decision.value})"
 
 
-def is_doubtful(recovery: Recovery | None, tenure: Tenure, named: frozenset[Tenure]) -> bool:
-    """Whether the metadata may not know what `tenure` left in a WAL that names `named`."""
+def may_be_unknown(recovery: Recovery | None, tenure: Tenure, named: frozenset[Tenure]) -> bool:
+    """Whether rebuilt metadata may not know all that `tenure` left in a WAL that names `named`."""
     return recovery is not None and tenure in named and recovery.is_before(tenure)

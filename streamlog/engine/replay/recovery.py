@@ -1,27 +1,30 @@
-"""Replays the local WAL: everything acknowledged and not uploaded takes its place again.
+"""Replays the local WAL: finds the acknowledged appends that were not uploaded.
 
-`read_wal` before this tenure takes the streams that earlier tenures of its node hold, `place` when
-the fold shows it as their holder. For each entry, in WAL order:
-1. its stream is gone, or another node's, or was last held by a later tenure than the entry's that
-   had another WAL: skipped and logged; whoever moved it accepted the loss. Where the metadata was
-   rebuilt since the entry, `after_recovery` decides;
-2. it ends at or before the stream's end in the fold: it was committed;
-3. it starts at the current end: taken;
-4. it overlaps what was taken, with the same or an older epoch: a second copy of a write that failed
-   once; skipped;
-5. it overlaps what was taken, with a newer epoch: the newer epoch wins from its first offset on;
-6. it starts past the current end: an acknowledged append is missing, Corrupt.
-Taken entries are written on under this tenure's epoch of the stream.
+`read_wal` runs before this tenure takes over the streams of earlier tenures of its node, `place`
+afterwards. Each entry, in WAL order, meets one of these cases:
+
+1. Its stream is gone, or another node's, or was last held by a later tenure than the entry's that
+   had another WAL: the entry is skipped and logged, because the operator who moved the stream
+   accepted the loss. Where the metadata was rebuilt since the entry, `after_recovery` decides.
+2. It ends at or before the stream's end in the fold: it was committed, and is skipped.
+3. It starts at the end of what was placed so far: it is placed.
+4. It overlaps what was placed, with the same or an older epoch: it is a second copy from a write
+   that failed once, and is skipped.
+5. It overlaps what was placed, with a newer epoch: the newer epoch wins from its first offset on.
+6. It starts past the end: an acknowledged append is missing, Corrupt.
+
+Placed entries are uploaded under this tenure's epoch of the stream.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from streamlog.engine.append.group import Group, Pending
-from streamlog.engine.replay.after_recovery import Claim, is_doubtful
+from streamlog.engine.replay.after_recovery import WalExtent, may_be_unknown
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
@@ -32,8 +35,8 @@ from streamlog.wal.log import WriteAheadLog
 log = logging.getLogger(__name__)
 
 
-class _Taken:
-    """What one stream gets back; entries meet, from the fold's end on."""
+class _PlacedStream:
+    """The entries placed in one stream: without gaps, from the fold's end on."""
 
     __slots__ = ("end", "entries", "is_cut_off", "row")
 
@@ -50,29 +53,29 @@ class _Taken:
 
 
 @dataclass(slots=True)
-class Found:
-    """The WAL's groups, without what is not to be replayed: streams in `foreign`.
+class RecoveredWal:
+    """The WAL's groups, without entries of streams in `foreign`, which are not replayed.
 
-    `claims`: streams with appends from before the metadata was rebuilt, by tenures in `doubtful`;
-    of those in `held` this WAL's tenures are the holders.
+    `extents`: streams with appends from before the metadata was rebuilt, by tenures in
+    `older_tenures`. `held`: those of them that a tenure of this WAL holds.
     """
 
     groups: list[tuple[int, list[StreamEntry]]] = field(default_factory=list)
     foreign: set[int] = field(default_factory=set)
     last_sequence: int = 0
-    claims: dict[int, Claim] = field(default_factory=dict)
-    doubtful: set[Tenure] = field(default_factory=set)
+    extents: dict[int, WalExtent] = field(default_factory=dict)
+    older_tenures: set[Tenure] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
 
-    def claim(self, entry: StreamEntry, *, is_held: bool) -> None:
+    def add_to_extent(self, entry: StreamEntry, *, is_held: bool) -> None:
         start, end = entry.base_offset, entry.end_offset
-        known = self.claims.setdefault(entry.stream_id, Claim(start, end, entry.epoch))
-        known.add(start, end, entry.epoch)
+        extent = self.extents.setdefault(entry.stream_id, WalExtent(start, end, entry.epoch))
+        extent.add(start, end, entry.epoch)
         if is_held:
             self.held.add(entry.stream_id)
 
-    def leave_out(self, streams: set[int]) -> None:
-        """They are not replayed."""
+    def skip(self, streams: set[int]) -> None:
+        """Removes the streams' entries."""
         self.foreign |= streams
         kept = (
             (sequence, [entry for entry in entries if entry.stream_id not in streams])
@@ -81,8 +84,8 @@ class Found:
         self.groups = [(sequence, entries) for sequence, entries in kept if entries]
 
 
-class Replay:
-    """`groups`: what was taken, in WAL order."""
+class PlacedGroups:
+    """The placed entries, group by group in WAL order."""
 
     def __init__(self) -> None:
         self.groups: list[tuple[int, list[StreamEntry]]] = []
@@ -90,61 +93,66 @@ class Replay:
         self.size_bytes = 0
 
 
-async def read_wal(wal: WriteAheadLog, metadata: Metadata, named: frozenset[Tenure]) -> Found:
+async def read_wal(
+    wal: WriteAheadLog, metadata: Metadata, named: frozenset[Tenure]
+) -> RecoveredWal:
     """Reads the whole WAL. `named`: the tenures that it named before this one. Errors: Corrupt."""
-    found = Found()
+    recovered = RecoveredWal()
     async for group in wal.recover():
-        found.last_sequence = group.sequence
+        recovered.last_sequence = group.sequence
         entries = []
-        may_be_unknown = is_doubtful(metadata.recovery, group.tenure, named)
-        if may_be_unknown:
-            found.doubtful.add(group.tenure)
+        is_older = may_be_unknown(metadata.recovery, group.tenure, named)
+        if is_older:
+            recovered.older_tenures.add(group.tenure)
         for entry in group.entries:
             row = metadata.stream(entry.stream_id)
-            is_held = row is not None and is_ours(row.holder, group.tenure, named)
-            if may_be_unknown:
-                found.claim(entry, is_held=is_held)
-            if is_held or may_be_unknown:
+            is_held = row is not None and may_replay(row.holder, group.tenure, named)
+            if is_older:
+                recovered.add_to_extent(entry, is_held=is_held)
+            if is_held or is_older:
                 entries.append(entry)
-            elif entry.stream_id not in found.foreign:
-                found.foreign.add(entry.stream_id)
+            elif entry.stream_id not in recovered.foreign:
+                recovered.foreign.add(entry.stream_id)
                 log.warning(
                     "the WAL has appends of a stream that went elsewhere",
                     extra={"stream_id": entry.stream_id, "exists": row is not None},
                 )
         if entries:
-            found.groups.append((group.sequence, entries))
-    return found
+            recovered.groups.append((group.sequence, entries))
+    return recovered
 
 
-def is_ours(holder: Tenure, writer: Tenure, named: frozenset[Tenure]) -> bool:
-    """Whether what `writer` left in a WAL that names `named` still belongs to a stream of `holder`.
+def may_replay(holder: Tenure, writer: Tenure, named: frozenset[Tenure]) -> bool:
+    """Whether an entry that `writer` left in a WAL naming `named` may be replayed into a stream of
+    `holder`.
 
-    A holder that came later, with another WAL, got the stream from somebody who had given it up. An
-    earlier one is what recovered metadata says: it does not know of the writer.
+    A later holder with another WAL got the stream after it was given up, so the entry is stale. An
+    earlier holder comes from recovered metadata, which does not know of the writer.
     """
     return holder.node_id == writer.node_id and (holder in named or holder < writer)
 
 
-def place(found: Found, metadata: Metadata, *, accept_data_loss: bool = False) -> Replay:
-    """What goes to the store, under this tenure's epochs.
+def place(
+    recovered: RecoveredWal, metadata: Metadata, *, accept_data_loss: bool = False
+) -> PlacedGroups:
+    """The entries to upload, under this tenure's epochs.
 
-    Errors: Corrupt; where loss is accepted, a stream ends before what does not fit.
+    Errors: Corrupt, unless loss is accepted: a stream then ends before its first entry that does
+    not fit.
     """
-    result = Replay()
-    taken: dict[int, _Taken | None] = {}
-    places: list[tuple[int, list[StreamEntry]]] = []
-    for sequence, entries in found.groups:
+    streams: dict[int, _PlacedStream | None] = {}
+    candidates: list[tuple[int, list[StreamEntry]]] = []
+    for sequence, entries in recovered.groups:
         placed: list[StreamEntry] = []
         for entry in entries:
             stream_id = entry.stream_id
-            if stream_id not in taken:
+            if stream_id not in streams:
                 row = metadata.stream(stream_id)
                 mine = row if row is not None and row.holder == metadata.tenure else None
-                taken[stream_id] = None if mine is None else _Taken(mine)
+                streams[stream_id] = None if mine is None else _PlacedStream(mine)
                 if mine is None:
-                    found.foreign.add(stream_id)
-            stream = taken[stream_id]
+                    recovered.foreign.add(stream_id)
+            stream = streams[stream_id]
             if stream is None or stream.is_cut_off:
                 continue
             try:
@@ -158,31 +166,39 @@ def place(found: Found, metadata: Metadata, *, accept_data_loss: bool = False) -
             if is_placed:
                 placed.append(entry)
         if placed:
-            places.append((sequence, placed))
-    # Later entries may have cut earlier ones.
-    kept = {
-        id(entry): stream.row.epoch
-        for stream in taken.values()
-        if stream is not None
-        for entry in stream.entries
-    }
-    for sequence, entries in places:
-        alive = [
-            dataclasses.replace(entry, epoch=kept[id(entry)])
-            for entry in entries
-            if id(entry) in kept
-        ]
-        if alive:
-            result.groups.append((sequence, alive))
-            result.batches += len(alive)
-            result.size_bytes += sum(entry.size_bytes for entry in alive)
+            candidates.append((sequence, placed))
+    result = _without_cut_entries(candidates, streams.values())
     if result.groups:
-        # What follows was skipped: it may go together with the last group taken.
-        result.groups[-1] = (found.last_sequence, result.groups[-1][1])
+        # Everything behind the last group was skipped, so the WAL may release it with that group.
+        result.groups[-1] = (recovered.last_sequence, result.groups[-1][1])
     return result
 
 
-def _place(stream: _Taken, entry: StreamEntry, sequence: int) -> bool:
+def _without_cut_entries(
+    candidates: Iterable[tuple[int, list[StreamEntry]]], streams: Iterable[_PlacedStream | None]
+) -> PlacedGroups:
+    """A newer epoch may have cut entries that were placed before it."""
+    result = PlacedGroups()
+    epochs = {
+        id(entry): stream.row.epoch
+        for stream in streams
+        if stream is not None
+        for entry in stream.entries
+    }
+    for sequence, entries in candidates:
+        kept = [
+            dataclasses.replace(entry, epoch=epochs[id(entry)])
+            for entry in entries
+            if id(entry) in epochs
+        ]
+        if kept:
+            result.groups.append((sequence, kept))
+            result.batches += len(kept)
+            result.size_bytes += sum(entry.size_bytes for entry in kept)
+    return result
+
+
+def _place(stream: _PlacedStream, entry: StreamEntry, sequence: int) -> bool:
     row = stream.row
     if entry.end_offset <= row.end:
         return False
@@ -219,7 +235,7 @@ def _wrong(entry: StreamEntry, sequence: int, why: str) -> Corrupt:
 def recovered_group(
     sequence: int, items: list[tuple[StreamCore, StreamEntry]], overhead: int
 ) -> Group:
-    """The appends as a confirmed group on its way to the store; nobody waits for them."""
+    """Replayed appends as a confirmed group, ready for the uploader; no caller waits for them."""
     group = Group()
     group.wal_sequence = sequence
     for core, entry in items:

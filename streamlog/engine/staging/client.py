@@ -56,8 +56,8 @@ from streamlog.model.staging import (
 )
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
-from streamlog.runtime.concurrency.byte_semaphore import ByteGate
-from streamlog.runtime.concurrency.keyed_lock import KeyTurns
+from streamlog.runtime.concurrency.byte_semaphore import ByteSemaphore
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +92,10 @@ class EngineStaging:
         self._metadata = metadata
         self._config = config
         self._clock = engine.parts.clock
-        self._gate = ByteGate(config.bytes_in_flight_max)
+        self._bytes_in_flight = ByteSemaphore(config.bytes_in_flight_max)
         self._slots = asyncio.Semaphore(config.stages_in_flight_max)
-        self._under_way: KeyTurns[tuple[str, str]] = KeyTurns()
-        self._attaching: KeyTurns[str] = KeyTurns()
+        self._under_way: KeyedLock[tuple[str, str]] = KeyedLock()
+        self._attaching: KeyedLock[str] = KeyedLock()
         self._is_unsaved = True
         """With wal=disk: something was attached here, and a checkpoint may not have it. At the
         start, by the tenure before."""
@@ -105,7 +105,7 @@ class EngineStaging:
     def start(self) -> None:
         """Begins to look for what has expired, and with wal=disk for what no checkpoint has."""
         self._engine.background.every(
-            lambda: self._config.sweep_interval_ms / 1000, self.sweep, name="staging"
+            lambda: self._config.sweep_interval_ms / 1000, self.drop_expired, name="staging"
         )
         if self._engine.group_commit is not None:
             self._engine.background.every(
@@ -129,16 +129,16 @@ class EngineStaging:
         entries, size_bytes = await self._entries(batches)
         async with AsyncExitStack() as held:
             # Two copies of a request that was sent again must not store two objects.
-            await held.enter_async_context(self._under_way.alone((writer_id, attempt)))
+            await held.enter_async_context(self._under_way.holding((writer_id, attempt)))
             known = self._metadata.staging.of_attempt(writer_id, attempt)
             if known is not None:
                 return staged_object(known)
             await held.enter_async_context(self._slots)
-            await held.enter_async_context(self._gate.passing(size_bytes))
+            await held.enter_async_context(self._bytes_in_flight.holding(size_bytes))
             self._check_count()
             expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
             # Whoever waits may leave; what has begun holds all this to its own end.
-            return await self._engine.background.unbroken_holding(
+            return await self._engine.background.shielded_holding(
                 held,
                 lambda: self._store(writer_id, attempt, entries, expires_at),
                 name="stage",
@@ -235,13 +235,13 @@ class EngineStaging:
         if self._metadata.staging.last_epoch(writer_id) >= epoch:
             # The call that attached it may be waiting for its checkpoint yet.
             await self._saved(writer_id, epoch)
-            async with self._attaching.alone(writer_id):
+            async with self._attaching.holding(writer_id):
                 pass  # It has shown what came.
             self._metrics.attaches.labels("known").inc()
             return self._attached(writer_id, epoch, was_attached=True)
         streams = await self._check_rows(writer_id, object_ids)
         try:
-            attached = await self._engine.background.unbroken(
+            attached = await self._engine.background.shielded(
                 lambda: self._attach(writer_id, epoch, object_ids, streams, leader_epochs),
                 name="attach",
             )
@@ -299,10 +299,10 @@ class EngineStaging:
         leader_epochs: Mapping[int, int],
     ) -> Attached:
         async with AsyncExitStack() as alone:
-            await alone.enter_async_context(self._attaching.alone(writer_id))
+            await alone.enter_async_context(self._attaching.holding(writer_id))
             # In order of their ids: two of these never wait for each other.
             for number, stream_id in enumerate(streams):
-                await alone.enter_async_context(self._streams.alone(stream_id))
+                await alone.enter_async_context(self._streams.holding(stream_id))
                 if number % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
                     await asyncio.sleep(0)
                     alone.push_async_callback(asyncio.sleep, 0)
@@ -310,10 +310,10 @@ class EngineStaging:
             sequencer = self._engine.sequencer
             began = self._clock.monotonic()
             for core in cores:
-                sequencer.close_gate(core)
+                sequencer.raise_barrier(core)
             try:
                 for core in cores:
-                    await core.settled_to(core.next, self._engine.press)
+                    await core.committed_to(core.next, self._engine.request_flush)
                 entry = AttachEntry(
                     writer_id,
                     epoch,
@@ -331,7 +331,7 @@ class EngineStaging:
                         self._moved(core)
             finally:
                 for core in cores:
-                    sequencer.open_gate(core)
+                    sequencer.lift_barrier(core)
                 self._metrics.attach_seconds.observe(self._clock.monotonic() - began)
             self._is_unsaved = True
             return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
@@ -375,7 +375,7 @@ class EngineStaging:
             return
         if row.end < core.next:
             raise Internal(f"stream {core.stream_id} ends at {row.end}, before {core.next}")
-        core.next = core.confirm = core.settled = row.end
+        core.next = core.confirm = core.committed = row.end
         core.tail = self._engine.tails.tail(row.end)
         core.confirmed()
 
@@ -417,7 +417,7 @@ class EngineStaging:
             return WriterState(staged_objects=count)
         return WriterState(row.epoch, row.at_ms, attached_rows(row), count)
 
-    async def sweep(self) -> None:
+    async def drop_expired(self) -> None:
         """Drops what expired, and forgets writers of long ago."""
         staging, now_ms = self._metadata.staging, self._clock.now_ms()
         expired: list[int] = []

@@ -54,7 +54,7 @@ from streamlog.model.batch_limits import OFFSET_MAX, check_tags, checked_int, re
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
-from streamlog.runtime.concurrency.keyed_lock import KeyTurns
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class EngineStreamClient:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._metadata = engine.metadata
-        self._changing = KeyTurns[int]()
+        self._changing = KeyedLock[int]()
         """One open, close or destroy of a stream at a time."""
 
     async def create_and_open_streams(
@@ -128,7 +128,7 @@ class EngineStreamClient:
         # Before the old epoch is given up: the stream goes on under it.
         check_epoch(stream_id, options.epoch)
         await engine.save_attaches()
-        async with self._changing.alone(stream_id):
+        async with self._changing.holding(stream_id):
             row = self._metadata.stream(stream_id)
             if row is not None and row.holder == self._metadata.tenure:
                 core = engine.cores.get(stream_id)
@@ -179,9 +179,9 @@ class EngineStreamClient:
     async def list_streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamDescription]:
         return [self._describe(row) for row in self._metadata.streams(after=after, limit=limit)]
 
-    def alone(self, stream_id: int) -> AbstractAsyncContextManager[None]:
+    def holding(self, stream_id: int) -> AbstractAsyncContextManager[None]:
         """While it is held, the stream is not opened, closed or destroyed."""
-        return self._changing.alone(stream_id)
+        return self._changing.holding(stream_id)
 
     async def set_token(self, core: StreamCore, token: bytes, context: AppendContext) -> None:
         """As Stream.set_fencing_token."""
@@ -206,7 +206,7 @@ class EngineStreamClient:
             )
         if new_start_offset <= core.start:
             return
-        await core.settled_to(new_start_offset, self._engine.press)
+        await core.committed_to(new_start_offset, self._engine.request_flush)
         committed = await self._metadata.commit(
             CommitEntry(trims=[TrimEntry(core.stream_id, core.epoch, new_start_offset)])
         )
@@ -230,11 +230,11 @@ class EngineStreamClient:
     ) -> None:
         _check_core(core)
         async with AsyncExitStack() as turn:
-            await turn.enter_async_context(self._changing.alone(core.stream_id))
+            await turn.enter_async_context(self._changing.holding(core.stream_id))
             _check_core(core)
             core.is_closing = True
             try:
-                await core.quiet(self._engine.press)
+                await core.drained(self._engine.request_flush)
             except BaseException:
                 core.is_closing = False
                 raise
@@ -247,7 +247,7 @@ class EngineStreamClient:
 
             # From here on the entry may be applied whatever happens to this call: no append after,
             # and the turn is kept to the end, or an open meanwhile would make a second core.
-            await self._engine.background.unbroken_holding(turn, finish, name="end_stream")
+            await self._engine.background.shielded_holding(turn, finish, name="end_stream")
 
     def _check_newest(self, row: StreamRow) -> None:
         """A later tenure of this node has the stream: this one was sealed, and will hear of it."""
@@ -269,7 +269,7 @@ class EngineStreamClient:
         if core is not None:
             core.is_closing = True
             try:
-                await core.quiet(engine.press)
+                await core.drained(engine.request_flush)
             except BaseException:
                 core.is_closing = False
                 raise
@@ -311,7 +311,7 @@ class EngineStreamClient:
                 await self._destroy_new(entry.creates)
 
         try:
-            await background.unbroken(carry_out, name="create")
+            await background.shielded(carry_out, name="create")
         except asyncio.CancelledError:
             is_cancelled = True
             if is_created:
@@ -338,7 +338,9 @@ class EngineStreamClient:
             core.tail = self._engine.tails.tail(entries[0].base_offset)
             for entry in entries:
                 core.tail.push(entry, entry.size_bytes)
-            self._engine.tails.settled([(core.tail, entry, entry.size_bytes) for entry in entries])
+            self._engine.tails.committed(
+                [(core.tail, entry, entry.size_bytes) for entry in entries]
+            )
         return self._handed_out(core)
 
     def _handed_out(self, core: StreamCore) -> EngineStream:

@@ -27,7 +27,7 @@ from streamlog.errors import (
 from streamlog.metadata.interface import CommitEntry, TokenEntry
 from streamlog.model.batch import AppendContext
 from streamlog.model.batch_limits import check_deadline, check_token
-from streamlog.runtime.concurrency.keyed_lock import KeyTurns
+from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 
 
 class TokenChange:
@@ -36,7 +36,7 @@ class TokenChange:
     def __init__(
         self,
         engine: Engine,
-        turns: KeyTurns[int],
+        turns: KeyedLock[int],
         check_kept: Callable[[StreamCore, frozenset[int]], None],
         core: StreamCore,
         token: bytes,
@@ -75,24 +75,24 @@ class TokenChange:
         engine, core = self._engine, self._core
         async with AsyncExitStack() as held:
             # Not while the stream is opened, closed, or gets what was staged.
-            await held.enter_async_context(self._turns.alone(core.stream_id))
+            await held.enter_async_context(self._turns.holding(core.stream_id))
             if core.stop is not None:
                 raise core.stop()
             if core.is_closing:
                 raise Closed(f"stream {core.stream_id} is being closed; open it again")
-            engine.sequencer.close_gate(core)
-            held.callback(engine.sequencer.open_gate, core)
+            engine.sequencer.raise_barrier(core)
+            held.callback(engine.sequencer.lift_barrier, core)
             await self._all_confirmed()
             self._check_conditions()
             if self._token == core.token:
                 return
             self._is_sent = True
-            await engine.background.unbroken_holding(held, self._commit, name="set_token")
+            await engine.background.shielded_holding(held, self._commit, name="set_token")
 
     async def _all_confirmed(self) -> None:
         confirmed = self._core.wait_for(self._core.next)
         if self._engine.group_commit is None:
-            self._engine.press()
+            self._engine.request_flush()
         try:
             await confirmed
         finally:

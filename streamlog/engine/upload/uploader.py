@@ -1,6 +1,6 @@
 """Turns batches of appends into committed objects: build, PUT, commit, in that order.
 
-1. The open batch closes as ClosePolicy says; closed batches wait while too many are in flight.
+1. The open batch closes as FlushPolicy says; closed batches wait while too many are in flight.
 2. Several are built and PUT at a time. Commits are in the order in which batches closed, and one
    commit takes every finished batch at the head.
 3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again. A
@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from streamlog.engine.append.flush_policy import ClosePolicy
+from streamlog.engine.append.flush_policy import FlushPolicy
 from streamlog.engine.append.group import Group, Pending, trace_ids
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
@@ -60,7 +60,7 @@ class Uploader:
 
     def __init__(
         self,
-        policy: ClosePolicy,
+        policy: FlushPolicy,
         uploads_in_flight_max: int,
         items_max: int,
         metadata: Metadata,
@@ -99,7 +99,7 @@ class Uploader:
         self._last_closed_at = -1e9
         self._steps = 0
         """PUTs and commits that ended; they show that uploads move."""
-        self._is_pressed = False
+        self._is_flush_requested = False
         self._is_pump_due = False
         self._is_stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -132,17 +132,17 @@ class Uploader:
             self._close("size")
         self._schedule()
 
-    def press(self) -> None:
+    def request_flush(self) -> None:
         """Everything here so far is wanted in the store soon."""
         if self._open.items:
-            self._is_pressed = True
+            self._is_flush_requested = True
             self._schedule()
 
-    def relieve(self) -> None:
+    def flush_for_room(self) -> None:
         """Appends wait for room. Uploads under way will make some: until then the open batch goes
         up only if it is large, so that pressure does not make small objects."""
         if not self._uploads or self._open.size_bytes * 2 >= self._policy.bytes_target:
-            self.press()
+            self.request_flush()
 
     def progress(self) -> Due | None:
         """The oldest batch that should be on its way into the store, or in it, and is not."""
@@ -215,7 +215,7 @@ class Uploader:
                     uploads_in_flight=len(self._uploads),
                     bytes_in_flight=self._bytes_in_flight,
                     last_closed_at=self._last_closed_at,
-                    is_pressed=self._is_pressed,
+                    is_flush_requested=self._is_flush_requested,
                 )
                 wait_s = closing.due_at - self._clock.monotonic()
                 if wait_s > 0:
@@ -234,7 +234,7 @@ class Uploader:
     def _close(self, reason: str) -> None:
         self._closed.append(self._open)
         self._open = Group()
-        self._is_pressed = False
+        self._is_flush_requested = False
         self._last_closed_at = self._clock.monotonic()
         self._metrics.closed.labels(reason).inc()
 

@@ -57,7 +57,7 @@ from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.concurrency.gather import all_of
+from streamlog.runtime.concurrency.gather import gather_all
 from streamlog.runtime.offload import Lane
 
 FailureCallback = Callable[["SharedLog", StreamlogError], None]
@@ -329,12 +329,12 @@ class SharedLog(AbstractLog):
                     await self._raise_start(target, ())
             return self.log_start_offset
 
-        return await self._background.unbroken(remove, name="remove")
+        return await self._background.shielded(remove, name="remove")
 
     async def delete_oldest_segments(self, predicate_end_offset: int, reason: str) -> int:
         self._check_open()
         # Once the meta stream has the removal, this log must follow, even if the caller gave up.
-        return await self._background.unbroken(
+        return await self._background.shielded(
             lambda: self._delete_oldest_segments(predicate_end_offset, reason), name="remove"
         )
 
@@ -428,7 +428,7 @@ class SharedLog(AbstractLog):
         After a failure it waits for nothing. Errors: what kept the last appends from being stored.
         """
         if await self._ended():
-            await all_of(stream.close() for stream in self._streams.by_id.values())
+            await gather_all(stream.close() for stream in self._streams.by_id.values())
             await self._streams.meta.stream.close()
 
     async def stop(self) -> None:
@@ -469,7 +469,7 @@ class SharedLog(AbstractLog):
 
     async def delete(self) -> None:
         await self.kill()
-        await all_of(stream.destroy() for stream in self._streams.by_id.values())
+        await gather_all(stream.destroy() for stream in self._streams.by_id.values())
         await self._streams.meta.stream.destroy()
 
 

@@ -36,7 +36,7 @@ from streamlog.model.batch import (
     StreamSlice,
 )
 from streamlog.model.stream import Stream, StreamClient
-from streamlog.runtime.concurrency.gather import all_of
+from streamlog.runtime.concurrency.gather import gather_all
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,9 @@ class SharedLogFactory:
         """The first partitions of a topic whose others could not be created."""
         try:
             for start in range(0, len(handles), REMOVED_AT_ONCE):
-                await all_of(self.remove(one) for one in handles[start : start + REMOVED_AT_ONCE])
+                await gather_all(
+                    self.remove(one) for one in handles[start : start + REMOVED_AT_ONCE]
+                )
         except StreamlogError as error:
             log.warning(
                 "partitions of a topic that was not created stay until the next start: %s",
@@ -166,7 +168,7 @@ class SharedLogFactory:
         ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
         for segment in replayed.state.sealed:
             ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
-        await all_of(self._delete_stream(stream_id) for stream_id in sorted(ids))
+        await gather_all(self._delete_stream(stream_id) for stream_id in sorted(ids))
         await meta.destroy()
 
     async def _open(self, stream_id: int, epochs: dict[int, int]) -> Stream:
@@ -224,7 +226,7 @@ class SharedLogFactory:
                 return 0
             await self._delete_stream(found.meta_stream_id)
         others = [one for one in found.stream_ids if one != found.meta_stream_id]
-        await all_of(self._delete_stream(stream_id) for stream_id in others)
+        await gather_all(self._delete_stream(stream_id) for stream_id in others)
         log.info(
             "removed streams that no topic names",
             extra={"partition": partition, "stream_ids": found.stream_ids},

@@ -20,7 +20,7 @@ from streamlog.model.batch import BatchAttributes, RecordBatch
 from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, maybe_attached
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.concurrency.gather import all_of
+from streamlog.runtime.concurrency.gather import gather_all
 
 _LOGS_AT_ONCE = 128
 """Logs that are gone through before others get a turn."""
@@ -180,7 +180,7 @@ class StagedLogs:
         (the node ended meanwhile: the same epoch again is safe).
         """
         try:
-            return await self._background.unbroken(
+            return await self._background.shielded(
                 lambda: self._commit(writer_id, epoch, manifest), name="commit_staged"
             )
         except Closed as error:
@@ -221,7 +221,7 @@ class StagedLogs:
                     turns.push_async_callback(asyncio.sleep, 0)
             attaching = list(held.values())
             for low in range(0, len(attaching), _READY_AT_ONCE):
-                await all_of(one.ready() for one in attaching[low : low + _READY_AT_ONCE])
+                await gather_all(one.ready() for one in attaching[low : low + _READY_AT_ONCE])
             attached = await self._streams.attach(
                 writer_id,
                 epoch,

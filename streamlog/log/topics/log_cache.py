@@ -26,7 +26,7 @@ from streamlog.log.topics.topic_record import (
 from streamlog.log.topics.topics import CachedTopic, Topics
 from streamlog.model.kv import KVClient
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.concurrency.gather import in_turn
+from streamlog.runtime.concurrency.gather import run_limited
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class LogCache:
 
     async def _all(self, at_once_max: int, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
         logs, self._logs = list(self._logs.values()), {}
-        await in_turn(min(at_once_max, len(logs)), (end(one) for one in logs))
+        await run_limited(min(at_once_max, len(logs)), (end(one) for one in logs))
 
 
 async def usable_topic(topics: Topics, name: str) -> CachedTopic:

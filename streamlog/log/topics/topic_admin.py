@@ -38,7 +38,7 @@ from streamlog.log.topics.topic_record import (
 )
 from streamlog.log.topics.topics import CachedTopic, TopicDescription, Topics
 from streamlog.model.kv import KVClient
-from streamlog.runtime.concurrency.gather import each
+from streamlog.runtime.concurrency.gather import gather_limited
 from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class TopicAdmin:
                 await self._give_up_pending(name, topic)
                 continue
             first = record.partitions
-            await each(
+            await gather_limited(
                 self._slots,
                 (
                     self._write_key(TopicPartition(name, first + index), handle, topic)
@@ -267,7 +267,9 @@ class TopicAdmin:
         record = topic.record
         total = record.partitions + len(record.pending)
         partitions = (TopicPartition(name, index) for index in range(total))
-        await each(self._slots, (self._delete_partition(one, topic) for one in partitions))
+        await gather_limited(
+            self._slots, (self._delete_partition(one, topic) for one in partitions)
+        )
         await self._remove_all(record.pending)
         await self._topics.remove(name, topic)
         log.info("topic deleted", extra={"topic": name, "partitions": total})
@@ -293,7 +295,7 @@ class TopicAdmin:
             return
 
     async def _remove_all(self, handles: Iterable[int]) -> None:
-        await each(self._slots, (self._factory.remove(handle) for handle in handles))
+        await gather_limited(self._slots, (self._factory.remove(handle) for handle in handles))
 
     async def repair(self) -> None:
         """Finishes creations and deletions that a crash cut short; what fails is tried again."""

@@ -152,7 +152,7 @@ class OwnCompactionTenure:
             if self._ids.room >= count:
                 return
             if self._ids.can_raise_floor:
-                await self._background.unbroken(self._raise_floor, name="floor")
+                await self._background.shielded(self._raise_floor, name="floor")
                 continue
             if self._ids.is_held_by_orphan and not self.waits_for_sweep:
                 self.waits_for_sweep = True
@@ -176,7 +176,7 @@ class OwnCompactionTenure:
         answer.
         """
         self._check_usable()
-        return await self._background.unbroken(lambda: self._commit(replacement), name="commit")
+        return await self._background.shielded(lambda: self._commit(replacement), name="commit")
 
     async def _commit(self, replacement: Replacement) -> Committed:
         ids = [new.row.object_id for new in replacement.outputs]

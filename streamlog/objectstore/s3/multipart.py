@@ -155,7 +155,7 @@ class MultipartUpload:
                 if self._under_way == 0:
                     self._quiet.set()
 
-        return await self._background.unbroken(counted, name="multipart")
+        return await self._background.shielded(counted, name="multipart")
 
     async def complete(
         self, done: Sequence[Mapping[str, Any]], size_bytes: int, condition: Condition

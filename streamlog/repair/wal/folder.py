@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 import streamlog
 from streamlog.engine.cluster import read_cluster_id
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.engine.replay.after_recovery import Claim, Fate, is_doubtful, judge
-from streamlog.engine.replay.recovery import is_ours
+from streamlog.engine.replay.after_recovery import ReplayDecision, WalExtent, decide, may_be_unknown
+from streamlog.engine.replay.recovery import may_replay
 from streamlog.errors import Conflict, Corrupt, DataInUse, ForeignCluster, Invalid
 from streamlog.kvstore.interface import KVStore
 from streamlog.metadata.checkpoint.loader import Loader
@@ -266,9 +266,9 @@ def shares(
 ) -> list[StreamShare]:
     """Per stream, in order of offsets."""
     found: list[StreamShare] = []
-    claims = _claims(content, recovery)
+    extents = _extents(content, recovery)
     for entry in sorted(content.entries, key=lambda e: (e.stream_id, e.base_offset, e.sequence)):
-        state = _state(entry, content, fold, claims.get(entry.stream_id), recovery)
+        state = _state(entry, content, fold, extents.get(entry.stream_id), recovery)
         last = found[-1] if found else None
         if (
             last is not None
@@ -299,22 +299,22 @@ def shares(
     return found
 
 
-def _claims(content: WalContent, recovery: Recovery | None) -> dict[int, Claim]:
-    """Of streams that rebuilt metadata may not know."""
-    claims: dict[int, Claim] = {}
+def _extents(content: WalContent, recovery: Recovery | None) -> dict[int, WalExtent]:
+    """Appends that rebuilt metadata may not know, by stream."""
+    extents: dict[int, WalExtent] = {}
     named = content.identity.tenures if content.identity is not None else frozenset()
     for entry in content.entries:
-        if is_doubtful(recovery, entry.tenure, named):
-            at = entry.base_offset, entry.end_offset, entry.epoch
-            claims.setdefault(entry.stream_id, Claim(*at)).add(*at)
-    return claims
+        if may_be_unknown(recovery, entry.tenure, named):
+            added = entry.base_offset, entry.end_offset, entry.epoch
+            extents.setdefault(entry.stream_id, WalExtent(*added)).add(*added)
+    return extents
 
 
 def _state(
     entry: SeenEntry,
     content: WalContent,
     fold: Fold | None,
-    claim: Claim | None,
+    extent: WalExtent | None,
     recovery: Recovery | None,
 ) -> str:
     if fold is None:
@@ -322,11 +322,11 @@ def _state(
     row = fold.row(entry.stream_id)
     known = content.identity.tenures if content.identity is not None else frozenset()
     is_held = row is not None and (
-        row.holder == entry.tenure or is_ours(row.holder, entry.tenure, known)
+        row.holder == entry.tenure or may_replay(row.holder, entry.tenure, known)
     )
-    if claim is not None and recovery is not None:
-        fate = judge(claim, row, recovery, is_held=is_held)
-        is_held = fate in (Fate.CREATE, Fate.OPEN, Fate.HELD)
+    if extent is not None and recovery is not None:
+        decision = decide(extent, row, recovery, is_held=is_held)
+        is_held = decision in (ReplayDecision.CREATE, ReplayDecision.OPEN, ReplayDecision.REPLAY)
     if row is not None and entry.end_offset <= row.end:
         return STORED
     if is_held:

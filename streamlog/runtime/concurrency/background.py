@@ -48,7 +48,7 @@ class Background:
 
         return self.spawn(loop(), name=name)
 
-    async def unbroken(self, work: Callable[[], Awaitable[T]], *, name: str) -> T:
+    async def shielded(self, work: Callable[[], Awaitable[T]], *, name: str) -> T:
         """What `work()` returns or raises; it goes on when the caller is cancelled.
 
         For what must not stop half-way. A StreamlogError out of it is the caller's alone. Errors
@@ -73,10 +73,10 @@ class Background:
             raise Internal(f"{self._owner}: {name} failed: {task.exception()!r}")
         return results[0]
 
-    async def unbroken_holding(
+    async def shielded_holding(
         self, held: AsyncExitStack, work: Callable[[], Awaitable[T]], *, name: str
     ) -> T:
-        """As `unbroken`; what the caller has in `held` is kept until `work` ends."""
+        """As `shielded`; what the caller has in `held` is kept until `work` ends."""
         kept = held.pop_all()
 
         async def holding() -> T:
@@ -84,7 +84,7 @@ class Background:
                 return await work()
 
         try:
-            return await self.unbroken(holding, name=name)
+            return await self.shielded(holding, name=name)
         except Closed:
             # It may have been ended before it began.
             await kept.aclose()

@@ -1,4 +1,4 @@
-"""Awaitables at once: all of them run to their end before an error of one is raised."""
+"""Runs awaitables concurrently; all of them run to their end before the first error is raised."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results, in order; for few items, which may share one commit below."""
+async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Returns the results in order. One task for each item: use it for few items."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -18,26 +18,26 @@ async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
     return [result for result in results if not isinstance(result, BaseException)]
 
 
-async def each(slots: asyncio.Semaphore, work: Iterable[Awaitable[object]]) -> None:
-    """A bounded number at a time."""
+async def gather_limited(slots: asyncio.Semaphore, work: Iterable[Awaitable[object]]) -> None:
+    """As `gather_all`; each item holds one of `slots` while it runs."""
 
-    async def one(item: Awaitable[object]) -> None:
+    async def run(item: Awaitable[object]) -> None:
         async with slots:
             await item
 
-    await all_of(one(item) for item in work)
+    await gather_all(run(item) for item in work)
 
 
-async def in_turn(at_once_max: int, work: Iterable[Awaitable[None]]) -> None:
-    """A bounded number at a time, each taken from `work` when its turn comes; they raise nothing.
+async def run_limited(concurrency_max: int, work: Iterable[Awaitable[None]]) -> None:
+    """Runs very many items, at most `concurrency_max` at a time. The items must not raise.
 
-    For very many: `at_once_max` tasks take one item after another. With a task for each item that
-    waits at a semaphore, every release would look through all that were woken before it.
+    `concurrency_max` tasks take one item after another from `work`. A task for each item, waiting
+    at a semaphore, would cost quadratic time: each release looks at all waiters woken before it.
     """
     items = iter(work)
 
-    async def take() -> None:
+    async def worker() -> None:
         for item in items:
             await item
 
-    await all_of(take() for _ in range(at_once_max))
+    await gather_all(worker() for _ in range(concurrency_max))

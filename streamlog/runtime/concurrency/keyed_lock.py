@@ -1,4 +1,4 @@
-"""Turns by key: one user of each at a time."""
+"""One lock for each key."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class KeyTurns(Generic[K]):
-    """First come, first served; a key is kept while somebody has or awaits its turn."""
+class KeyedLock(Generic[K]):
+    """Fair locks by key. A key takes memory only while a task holds its lock or waits for it."""
 
     def __init__(self) -> None:
-        self._turns: dict[K, _Turn] = {}
+        self._entries: dict[K, _Entry] = {}
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._entries)
 
     @asynccontextmanager
-    async def alone(self, key: K) -> AsyncIterator[None]:
-        # A lock is not locked while the next of its waiters wakes up: users are counted.
-        turn = self._turns.setdefault(key, _Turn())
-        turn.users += 1
+    async def holding(self, key: K) -> AsyncIterator[None]:
+        # Users are counted because `Lock.locked()` is False between a release and the wake-up of
+        # the next waiter.
+        entry = self._entries.setdefault(key, _Entry())
+        entry.users += 1
         try:
-            async with turn.lock:
+            async with entry.lock:
                 yield
         finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[key]
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[key]
 
 
-class _Turn:
+class _Entry:
     __slots__ = ("lock", "users")
 
     def __init__(self) -> None:

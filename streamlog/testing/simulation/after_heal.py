@@ -72,7 +72,7 @@ def _still_open(object_ids: frozenset[int], node: Node) -> list[int]:
 _HELD: dict[str, Callable[[Node], object]] = {
     "bytes of append budget": lambda node: node.engine.engine.budget.used_bytes,
     "appends that wait for budget": lambda node: node.engine.engine.budget.waiters,
-    "upload credit": lambda node: node.engine.engine.early_room.used_bytes,
+    "upload credit": lambda node: node.engine.engine.upload_credit.used_bytes,
     "bytes in tails": lambda node: node.engine.engine.tails.held_bytes,
     "streams with appends that wait": lambda node: [
         core.stream_id for core in node.engine.engine.cores.values() if core.queued
@@ -97,7 +97,7 @@ async def _until_released(node: Node, name: str, held: Callable[[Node], object])
     while node.is_serving and not _has_ended(node) and (amount := held(node)):
         if node.environment.now >= ends_at:
             raise Violation(f"{node} holds {name} for calls that have ended: {amount}")
-        node.engine.engine.press()
+        node.engine.engine.request_flush()
         await asyncio.sleep(POLL_S)
 
 

@@ -214,7 +214,7 @@ def test_a_failing_wal_keeps_what_was_sequenced_and_turns_others_away() -> None:
             world.wal.failures = 1 << 30
             first = sent(stream.append(batch(b"a")))
             hasty = stream.append(batch(b"b"), within(0.02))
-            await until(lambda: engine.sequencer.door is not None)
+            await until(lambda: engine.sequencer.admission_error is not None)
             refused = await error_of(stream.append(batch(b"c")))
             assert isinstance(refused, DiskFull)
             assert refused.has_no_side_effects
@@ -239,11 +239,11 @@ def test_the_door_opens_again_when_the_failing_group_is_lost_with_its_streams() 
             other = await streams.create_and_open_stream()
             world.wal.failures = 1 << 30
             lost = sent(stream.append(batch(b"a")))
-            await until(lambda: engine.sequencer.door is not None)
+            await until(lambda: engine.sequencer.admission_error is not None)
             world.metadata.steal(stream.stream_id)
             assert isinstance(await error_of(lost), StreamFenced)
             world.wal.failures = 0
-            await until(lambda: engine.sequencer.door is None)
+            await until(lambda: engine.sequencer.admission_error is None)
             assert (await other.append(batch(b"b"))).base_offset == 0
 
     run(scenario)

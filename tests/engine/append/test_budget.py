@@ -17,11 +17,11 @@ class Queue:
 
     def __init__(self, bound_bytes: int) -> None:
         self.pressed = 0
-        self.budget = Budget(bound_bytes, self._press)
+        self.budget = Budget(bound_bytes, self._make_room)
         self.granted: list[str] = []
         self.refused: list[tuple[str, StreamlogError]] = []
 
-    def _press(self) -> None:
+    def _make_room(self) -> None:
         self.pressed += 1
 
     def wait(

@@ -149,7 +149,7 @@ def test_what_leaves_a_closed_gate_gives_its_room_back(mode: WalMode, ends: str)
         async with world.engine(crash=True) as (client, engine):
             stream = await client.create_and_open_stream()
             core = engine.cores[stream.stream_id]
-            engine.sequencer.close_gate(core)
+            engine.sequencer.raise_barrier(core)
             soon = engine.parts.clock.monotonic() + 0.01
             context = AppendContext(soon if ends == "deadline" else None)
             waiting = [sent(stream.append(payloads.new(), context)) for _ in range(5)]
@@ -161,7 +161,7 @@ def test_what_leaves_a_closed_gate_gives_its_room_back(mode: WalMode, ends: str)
             assert payloads.alive == 0
             assert (engine.budget.used_bytes, engine.budget.waiters) == (0, 0)
             after = sent(stream.append(batch(b"after")))
-            engine.sequencer.open_gate(core)
+            engine.sequencer.lift_barrier(core)
             assert (await after).base_offset == 0
 
     virtually(scenario)

@@ -87,7 +87,7 @@ def test_a_change_whose_caller_leaves(mode: WalMode, stage: str, leaves: str) ->
             before = sent(stream.append(batch(b"before"))) if stage == "confirm" else None
             commits = len(world.metadata.commits)
             changing = change(stream, soon(engine, b"") if leaves == "deadline" else OLD)
-            await until(lambda: core.gate is not None)
+            await until(lambda: core.append_barrier is not None)
             if stage == "commit":
                 await committing(world)
             elif stage == "answer":
@@ -106,7 +106,7 @@ def test_a_change_whose_caller_leaves(mode: WalMode, stage: str, leaves: str) ->
             await after
             known = await client.describe_stream(stream.stream_id)
             assert known.fencing_token == (b"" if stage == "confirm" else b"new")
-            assert core.gate is None
+            assert core.append_barrier is None
             assert (await error_of(stream.append(batch(b"test"), NEW)) is None) == (
                 stage != "confirm"
             )

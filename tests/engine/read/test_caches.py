@@ -10,7 +10,7 @@ from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.cache.tail import TailCache
 from streamlog.errors import StoreUnavailable
 from streamlog.format.entry import StreamEntry
-from streamlog.runtime.concurrency.byte_semaphore import ByteGate
+from streamlog.runtime.concurrency.byte_semaphore import ByteSemaphore
 
 
 def entry(base: int, size: int = 10, count: int = 2) -> StreamEntry:
@@ -41,13 +41,13 @@ def test_only_settled_batches_go_and_the_oldest_first() -> None:
     one.push(entries[2], 10)
     assert cache.held_bytes == 40
     assert (one.first, two.first) == (0, 0)
-    cache.settled([(one, entries[0], 10)])
+    cache.committed([(one, entries[0], 10)])
     assert (one.first, two.first) == (2, 0)
-    assert cache.held_bytes + cache.settled_bytes == 30
-    cache.settled([(two, other, 10)])
+    assert cache.held_bytes + cache.committed_bytes == 30
+    cache.committed([(two, other, 10)])
     assert two.first == 0
     one.push(entry(6), 10)
-    cache.settled([(one, entries[1], 10)])
+    cache.committed([(one, entries[1], 10)])
     assert two.first == two.end == 2
     assert one.first == 2
 
@@ -58,11 +58,11 @@ def test_a_long_tail_forgets_payloads_as_it_goes() -> None:
     for base in range(0, 4000, 2):
         batch = entry(base)
         tail.push(batch, 10)
-        cache.settled([(tail, batch, 10)])
+        cache.committed([(tail, batch, 10)])
         assert tail.first == max(0, base - 18)
         assert [e.base_offset for e in tail.read(base, base + 2, 1)] == [base]
     assert cache.held_bytes == 0
-    assert cache.settled_bytes == 100
+    assert cache.committed_bytes == 100
     assert len(tail.read(tail.first, tail.end, 10_000)) == 10
 
 
@@ -74,11 +74,11 @@ def test_tiny_batches_are_charged_for_what_they_take_beside_their_payload() -> N
     assert cache.memory_bytes == 100 * 100
     assert cache.held_bytes == 100
     batches = tail.read(0, 200, 1000)
-    cache.settled([(tail, batch, 1) for batch in batches[:50]])
+    cache.committed([(tail, batch, 1) for batch in batches[:50]])
     assert (tail.first, cache.memory_bytes) == (100, 50 * 100)
-    cache.settled([(tail, batch, 1) for batch in batches[50:]])
+    cache.committed([(tail, batch, 1) for batch in batches[50:]])
     assert (tail.first, cache.memory_bytes) == (180, 1000)
-    assert (cache.held_bytes, cache.settled_bytes) == (0, 10)
+    assert (cache.held_bytes, cache.committed_bytes) == (0, 10)
 
 
 def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
@@ -170,12 +170,12 @@ def test_what_was_consumed_goes_before_what_was_read_ahead() -> None:
 
 def test_a_gate_lets_its_bytes_through_in_order() -> None:
     async def scenario() -> None:
-        gate = ByteGate(10)
+        gate = ByteSemaphore(10)
         order: list[str] = []
         go_on = asyncio.Event()
 
         async def pass_through(name: str, size_bytes: int) -> None:
-            async with gate.passing(size_bytes):
+            async with gate.holding(size_bytes):
                 order.append(name)
                 await go_on.wait()
 
@@ -187,7 +187,7 @@ def test_a_gate_lets_its_bytes_through_in_order() -> None:
         go_on.set()
         await asyncio.wait(tasks)
         assert order == ["first", "large", "last"]
-        async with gate.passing(10):
+        async with gate.holding(10):
             pass
 
     asyncio.run(scenario())

@@ -47,7 +47,7 @@ def test_everything_comes_back_from_memory_and_from_objects(mode: WalMode) -> No
                     assert await read_all(stream, hint=hint) == payloads_expected
             await engine.drain()
             assert many[0].confirm_offset == 120
-            assert engine.tails.settled_bytes == 0
+            assert engine.tails.committed_bytes == 0
             for hint in (1, 2000, 1 << 20):
                 for stream, payloads_expected in zip(many, expected, strict=True):
                     assert await read_all(stream, hint=hint) == payloads_expected

@@ -33,11 +33,11 @@ def test_a_stream_opens_after_a_group_that_was_lost_whole(failures: int) -> None
             await kept.append(batch(b"kept"))
             wal.failures = failures
             waiting = sent(lost.append(batch(b"lost")))
-            await until(lambda: engine.sequencer.door is not None)
+            await until(lambda: engine.sequencer.admission_error is not None)
             wal.failures = 0
             world.metadata.steal(lost.stream_id)
             assert isinstance(await error_of(waiting), StreamFenced)
-            await until(lambda: engine.sequencer.door is None)
+            await until(lambda: engine.sequencer.admission_error is None)
             opened = await asyncio.wait_for(client.open_stream(lost.stream_id), 10)
             assert (await opened.append(batch(b"again"))).base_offset == 0
             await kept.append(batch(b"more"))

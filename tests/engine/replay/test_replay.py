@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from streamlog.codec.crc import crc32c
-from streamlog.engine.replay.recovery import Found, place, read_wal
+from streamlog.engine.replay.recovery import RecoveredWal, place, read_wal
 from streamlog.errors import Corrupt
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import StreamRow, Tenure
@@ -35,16 +35,16 @@ def metadata_with(
     return metadata
 
 
-def found(*groups: Sequence[StreamEntry]) -> Found:
+def recovered_wal(*groups: Sequence[StreamEntry]) -> RecoveredWal:
     """Groups 1, 2, … as read from a WAL."""
-    return Found(list(enumerate(map(list, groups), start=1)), last_sequence=len(groups))
+    return RecoveredWal(list(enumerate(map(list, groups), start=1)), last_sequence=len(groups))
 
 
 Placed = list[tuple[int, list[tuple[int, int, bytes]]]]
 
 
 def placed(
-    wal: Found, metadata: FakeMetadata, *, accept_data_loss: bool = False, epoch: int = 9
+    wal: RecoveredWal, metadata: FakeMetadata, *, accept_data_loss: bool = False, epoch: int = 9
 ) -> Placed:
     """By group: stream, base offset, payload. All are under the stream's own epoch."""
     result = place(wal, metadata, accept_data_loss=accept_data_loss)
@@ -58,7 +58,7 @@ def placed(
 def test_a_newer_epoch_wins_from_its_first_offset_on() -> None:
     """The stream went away with its end at 4 and came back: what the WAL has from 4 on under the
     old epoch was never acknowledged."""
-    wal = found(
+    wal = recovered_wal(
         [entry(0, 2, 1), entry(0, 1, 9, OTHER)],
         [entry(2, 2, 1), entry(4, 2, 1)],
         [entry(6, 3, 1)],
@@ -74,7 +74,9 @@ def test_a_newer_epoch_wins_from_its_first_offset_on() -> None:
 
 
 def test_a_newer_epoch_may_win_over_all_that_was_not_committed() -> None:
-    wal = found([entry(4, 2, 1)], [entry(6, 2, 1)], [entry(4, 5, 2)], [entry(0, 1, 9, OTHER)])
+    wal = recovered_wal(
+        [entry(4, 2, 1)], [entry(6, 2, 1)], [entry(4, 5, 2)], [entry(0, 1, 9, OTHER)]
+    )
     assert placed(wal, metadata_with(end=4)) == [
         (3, [(STREAM, 4, b"2.4")]),
         (4, [(OTHER, 0, b"9.0")]),
@@ -83,7 +85,7 @@ def test_a_newer_epoch_may_win_over_all_that_was_not_committed() -> None:
 
 def test_what_follows_the_last_group_taken_goes_with_it() -> None:
     """So that the WAL can be released to its end."""
-    wal = found([entry(4, 1, 1)], [entry(3, 1, 1)], [entry(4, 1, 1)])
+    wal = recovered_wal([entry(4, 1, 1)], [entry(3, 1, 1)], [entry(4, 1, 1)])
     assert placed(wal, metadata_with(end=4)) == [(3, [(STREAM, 4, b"1.4")])]
 
 
@@ -120,9 +122,9 @@ def test_what_does_not_fit_is_damage_and_can_be_given_up(
 ) -> None:
     groups = [*([one] for one in appends), [entry(20, 1, 1)], [entry(0, 1, 9, OTHER)]]
     with pytest.raises(Corrupt, match=why) as caught:
-        place(found(*groups), metadata)
+        place(recovered_wal(*groups), metadata)
     assert caught.value.object_key == f"wal:{len(appends)}"
-    taken = placed(found(*groups), metadata, accept_data_loss=True)
+    taken = placed(recovered_wal(*groups), metadata, accept_data_loss=True)
     assert taken[-1] == (len(groups), [(OTHER, 0, b"9.0")])
     # What fits before it stays; nothing behind it is taken for it.
     fits = len(appends) == 2 and metadata.rows[STREAM].state is StreamState.OPEN

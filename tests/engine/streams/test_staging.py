@@ -119,7 +119,9 @@ def test_staged_batches_come_into_their_streams_in_order_with_appends(
             commit = asyncio.create_task(
                 engine.staging.attach("w", 0, [one.object_id, two.object_id])
             )
-            await until(lambda: engine.engine.cores[a.stream_id].gate is not None or commit.done())
+            await until(
+                lambda: engine.engine.cores[a.stream_id].append_barrier is not None or commit.done()
+            )
             after = [sent(a.append(batch(b"y%d" % n))) for n in range(5)]
             attached = await commit
             assert attached.rows == (
@@ -263,7 +265,7 @@ def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
                 await asyncio.sleep(0)
                 call.cancel()
                 assert isinstance(await error_of(call), asyncio.CancelledError)
-                assert staging._gate._used_bytes == 1
+                assert staging._bytes_in_flight._used_bytes == 1
             assert len(keys) == len(staging._under_way) == 1
             last = asyncio.create_task(staged(engine, {a.stream_id: [b"s"]}, attempt="1"))
             await asyncio.sleep(0)
@@ -271,7 +273,7 @@ def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
             one = await last
             assert len(keys) == 1
             assert staging.staged(one.object_id) == one
-            await until(lambda: not staging._gate._used_bytes)
+            await until(lambda: not staging._bytes_in_flight._used_bytes)
             assert not len(staging._under_way)
 
     run(scenario)
@@ -359,13 +361,13 @@ def test_an_append_that_waits_past_its_deadline_is_told(tmp_path: Path) -> None:
         async with Site(tmp_path, "object").open() as engine:
             a, _ = await two_streams(engine)
             sequencer, core = engine.engine.sequencer, engine.engine.cores[a.stream_id]
-            sequencer.close_gate(core)
+            sequencer.raise_barrier(core)
             deadline = engine.clock.monotonic() + 0.01
             late = sent(a.append(batch(b"late"), AppendContext(deadline=deadline)))
             kept = sent(a.append(batch(b"kept")))
             assert isinstance(await error_of(late), Overloaded)
             assert not kept.done()
-            sequencer.open_gate(core)
+            sequencer.lift_barrier(core)
             assert (await kept).base_offset == 0
             assert await read_all(a) == [b"kept"]
             assert engine.engine.budget.used_bytes == 0

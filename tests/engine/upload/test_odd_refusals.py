@@ -113,7 +113,7 @@ def test_appends_wait_for_a_store_that_refuses_their_objects(
             stream, other = await log.streams.create_and_open_streams([CreateStreamOptions()] * 2)
             store.folder, store.error = "data/", error
             appends = [sent(one.append(batch(b"a"))) for one in (stream, other)]
-            log.engine.press()
+            log.engine.request_flush()
             await until(lambda: store.refused > 2)
             (waiting, *_) = log.engine.uploads_waiting
             assert waiting.error is error
@@ -227,7 +227,7 @@ def test_a_bug_ends_the_engine_with_its_reason(
             stream = await log.streams.create_and_open_stream()
             store.folder, store.error = "data/", error  # type: ignore[assignment]
             append = sent(stream.append(batch(b"a")))
-            log.engine.press()
+            log.engine.request_flush()
             failure = await asyncio.wait_for(log.wait_stopped(), 30)
             assert str(error) in failure.message
             if mode == "object":

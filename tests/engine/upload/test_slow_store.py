@@ -94,7 +94,7 @@ def test_at_the_byte_bound_order_costs_no_throughput() -> None:
                 held = max(held, engine.tails.held_bytes)
             seconds.append(loop.time() - began)
             assert held <= 7 * MIB
-            assert engine.budget.used_bytes == engine.early_room.used_bytes == 0
+            assert engine.budget.used_bytes == engine.upload_credit.used_bytes == 0
 
     virtually(scenario)
     assert seconds[0] / seconds[1] > 0.9
@@ -224,7 +224,7 @@ def test_order_and_room_with_uploads_side_by_side_that_hang_fail_and_lose_answer
             await engine.drain()
             assert world.store.traffic.puts_in_flight_max > 2
             assert engine.metrics.hedged._value.get() > 0
-            assert engine.budget.used_bytes == engine.early_room.used_bytes == 0
+            assert engine.budget.used_bytes == engine.upload_credit.used_bytes == 0
             assert engine.put.under_way == {}
             world.store.moods = latency(1)
             found = [await read_all(stream) for stream in opened]

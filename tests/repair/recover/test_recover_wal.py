@@ -12,7 +12,7 @@ import pytest
 
 import streamlog
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
-from streamlog.engine.replay.after_recovery import Claim, Fate, judge
+from streamlog.engine.replay.after_recovery import ReplayDecision, WalExtent, decide
 from streamlog.errors import Corrupt, StreamNotFound, WalPending
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.interface import Recovery, StreamRow, Tenure
@@ -254,29 +254,54 @@ def row(holder: Tenure, epoch: int, end: int, state: StreamState = StreamState.O
     return StreamRow(9, epoch, holder, 0, end, state, b"", {})
 
 
+Do = ReplayDecision
+
+
 @pytest.mark.parametrize(
-    ("claim", "known", "is_held", "recovery", "fate"),
+    ("extent", "stream", "is_held", "recovery", "decision"),
     [
-        (Claim(0, 3, 1), None, False, RECOVERY, Fate.CREATE),
-        (Claim(1, 3, 1), None, False, RECOVERY, Fate.DESTROYED),
+        (WalExtent(0, 3, 1), None, False, RECOVERY, Do.CREATE),
+        (WalExtent(1, 3, 1), None, False, RECOVERY, Do.DESTROYED),
         (
-            Claim(1, 3, 1),
+            WalExtent(1, 3, 1),
             None,
             False,
             replace(RECOVERY, knows_deletions=False),
-            Fate.BEGINNING_LOST,
+            Do.BEGINNING_LOST,
         ),
-        (Claim(1, 3, 1), None, False, replace(RECOVERY, from_revision=0), Fate.BEGINNING_LOST),
-        (Claim(1, 3, 1), row(BEFORE, 1001, 1), True, RECOVERY, Fate.HELD),
-        (Claim(1, 3, 1), row(BEFORE, 1001, 1, StreamState.CLOSED), True, RECOVERY, Fate.OPEN),
-        (Claim(1, 3, 1), row(BEFORE, 1001, 3, StreamState.CLOSED), True, RECOVERY, Fate.HELD),
-        (Claim(1, 3, 2), row(BEFORE, 1001, 1), False, RECOVERY, Fate.OPEN),
-        (Claim(1, 3, 2), row(BEFORE, 1001, 3), False, RECOVERY, Fate.STORED),
-        (Claim(1, 3, 2), row(BEFORE, 1003, 1), False, RECOVERY, Fate.STORED),
-        (Claim(1, 3, 2), row(AFTER, 1001, 3), False, RECOVERY, Fate.LOOK),
+        (
+            WalExtent(1, 3, 1),
+            None,
+            False,
+            replace(RECOVERY, from_revision=0),
+            Do.BEGINNING_LOST,
+        ),
+        (WalExtent(1, 3, 1), row(BEFORE, 1001, 1), True, RECOVERY, Do.REPLAY),
+        (
+            WalExtent(1, 3, 1),
+            row(BEFORE, 1001, 1, StreamState.CLOSED),
+            True,
+            RECOVERY,
+            Do.OPEN,
+        ),
+        (
+            WalExtent(1, 3, 1),
+            row(BEFORE, 1001, 3, StreamState.CLOSED),
+            True,
+            RECOVERY,
+            Do.REPLAY,
+        ),
+        (WalExtent(1, 3, 2), row(BEFORE, 1001, 1), False, RECOVERY, Do.OPEN),
+        (WalExtent(1, 3, 2), row(BEFORE, 1001, 3), False, RECOVERY, Do.STORED),
+        (WalExtent(1, 3, 2), row(BEFORE, 1003, 1), False, RECOVERY, Do.STORED),
+        (WalExtent(1, 3, 2), row(AFTER, 1001, 3), False, RECOVERY, Do.CHECK_STORED),
     ],
 )
 def test_what_becomes_of_a_stream(
-    claim: Claim, known: StreamRow | None, is_held: bool, recovery: Recovery, fate: Fate
+    extent: WalExtent,
+    stream: StreamRow | None,
+    is_held: bool,
+    recovery: Recovery,
+    decision: ReplayDecision,
 ) -> None:
-    assert judge(claim, known, recovery, is_held=is_held) is fate
+    assert decide(extent, stream, recovery, is_held=is_held) is decision

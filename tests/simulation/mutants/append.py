@@ -1,4 +1,4 @@
-"""Mutants of appends on their way: room, gates, groups, and what the engine says of them."""
+"""Mutants of appends on their way: room, barriers, groups, and what the engine says of them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _change_overtakes_appends(patch: Patch) -> None:
     patch.set(TokenChange, "_all_confirmed", all_confirmed)
 
 
-def _gate_stays_open(patch: Patch) -> None:
-    patch.set(Sequencer, "close_gate", lambda self, core: None)
+def _barrier_not_raised(patch: Patch) -> None:
+    patch.set(Sequencer, "raise_barrier", lambda self, core: None)
 
 
 APPEND_MUTANTS: tuple[Mutant, ...] = (
@@ -67,9 +67,9 @@ APPEND_MUTANTS: tuple[Mutant, ...] = (
         _change_overtakes_appends,
     ),
     Mutant(
-        "gate stays open",
+        "barrier not raised",
         "appends go on while a staged commit or a change of the token is under way",
         "object",
-        _gate_stays_open,
+        _barrier_not_raised,
     ),
 )

@@ -189,12 +189,12 @@ def _token_not_committed(patch: Patch) -> None:
 
 
 def _trim_shown_early(patch: Patch) -> None:
-    async def settled_to(self: Any, offset: int, press: Any) -> None:
+    async def committed_to(self: Any, offset: int, request_flush: Any) -> None:
         """A trim waits for it before it is committed."""
-        await original(self, offset, press)
+        await original(self, offset, request_flush)
         self.start = max(self.start, offset)
 
-    original = patch.set(StreamCore, "settled_to", settled_to)
+    original = patch.set(StreamCore, "committed_to", committed_to)
 
 
 def _refused_before_sure(patch: Patch) -> None:

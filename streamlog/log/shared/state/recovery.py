@@ -25,7 +25,7 @@ from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import OpenStreamOptions
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.runtime.clock import Clock
-from streamlog.runtime.concurrency.gather import all_of
+from streamlog.runtime.concurrency.gather import gather_all
 
 BATCHES_AT_ONCE = 500
 """Batches whose attributes are replayed before others get a turn: about 1.5 ms."""
@@ -70,7 +70,7 @@ async def open_streams(
     ids = {described.data_stream_id, described.time_stream_id, described.txn_stream_id}
     for segment in meta.state.sealed:
         ids |= {part.stream_id for part in (segment.data, segment.time, segment.txn)}
-    streams = await all_of(opened(stream_id) for stream_id in sorted(ids))
+    streams = await gather_all(opened(stream_id) for stream_id in sorted(ids))
     by_id = {stream.stream_id: stream for stream in streams}
     return OpenStreams(
         meta,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from streamlog.log.partition.reading import BatchRun
 from streamlog.log.shared.state.segment import SharedLogSegment
-from streamlog.model.batch import FetchContext, Turn
+from streamlog.model.batch import FetchContext, ReadMode
 from streamlog.model.stream import Stream
 
 
@@ -30,8 +30,10 @@ class SegmentReader:
         """As BatchReader.read. Errors: those of Stream.fetch."""
         segment, run_end = _run(self._segments, offset, end_offset, max_bytes)
         stream_id, shift = segment.data.stream_id, segment.data_shift
-        turn = Turn.WAIT if is_required else Turn.LEAVE
-        context = FetchContext(deadline=self._deadline, lagging=not segment.is_active, turn=turn)
+        mode = ReadMode.WAIT if is_required else ReadMode.SKIP
+        context = FetchContext(
+            deadline=self._deadline, is_catch_up=not segment.is_active, read_mode=mode
+        )
         result = await self._streams[stream_id].fetch(
             offset + shift, run_end + shift, max(max_bytes, 1), context
         )

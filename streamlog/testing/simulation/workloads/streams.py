@@ -305,7 +305,7 @@ class StreamWorkload:
         start_before = stream.start_offset
         self._tally.count("fetch")
         try:
-            context = FetchContext(lagging=random() < 0.2)
+            context = FetchContext(is_catch_up=random() < 0.2)
             with self.world.waiting(node, f"fetch of {model.name} at {start}"):
                 result = await stream.fetch(start, high, 1 + int(random() * 20_000), context)
         except OffsetOutOfRange:

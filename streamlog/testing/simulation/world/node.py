@@ -84,9 +84,9 @@ CRAMPED_CONFIG = ReadConfig(
     tail_cache_bytes=16 * KIB,
     block_cache_bytes=16 * KIB,
     index_cache_bytes=4 * KIB,
-    lagging_bytes_per_s_min=16 * KIB,
-    lagging_piece_bytes=KIB,
-    lagging_wait_ms_max=400,
+    catch_up_bytes_per_s_min=16 * KIB,
+    catch_up_piece_bytes=KIB,
+    catch_up_wait_ms_max=400,
     small_object_bytes=2 * KIB,
     get_piece_bytes=2 * KIB,
 )

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from streamlog.engine.append.flush_policy import ClosePolicy, Closing
+from streamlog.engine.append.flush_policy import FlushDecision, FlushPolicy
 
-ADAPTIVE = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True)
-RATED = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5)
-BEHIND = ClosePolicy(bytes_target=100, interval_s=1.0, is_adaptive=False)
+ADAPTIVE = FlushPolicy(bytes_target=100, interval_s=0.1, is_adaptive=True)
+RATED = FlushPolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5)
+BEHIND = FlushPolicy(bytes_target=100, interval_s=1.0, is_adaptive=False)
 
 
 def decide(
-    policy: ClosePolicy,
+    policy: FlushPolicy,
     *,
     size: int = 10,
     in_flight: int = 0,
     under_way: int = 0,
     last: float = -100.0,
     pressed: bool = False,
-) -> Closing:
+) -> FlushDecision:
     return policy.decide(
         size_bytes=size,
         opened_at=5.0,
         uploads_in_flight=in_flight,
         bytes_in_flight=under_way,
         last_closed_at=last,
-        is_pressed=pressed,
+        is_flush_requested=pressed,
     )
 
 
@@ -46,7 +46,7 @@ def test_the_put_rate_keeps_uploads_apart() -> None:
 
 
 def test_a_batch_whose_put_costs_little_for_its_bytes_is_not_kept_apart_from_the_last() -> None:
-    policy = ClosePolicy(
+    policy = FlushPolicy(
         bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5, overlap_bytes=40
     )
     assert decide(policy, size=40, last=4.9) == (5.0, "overlap")
@@ -55,7 +55,7 @@ def test_a_batch_whose_put_costs_little_for_its_bytes_is_not_kept_apart_from_the
 
 
 def test_a_grown_batch_goes_up_beside_others_where_the_policy_says_so() -> None:
-    policy = ClosePolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, overlap_bytes=40)
+    policy = FlushPolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, overlap_bytes=40)
     assert decide(policy, size=39, in_flight=1) == (5.1, "time")
     assert decide(policy, size=40, in_flight=1, under_way=40) == (5.0, "overlap")
     assert decide(policy, size=40, in_flight=1, under_way=41) == (5.1, "time")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from streamlog.engine.config import MIB, ReadConfig
-from streamlog.engine.read.object_scan import ObjectScans, Part
+from streamlog.engine.read.object_scan import ObjectScans, StreamPart
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import Corrupt, StoreUnavailable
 from streamlog.objectstore.keys import data_key
@@ -102,7 +102,7 @@ def test_a_small_cache_is_not_filled_with_what_is_dropped_again() -> None:
     run(scenario)
 
 
-def test_reading_ahead_for_walks_can_be_switched_off() -> None:
+def test_reading_ahead_for_scans_can_be_switched_off() -> None:
     async def scenario() -> None:
         gets, _ = await gets_of(STREAMS, config=ReadConfig(object_scan_bytes_max=0))
         assert gets == len(STREAMS)
@@ -159,7 +159,7 @@ class Asked:
 
     def __init__(self, size: int, objects: int, parts: int, cache_bytes: int = 128 * MIB) -> None:
         self.clock = ManualClock()
-        self.walks = ObjectScans(ReadConfig(block_cache_bytes=cache_bytes), self.clock)
+        self.scans = ObjectScans(ReadConfig(block_cache_bytes=cache_bytes), self.clock)
         self.size, self.objects, self.parts = size, objects, parts
         self.cached: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.cache_parts = cache_bytes // size
@@ -168,20 +168,20 @@ class Asked:
     def ask(self, object_id: int, number: int) -> None:
         self.asks += 1
         self.clock.advance(1)
-        is_here = (object_id, number) in self.cached
-        if is_here:
+        is_cached = (object_id, number) in self.cached
+        if is_cached:
             self.cached.move_to_end((object_id, number))
         else:
             self._load(object_id, number, number + 1)
-        part = Part(number * self.size, (number + 1) * self.size, number + 1)
-        found = self.walks.asked(object_id, part, is_here=is_here)
+        part = StreamPart(number * self.size, (number + 1) * self.size, number + 1)
+        found = self.scans.note_read(object_id, part, is_cached=is_cached)
         if found is None:
             return
-        walk, wanted = found
-        end = min(self.parts, walk.next_number + wanted // self.size)
-        if end > walk.next_number:
-            self._load(object_id, walk.next_number, end)
-            self.walks.went_ahead(walk, walk.until, end * self.size, end)
+        scan, wanted = found
+        end = min(self.parts, scan.next_number + wanted // self.size)
+        if end > scan.next_number:
+            self._load(object_id, scan.next_number, end)
+            self.scans.note_read_ahead(scan, scan.until, end * self.size, end)
 
     def _load(self, object_id: int, first: int, end: int) -> None:
         self.gets += 1
@@ -204,7 +204,7 @@ def test_asks_at_random_read_next_to_nothing_in_vain(size: int, objects: int) ->
 
 @pytest.mark.parametrize("size", [2048, 8192, 107_000, 1_000_000])
 @pytest.mark.parametrize("shuffled", [1, 8, 16])
-def test_readers_out_of_order_by_some_streams_are_on_one_walk(size: int, shuffled: int) -> None:
+def test_readers_out_of_order_by_some_streams_are_on_one_scan(size: int, shuffled: int) -> None:
     asked = Asked(size, 1, 256 * MIB // size)
     chance = random.Random(1)
     for first in range(0, asked.parts, shuffled):
@@ -225,12 +225,12 @@ def test_one_in_five_is_read_for_itself_even_if_in_pieces() -> None:
     assert asked.read <= 1.1 * 800
 
 
-def test_walks_through_many_objects_share_a_quarter_of_the_cache() -> None:
+def test_scans_of_many_objects_share_a_quarter_of_the_cache() -> None:
     asked = Asked(8192, 200, 1000)
     for number in range(asked.parts):
         for object_id in range(asked.objects):
             asked.ask(object_id, number)
             if object_id % 50 == 0:
-                assert asked.walks.ahead_bytes <= 32 * MIB
+                assert asked.scans.ahead_bytes <= 32 * MIB
     assert asked.read <= 1.01 * asked.asks
     assert asked.gets <= asked.asks / 5

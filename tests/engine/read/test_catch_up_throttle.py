@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from streamlog.engine.config import MIB, ReadConfig, StreamEngineConfig
 from streamlog.engine.engine import Engine
 from streamlog.errors import Corrupt, OffsetOutOfRange
-from streamlog.model.batch import FetchContext, FetchResult, Turn
+from streamlog.model.batch import FetchContext, FetchResult, ReadMode
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import parts_size
@@ -19,10 +19,10 @@ from tests.engine.harness import batch, error_of
 from tests.engine.remote import LoopClock, RemoteWorld, virtually
 from tests.support.slow_store import Moods
 
-READ = ReadConfig(tail_cache_bytes=0, lagging_bytes_per_s_min=16 * MIB, lagging_piece_bytes=MIB)
+READ = ReadConfig(tail_cache_bytes=0, catch_up_bytes_per_s_min=16 * MIB, catch_up_piece_bytes=MIB)
 CONFIG = StreamEngineConfig(read=READ)
-WAIT = FetchContext(turn=Turn.WAIT)
-LEAVE = FetchContext(turn=Turn.LEAVE)
+WAIT = FetchContext(read_mode=ReadMode.WAIT)
+SKIP = FetchContext(read_mode=ReadMode.SKIP)
 OLD_BATCHES = 64
 BATCH_BYTES = 256 * 1024
 
@@ -52,7 +52,7 @@ class OldStream:
         metrics = self.engine.metrics
         return {
             sample.name.removeprefix("streamlog_engine_"): sample.value
-            for one in (metrics.lagging_waiting, metrics.lagging_rate, metrics.lagging_bytes)
+            for one in (metrics.catch_up_waiting, metrics.catch_up_rate, metrics.catch_up_bytes)
             for family in one.collect()
             for sample in family.samples
         }
@@ -111,8 +111,8 @@ def test_on_an_idle_node_a_reader_gets_all_it_asks_for_at_once() -> None:
             assert size_of(await data.fetch()) == 8 * MIB
             assert not (await data.fetch()).is_paced
             assert await data.read(1 << 30) == 0
-            assert data.metric["lagging_bytes_per_second"] == math.inf
-            assert data.metric["lagging_bytes_total"] == 0
+            assert data.metric["catch_up_bytes_per_second"] == math.inf
+            assert data.metric["catch_up_bytes_total"] == 0
 
     virtually(scenario)
 
@@ -126,10 +126,10 @@ def test_beside_appends_a_reader_gets_pieces_and_ever_more_while_the_loop_is_on_
             seconds = await data.read(64 * MIB)
             # At the least rate all the time it would be 4.
             assert 1.0 < seconds < 2.5
-            assert data.metric["lagging_bytes_per_second"] > 32 * MIB
+            assert data.metric["catch_up_bytes_per_second"] > 32 * MIB
             faster = await data.read(64 * MIB)
             assert faster < seconds
-            assert data.metric["lagging_bytes_total"] == 129 * MIB
+            assert data.metric["catch_up_bytes_total"] == 129 * MIB
 
     virtually(scenario)
 
@@ -138,11 +138,11 @@ def test_a_late_loop_takes_the_reader_back_to_the_least_share_and_never_below() 
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             await data.read(64 * MIB)
-            rate = data.metric["lagging_bytes_per_second"]
+            rate = data.metric["catch_up_bytes_per_second"]
             assert isinstance(data.world.clock, BusyClock)
             data.world.clock.slowness = 2.0
             await data.read(16 * MIB)
-            assert data.metric["lagging_bytes_per_second"] == 16 * MIB < rate / 2
+            assert data.metric["catch_up_bytes_per_second"] == 16 * MIB < rate / 2
             began = data.world.clock.monotonic()
             await data.read(64 * MIB)
             assert 3.9 < data.world.clock.monotonic() - began < 4.2
@@ -158,12 +158,12 @@ def test_when_the_others_end_everybody_who_waits_goes_on() -> None:
             async with data.appends():
                 readers = [asyncio.ensure_future(data.fetch()) for _ in range(100)]
                 await asyncio.sleep(0.05)
-                assert data.metric["lagging_waiting"] > 80
+                assert data.metric["catch_up_waiting"] > 80
             began = asyncio.get_running_loop().time()
             found = await asyncio.gather(*readers)
             assert asyncio.get_running_loop().time() - began < 0.3
             assert sum(not one.is_paced for one in found) > 80
-            assert data.metric["lagging_waiting"] == 0
+            assert data.metric["catch_up_waiting"] == 0
 
     virtually(scenario)
 
@@ -171,7 +171,7 @@ def test_when_the_others_end_everybody_who_waits_goes_on() -> None:
 def test_many_readers_come_in_turn_and_none_waits_longer_than_allowed() -> None:
     async def scenario() -> None:
         read = dataclasses.replace(
-            READ, lagging_bytes_per_s_min=MIB, lagging_wait_ms_max=2000, lagging_loop_lag_ms=0.5
+            READ, catch_up_bytes_per_s_min=MIB, catch_up_wait_ms_max=2000, catch_up_loop_lag_ms=0.5
         )
         async with old_stream(StreamEngineConfig(read=read)) as data, data.appends():
             assert isinstance(data.world.clock, BusyClock)
@@ -228,8 +228,8 @@ def test_tail_reads_alone_are_others_too() -> None:
 def test_who_does_not_wait_leaves_with_nothing() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
-            assert size_of(await data.fetch(context=LEAVE)) == MIB
-            found = await data.fetch(context=LEAVE)
+            assert size_of(await data.fetch(context=SKIP)) == MIB
+            found = await data.fetch(context=SKIP)
             assert found.is_paced
             assert not found.batches
             assert size_of(await data.fetch()) == MIB
@@ -247,7 +247,7 @@ def test_who_goes_away_leaves_its_turn_to_the_next() -> None:
             began = asyncio.get_running_loop().time()
             assert size_of(await data.fetch()) == MIB
             assert asyncio.get_running_loop().time() - began < 0.2
-            assert data.metric["lagging_waiting"] == 0
+            assert data.metric["catch_up_waiting"] == 0
 
     virtually(scenario)
 
@@ -300,6 +300,6 @@ def test_an_engine_that_ends_lets_them_go() -> None:
             await data.engine.kill()
             await asyncio.gather(*readers)
             assert asyncio.get_running_loop().time() == began
-            assert data.metric["lagging_waiting"] == 0
+            assert data.metric["catch_up_waiting"] == 0
 
     virtually(scenario)

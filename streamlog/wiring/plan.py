@@ -1,0 +1,107 @@
+"""What `open` opens: URLs and modes, checked before anything is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.engine.config import StreamEngineConfig
+from streamlog.errors import Invalid
+from streamlog.kvstore.interface import KVStore
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.objectstore.url import (
+    LocalUrl,
+    MetaUrl,
+    S3Url,
+    StoreUrl,
+    check_available,
+    default_meta,
+    parse_meta_url,
+    parse_store_url,
+)
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.disk.interface import Disk
+from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.rand import Random
+
+WalMode = Literal["disk", "object"]
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """Parts to use in place of those that `open` would build; they stay open when it closes."""
+
+    clock: Clock | None = None
+    random: Random | None = None
+    offload: Offload | None = None
+    registry: CollectorRegistry | None = None
+    disk: Disk | None = None
+    store: ObjectStore | None = None
+    kv: KVStore | None = None
+    log_style: tuple[str, str] = ("text", "info")
+    """Format and level of the log lines of child processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What every part is built on."""
+
+    clock: Clock
+    random: Random
+    offload: Offload
+    registry: CollectorRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What to open."""
+
+    store: StoreUrl
+    meta: MetaUrl
+    wal: WalMode
+    wal_dir: Path | None
+    node_id: int
+
+    @property
+    def is_remote(self) -> bool:
+        return isinstance(self.store, S3Url)
+
+
+def plan_engine(
+    store: str,
+    meta: str | None,
+    wal: WalMode | None,
+    wal_dir: str | Path | None,
+    node_id: int,
+    components: Components,
+) -> EnginePlan:
+    """Fills in defaults. Errors: Invalid (a URL, or arguments that do not go together)."""
+    store_url = parse_store_url(store)
+    meta_url = default_meta(store_url) if meta is None else parse_meta_url(meta)
+    if components.store is None:
+        check_available(store_url)
+    if components.kv is None:
+        check_available(meta_url)
+    is_local = isinstance(store_url, LocalUrl)
+    mode: WalMode = wal or ("disk" if is_local else "object")
+    folder = Path(wal_dir) if wal_dir is not None else None
+    if folder is None and isinstance(store_url, LocalUrl):
+        folder = Path(store_url.path) / "wal"
+    if mode not in ("disk", "object"):
+        raise Invalid(f"wal is disk or object, not {mode!r}")
+    if mode == "disk" and folder is None and components.disk is None:
+        raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a local folder")
+    return EnginePlan(store_url, meta_url, mode, folder, node_id)
+
+
+def threads_for(plan: EnginePlan, config: StreamEngineConfig) -> dict[Lane, int]:
+    """A remote store gets one thread for each connection, because a request occupies both."""
+    if not plan.is_remote:
+        return {}
+    return {
+        Lane.STORE: config.store.puts_in_flight_max,
+        Lane.GET: config.store.gets_in_flight_max,
+    }
