@@ -22,10 +22,10 @@ from streamlog.compaction.compactor import Compactor
 from streamlog.compaction.metrics import CompactionMetrics
 from streamlog.compaction.plan.catalog import Catalog
 from streamlog.compaction.plan.config import CompactionConfig
-from streamlog.compaction.plan.planner import Plan
-from streamlog.compaction.plan.planning import PlanRequest
-from streamlog.compaction.plan.spec import Job, Outcome, Rows
-from streamlog.compaction.plan.stats import ObjectFacts
+from streamlog.compaction.plan.planner import MergePlan
+from streamlog.compaction.plan.planning import MergePlanRequest
+from streamlog.compaction.plan.spec import Job, MergeOutcome, Rows
+from streamlog.compaction.plan.stats import ObjectStats
 from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult
 from streamlog.kvstore.memory.store import MemoryKVStore
@@ -113,9 +113,9 @@ class Objects:
         self._rows[object_id] = row, rows
         return row
 
-    def facts(self, object_id: int) -> ObjectFacts:
+    def stats(self, object_id: int) -> ObjectStats:
         row, rows = self._rows[object_id]
-        return ObjectFacts(row, rows, self._sizes(rows), 13 * len(rows))
+        return ObjectStats(row, rows, self._sizes(rows), 13 * len(rows))
 
     def forget(self, object_ids: Collection[int]) -> None:
         for object_id in object_ids:
@@ -134,8 +134,8 @@ class KnownCatalog(Catalog):
         super().__init__(*args)
         self._objects = objects
 
-    async def facts(self, row: ObjectRow) -> ObjectFacts:
-        return self._objects.facts(row.object_id)
+    async def stats(self, row: ObjectRow) -> ObjectStats:
+        return self._objects.stats(row.object_id)
 
     def forget(self, object_ids: Collection[int]) -> None:
         self._objects.forget(object_ids)
@@ -148,15 +148,15 @@ class PaperExecutor:
         self._objects = objects
         self._bytes_per_s = bytes_per_s
 
-    async def plan(self, asked: PlanRequest) -> Plan:
+    async def plan(self, asked: MergePlanRequest) -> MergePlan:
         return asked.planned()
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         size = sum(output.size_bytes for output in job.spec.outputs)
         await asyncio.sleep(size / self._bytes_per_s)
         pairs = zip(job.object_ids, job.spec.outputs, strict=True)
         rows = [self._objects.add(object_id, output.rows) for object_id, output in pairs]
-        return Outcome(rows, size, size, len(job.spec.inputs))
+        return MergeOutcome(rows, size, size, len(job.spec.inputs))
 
     def set_busy(self, is_busy: bool) -> None:
         return

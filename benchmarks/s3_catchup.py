@@ -39,7 +39,7 @@ from benchmarks.s3 import (
     without_compaction,
 )
 from streamlog.compaction.plan.planner import STREAM_END
-from streamlog.compaction.plan.planning import PlanRequest
+from streamlog.compaction.plan.planning import MergePlanRequest
 from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.metadata.compaction_interface import CompactionPoint
@@ -202,7 +202,7 @@ async def _compact(report: Report, server: S3Server, folder: Path, label: str) -
 async def _start_worker(engine: OpenEngine, config: StreamEngineConfig) -> None:
     """A second of imports is no part of what compaction costs a byte."""
     assert engine.compactor is not None
-    nothing = PlanRequest(CompactionPoint(0, 0), [], STREAM_END, config.compaction)
+    nothing = MergePlanRequest(CompactionPoint(0, 0), [], STREAM_END, config.compaction)
     await engine.compactor._executor.plan(nothing)
 
 

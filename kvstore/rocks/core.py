@@ -38,7 +38,7 @@ Work = Callable[[Staging, float], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class WriteGroup:
     """What a group did; `outcomes` has a result or an error for each operation.
 
     `failure` instead of outcomes: none of it took effect, or (OutcomeUnknown) that is not known.
@@ -89,7 +89,7 @@ class RocksCore:
         for lease_id, key in self.database.leased_keys():
             self.leases.attach(KeyValue(key, b"", 0, 0, lease_id))
 
-    def run(self, works: Sequence[Work], now: float) -> Group:
+    def run(self, works: Sequence[Work], now: float) -> WriteGroup:
         """Does the operations in order, durably where they write. Raises nothing typed."""
         published: Sequence[Changes] = ()
         try:
@@ -105,7 +105,7 @@ class RocksCore:
         try:
             self.database.write(_write_batch(staging, state))
         except StreamlogError as error:
-            if not self._settle(staging, state, error, now):
+            if not self._resolve_outcome(staging, state, error, now):
                 return self._group((), self._failure(error), published)
         else:
             self._apply(staging, state)
@@ -140,12 +140,12 @@ class RocksCore:
 
     def _group(
         self, outcomes: Sequence[Any], failure: StreamlogError | None, batches: Sequence[Changes]
-    ) -> Group:
-        return Group(outcomes, failure, batches, self.revision, self.leases.next_deadline())
+    ) -> WriteGroup:
+        return WriteGroup(outcomes, failure, batches, self.revision, self.leases.next_deadline())
 
     # after a failed write
 
-    def _settle(
+    def _resolve_outcome(
         self, staging: Staging, state: layout.State, error: StreamlogError, now: float
     ) -> bool:
         """True when the failed write did take effect; leaves it in doubt where that is unknown."""

@@ -26,7 +26,7 @@ from streamlog.compaction.plan.planner import (
     DEAD,
     Candidate,
     Choice,
-    Plan,
+    MergePlan,
     PlannedInput,
     Tier,
     choose,
@@ -34,9 +34,15 @@ from streamlog.compaction.plan.planner import (
     end_stream,
     tier_of,
 )
-from streamlog.compaction.plan.planning import PlanRequest
-from streamlog.compaction.plan.spec import INPUTS_MAX, OUTPUTS_MAX, CompactionSpec, Job, Outcome
-from streamlog.compaction.plan.stats import ObjectFacts
+from streamlog.compaction.plan.planning import MergePlanRequest
+from streamlog.compaction.plan.spec import (
+    INPUTS_MAX,
+    OUTPUTS_MAX,
+    CompactionSpec,
+    Job,
+    MergeOutcome,
+)
+from streamlog.compaction.plan.stats import ObjectStats
 from streamlog.compaction.quarantine import Quarantine
 from streamlog.compaction.workers.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
 from streamlog.errors import (
@@ -356,23 +362,23 @@ class Compactor:
         until = self._clock.monotonic() + REPLACED_S
         self._replaced.update(dict.fromkeys(merge.replaced, until))
 
-    async def _plan(self, merge: _Merge) -> Plan:
+    async def _plan(self, merge: _Merge) -> MergePlan:
         """From what lives now."""
         point = await self._metadata.compaction_point()
-        facts: list[ObjectFacts] = []
+        stats: list[ObjectStats] = []
         for row in merge.inputs:
             known = await self._metadata.object(row.object_id)
             if known is not None:
-                facts.append(await self._catalog.facts(known))
-        if not facts:
-            return Plan(None, None)
-        end = end_stream(facts, merge.next_stream, self._config)
-        own = {f.row.object_id: f.rows.between(merge.next_stream, end) for f in facts}
+                stats.append(await self._catalog.stats(known))
+        if not stats:
+            return MergePlan(None, None)
+        end = end_stream(stats, merge.next_stream, self._config)
+        own = {f.row.object_id: f.rows.between(merge.next_stream, end) for f in stats}
         live = await self._metadata.live_parts(own)
         inputs: list[PlannedInput] = []
         before: dict[int, int] = {}
         alive: dict[int, int] = {}
-        for one in facts:
+        for one in stats:
             rows = live[one.row.object_id]
             if len(rows):
                 sizes = await self._offload.run(Lane.CPU, one.bytes_of, rows)
@@ -384,7 +390,7 @@ class Compactor:
         if merge.tier == DEAD and dead:
             inputs = dead
         is_reclaiming = merge.tier in (DEAD, ALL) and self._is_dead(inputs, before, alive)
-        asked = PlanRequest(point, inputs, end, self._config, is_reclaiming)
+        asked = MergePlanRequest(point, inputs, end, self._config, is_reclaiming)
         return await self._executor.plan(asked)
 
     def _is_dead(
@@ -420,7 +426,7 @@ class Compactor:
             },
         )
 
-    async def _run(self, job: Job) -> Outcome:
+    async def _run(self, job: Job) -> MergeOutcome:
         self._spec_bytes = sum(wanted.size_bytes for wanted in job.spec.outputs)
         self._metrics.running.set(1)
         try:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from streamlog import settings as settings_module
 from streamlog.doctor import disk_checks, machine, meta_checks, ports, store_checks, store_speed
 from streamlog.doctor.costs import PRICES_DATE, PRICES_OF, request_costs
-from streamlog.doctor.findings import Check, Finding, Outcome, T, failed
+from streamlog.doctor.findings import Check, CheckOutcome, Finding, T, failed
 from streamlog.errors import DataInUse, StreamlogError
 from streamlog.objectstore.trust.scratch import Scratch
 from streamlog.objectstore.url import LocalUrl, S3Url, parse_store_url
@@ -73,7 +73,7 @@ class Examination:
         if folder is None:
             yield Finding(
                 "disk.sync",
-                Outcome.FAIL,
+                CheckOutcome.FAIL,
                 f"wal=disk with the store {self._url} needs a local folder",
                 "give --wal-dir DIR",
             )
@@ -120,7 +120,7 @@ class Examination:
         if left:
             yield Finding(
                 "store.cleanup",
-                Outcome.WARN,
+                CheckOutcome.WARN,
                 f"{scratch.prefix} could not be removed: {left}",
                 "delete what lies under that prefix",
             )
@@ -134,7 +134,7 @@ class Examination:
         except DataInUse as error:
             yield Finding(
                 "meta.open",
-                Outcome.WARN,
+                CheckOutcome.WARN,
                 f"not checked: {error.message.partition(';')[0]}",
                 "if that is this node, all is well; to check its metadata store, stop it first",
             )
@@ -155,7 +155,7 @@ class Examination:
         if left:
             yield Finding(
                 "meta.cleanup",
-                Outcome.WARN,
+                CheckOutcome.WARN,
                 f"keys under {scratch.prefix.decode()} could not be removed: {left}",
                 "run it again when the metadata store answers",
             )
@@ -163,7 +163,9 @@ class Examination:
     async def _costs(self) -> AsyncIterator[Finding]:
         if not isinstance(self._url, S3Url):
             yield Finding(
-                "cost.requests", Outcome.INFO, "requests to a store on this machine cost nothing"
+                "cost.requests",
+                CheckOutcome.INFO,
+                "requests to a store on this machine cost nothing",
             )
             return
         cost = request_costs(self._settings.engine, wal=self.wal)
@@ -172,7 +174,7 @@ class Examination:
         month += cost.list_dollars_per_month
         yield Finding(
             "cost.month",
-            Outcome.INFO,
+            CheckOutcome.INFO,
             f"at most ${month:.2f} in PUTs and LISTs: "
             f"{cost.put_rate_max_per_s:g} PUTs a second "
             f"(${cost.put_dollars_per_month_max:.2f}), checkpoints "
@@ -183,7 +185,7 @@ class Examination:
         )
         yield Finding(
             "cost.gib",
-            Outcome.INFO,
+            CheckOutcome.INFO,
             f"written in full batches ${cost.put_dollars_per_gib:.5f} "
             f"({cost.puts_per_gib:.0f} PUTs), at most ${cost.put_dollars_per_gib_max:.5f} "
             f"({cost.puts_per_gib_max:.0f} PUTs) beside small ones; "

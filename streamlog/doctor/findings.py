@@ -20,7 +20,7 @@ T = TypeVar("T")
 CHECK_TIMEOUT_S = 120.0
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """INFO: a fact that is neither right nor wrong, such as a price or a version."""
 
     PASS = "pass"
@@ -34,7 +34,7 @@ class Finding:
     """`advice` is empty where nothing is to be done; `figures` are the numbers in `detail`."""
 
     name: str
-    outcome: Outcome
+    outcome: CheckOutcome
     detail: str
     advice: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Finding:
 class Good:
     detail: str
     figures: Mapping[str, float] = field(default_factory=dict)
-    outcome: Outcome = Outcome.PASS
+    outcome: CheckOutcome = CheckOutcome.PASS
 
 
 class Wrong(Exception):
@@ -76,18 +76,23 @@ class Check(Generic[T]):
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 good = await self.body(subject)
         except Wrong as wrong:
-            return Finding(self.name, Outcome.FAIL, str(wrong), self.advice)
+            return Finding(self.name, CheckOutcome.FAIL, str(wrong), self.advice)
         except Doubtful as doubt:
-            return Finding(self.name, Outcome.WARN, str(doubt), doubt.advice, doubt.figures)
+            return Finding(self.name, CheckOutcome.WARN, str(doubt), doubt.advice, doubt.figures)
         except StreamlogError as error:
             return failed(self.name, error, self.advice)
         except TimeoutError:
             return Finding(
-                self.name, Outcome.FAIL, f"no answer within {CHECK_TIMEOUT_S:.0f} s", self.advice
+                self.name,
+                CheckOutcome.FAIL,
+                f"no answer within {CHECK_TIMEOUT_S:.0f} s",
+                self.advice,
             )
         except OSError as error:
             what = f"{error.filename}: " if error.filename else ""
-            return Finding(self.name, Outcome.FAIL, f"{what}{error.strerror or error}", self.advice)
+            return Finding(
+                self.name, CheckOutcome.FAIL, f"{what}{error.strerror or error}", self.advice
+            )
         return Finding(self.name, good.outcome, good.detail, "", good.figures)
 
 
@@ -99,7 +104,7 @@ async def run_all(checks: Sequence[Check[T]], subject: T) -> AsyncIterator[Findi
 
 def failed(name: str, error: StreamlogError, advice: str = "") -> Finding:
     """A typed error as a finding; its message says what to do where `advice` does not."""
-    return Finding(name, Outcome.FAIL, f"{type(error).__name__}: {error.message}", advice)
+    return Finding(name, CheckOutcome.FAIL, f"{type(error).__name__}: {error.message}", advice)
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from streamlog.codec import choice
-from streamlog.doctor.findings import Finding, Outcome
+from streamlog.doctor.findings import CheckOutcome, Finding
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.format.checkpoint import state as checkpoint_state
 from streamlog.format.checkpoint import tail as checkpoint_tail
@@ -62,7 +62,7 @@ def check_versions() -> Finding:
     if missing:
         return Finding(
             "versions",
-            Outcome.FAIL,
+            CheckOutcome.FAIL,
             f"not installed: {', '.join(missing)}",
             "install streamlog-engine again",
         )
@@ -70,7 +70,7 @@ def check_versions() -> Finding:
     packages = ", ".join(f"{name} {text}" for name, text in found.items())
     return Finding(
         "versions",
-        Outcome.INFO,
+        CheckOutcome.INFO,
         f"Python {platform.python_version()} on {platform.system()} {platform.release()}; "
         f"{packages}; {choice.description()}; proto {PROTO_PACKAGE}; newest formats: {formats}",
     )
@@ -98,12 +98,12 @@ def check_memory(config: StreamEngineConfig) -> Finding:
     if has < needs:
         return Finding(
             "machine.memory",
-            Outcome.WARN,
+            CheckOutcome.WARN,
             said,
             "lower engine.append.append_bytes_max and the caches of [engine.read]",
             figures,
         )
-    return Finding("machine.memory", Outcome.PASS, said, figures=figures)
+    return Finding("machine.memory", CheckOutcome.PASS, said, figures=figures)
 
 
 def check_files(connections_max: int) -> Finding:
@@ -114,11 +114,11 @@ def check_files(connections_max: int) -> Finding:
     if soft != resource.RLIM_INFINITY and soft < needs:
         return Finding(
             "machine.files",
-            Outcome.WARN,
+            CheckOutcome.WARN,
             said,
             f"raise it: ulimit -n {needs}, or LimitNOFILE= in the unit",
         )
-    return Finding("machine.files", Outcome.PASS, said)
+    return Finding("machine.files", CheckOutcome.PASS, said)
 
 
 def _limit(value: int) -> str:

@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from streamlog.doctor.findings import Finding, Outcome
+from streamlog.doctor.findings import CheckOutcome, Finding
 
 _PROC = Path("/proc")
 _LISTENING = "0A"
@@ -32,24 +32,24 @@ def check_port(name: str, address: str) -> Finding:
         if error.errno == errno.EADDRINUSE:
             return Finding(
                 name,
-                Outcome.WARN,
+                CheckOutcome.WARN,
                 f"{address} is in use by {_holder(int(port))}",
                 "if that is not the node that this configuration starts: stop it, or choose "
                 "another port",
             )
         return Finding(
             name,
-            Outcome.FAIL,
+            CheckOutcome.FAIL,
             f"{address}: {error.strerror or error}",
             "choose an address of this machine, and a port that this user may open",
         )
-    return Finding(name, Outcome.PASS, f"{address} is free")
+    return Finding(name, CheckOutcome.PASS, f"{address} is free")
 
 
 def _no_address(name: str, address: str) -> Finding:
     return Finding(
         name,
-        Outcome.FAIL,
+        CheckOutcome.FAIL,
         f"{address[:80]!r} is no address",
         "give HOST:PORT, such as 127.0.0.1:9644",
     )

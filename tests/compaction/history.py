@@ -97,7 +97,7 @@ class RandomHistory:
                 small_objects_min=pick([2, 4, 8]),
                 large_objects_min=pick([2, 3]),
                 small_object_bytes=pick([4, 32, 1024]) * KIB,
-                settled_part_bytes=pick([1, 4, 64]) * KIB,
+                compacted_part_bytes=pick([1, 4, 64]) * KIB,
                 stream_object_bytes_min=pick([2, 24, 1024]) * KIB,
                 object_bytes_max=pick([2, 16, 128]) * KIB,
                 spec_bytes_max=pick([1, 16, 96, 2048]) * KIB,

@@ -11,7 +11,7 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.compaction.plan.planner import (
     ALL,
     DEAD,
-    SETTLED,
+    FULLY_COMPACTED,
     Candidate,
     Choice,
     PlannedInput,
@@ -22,7 +22,7 @@ from streamlog.compaction.plan.planner import (
     tier_of,
 )
 from streamlog.compaction.plan.spec import CompactionSpec, Rows
-from streamlog.compaction.plan.stats import ObjectFacts
+from streamlog.compaction.plan.stats import ObjectStats
 from streamlog.engine.config import ReadConfig
 from streamlog.format.rows import ObjectRow, RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint
@@ -32,13 +32,13 @@ GET_BYTES = ReadConfig().read_ahead_bytes_max
 """What a catch-up reader asks for at a time."""
 
 
-def facts_of(object_id: int, rows: Sequence[RangeRow], sizes: Sequence[int]) -> ObjectFacts:
+def stats_of(object_id: int, rows: Sequence[RangeRow], sizes: Sequence[int]) -> ObjectStats:
     data = sum(sizes)
     blocks = sum(-(-size // BLOCK_BYTES) for size in sizes)
     region = 20 + 49 * blocks + 13 * blocks
     size_bytes = 16 + data + region + 90 + 32 * len(rows)
     row = ObjectRow(object_id, size_bytes, 16 + data, region, 0)
-    return ObjectFacts(row, Rows(rows), array("Q", sizes), 13 * blocks)
+    return ObjectStats(row, Rows(rows), array("Q", sizes), 13 * blocks)
 
 
 @dataclass
@@ -47,14 +47,14 @@ class FoldModel:
 
     streams: int
     config: CompactionConfig
-    objects: dict[int, ObjectFacts] = field(default_factory=dict)
+    objects: dict[int, ObjectStats] = field(default_factory=dict)
     live: dict[int, Rows] = field(default_factory=dict)
     appended: int = 0
     written: int = 0
     specs: list[CompactionSpec] = field(default_factory=list)
     most_in_a_tier: int = 0
     """Stream-set objects that are to be merged further."""
-    most_settled: int = 0
+    most_fully_compacted: int = 0
     """Stream-set objects that are not."""
     futile: list[frozenset[int]] = field(default_factory=list)
     _next_id: int = 1
@@ -71,13 +71,13 @@ class FoldModel:
         self.add(rows, [share] * len(rows))
         self.appended += share * len(rows)
 
-    def add(self, rows: Sequence[RangeRow], sizes: Sequence[int]) -> ObjectFacts:
-        facts = facts_of(self._next_id, rows, sizes)
-        self.objects[self._next_id] = facts
-        self.live[self._next_id] = facts.rows
+    def add(self, rows: Sequence[RangeRow], sizes: Sequence[int]) -> ObjectStats:
+        stats = stats_of(self._next_id, rows, sizes)
+        self.objects[self._next_id] = stats
+        self.live[self._next_id] = stats.rows
         self._next_id += 1
-        self.written += facts.row.size_bytes
-        return facts
+        self.written += stats.row.size_bytes
+        return stats
 
     def candidates(self) -> list[Candidate]:
         return [
@@ -102,10 +102,10 @@ class FoldModel:
         ids = [row.object_id for row in choice.inputs]
         done = 0
         while at is not None:
-            facts = [self.objects[i] for i in ids if i in self.objects]
-            end = end_stream(facts, at, self.config)
+            stats = [self.objects[i] for i in ids if i in self.objects]
+            end = end_stream(stats, at, self.config)
             inputs = []
-            for one in facts:
+            for one in stats:
                 rows = self.live[one.row.object_id].between(at, end)
                 if len(rows):
                     inputs.append(
@@ -120,17 +120,17 @@ class FoldModel:
             )
             at = found.next_stream
             if found.spec is not None:
-                self.apply(found.spec, {one.row.object_id: one for one in facts})
+                self.apply(found.spec, {one.row.object_id: one for one in stats})
                 done += 1
         if not done:
             self.futile.append(frozenset(ids))
 
-    def apply(self, spec: CompactionSpec, facts: dict[int, ObjectFacts]) -> None:
+    def apply(self, spec: CompactionSpec, stats: dict[int, ObjectStats]) -> None:
         self.specs.append(spec)
         sizes: dict[tuple[int, int], int] = {}
         for one in spec.inputs:
             for row, size in zip(
-                one.rows, facts[one.row.object_id].bytes_of(one.rows), strict=True
+                one.rows, stats[one.row.object_id].bytes_of(one.rows), strict=True
             ):
                 sizes[row.stream_id, row.start] = size
             gone = {(row.stream_id, row.start) for row in one.rows}
@@ -152,12 +152,12 @@ class FoldModel:
             if candidate.parts > 1:
                 tier = tier_of(candidate, self.config)
                 counts[tier] = counts.get(tier, 0) + 1
-        self.most_settled = max(self.most_settled, counts.pop(SETTLED, 0))
+        self.most_fully_compacted = max(self.most_fully_compacted, counts.pop(FULLY_COMPACTED, 0))
         self.most_in_a_tier = max(self.most_in_a_tier, *counts.values(), 0)
 
     @property
-    def unsettled(self) -> int:
-        return sum(tier_of(one, self.config) != SETTLED for one in self.candidates())
+    def not_fully_compacted(self) -> int:
+        return sum(tier_of(one, self.config) != FULLY_COMPACTED for one in self.candidates())
 
     @property
     def amplification(self) -> float:

@@ -46,7 +46,7 @@ def test_targets(
 ) -> None:
     model = run(streams, gib, scale)
     assert model.amplification <= amplification
-    assert max(model.most_in_a_tier, model.most_settled) < 64
+    assert max(model.most_in_a_tier, model.most_fully_compacted) < 64
     model.compact_all()
     assert model.amplification <= amplification + 0.01
     assert model.gets / gib <= gets_per_gib / scale
@@ -73,5 +73,5 @@ def test_what_was_never_compacted_is_merged_at_once(streams: int, gets: int) -> 
     model.compact_all()
     assert len(model.specs) == 1
     assert model.amplification <= 2.01
-    assert model.unsettled == 0
+    assert model.not_fully_compacted == 0
     assert model.gets <= gets

@@ -17,7 +17,7 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.doctor import machine
 from streamlog.doctor.costs import GET_DOLLARS, MONTH_S, PUT_DOLLARS, request_costs
 from streamlog.doctor.disk_checks import CHECKS, DiskSubject
-from streamlog.doctor.findings import Check, Finding, Good, Outcome, run_all
+from streamlog.doctor.findings import Check, CheckOutcome, Finding, Good, run_all
 from streamlog.doctor.ports import check_port
 from streamlog.engine.config import FlushConfig, ReadConfig, StreamEngineConfig, UploadConfig
 from streamlog.engine.read.object_scan import ObjectScans
@@ -36,10 +36,10 @@ def test_a_free_port_is_free_and_a_taken_one_names_who_has_it() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         found = check_port("port.grpc", f"127.0.0.1:{port}")
-        assert found.outcome is Outcome.WARN
+        assert found.outcome is CheckOutcome.WARN
         assert f"process {os.getpid()} (" in found.detail
-    assert check_port("port.grpc", f"127.0.0.1:{port}").outcome is Outcome.PASS
-    assert check_port("port.grpc", "127.0.0.1:0").outcome is Outcome.PASS
+    assert check_port("port.grpc", f"127.0.0.1:{port}").outcome is CheckOutcome.PASS
+    assert check_port("port.grpc", "127.0.0.1:0").outcome is CheckOutcome.PASS
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_free_port_is_free_and_a_taken_one_names_who_has_it() -> None:
 )
 def test_an_address_that_is_not_of_this_machine_fails(address: str) -> None:
     found = check_port("port.grpc", address)
-    assert found.outcome is Outcome.FAIL
+    assert found.outcome is CheckOutcome.FAIL
     assert found.advice
 
 
@@ -60,13 +60,13 @@ def test_a_folder_that_may_not_be_looked_at_is_a_finding() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/kept")
 
     found = asyncio.run(Check("disk.room", look, "give this user the right").run(None))
-    assert (found.outcome, found.detail) == (Outcome.FAIL, "/kept: Permission denied")
+    assert (found.outcome, found.detail) == (CheckOutcome.FAIL, "/kept: Permission denied")
     assert found.advice == "give this user the right"
 
 
 def test_versions_name_python_packages_and_formats() -> None:
     found = machine.check_versions()
-    assert found.outcome is Outcome.INFO
+    assert found.outcome is CheckOutcome.INFO
     names = (
         "Python 3.",
         "streamlog-engine ",
@@ -80,19 +80,19 @@ def test_versions_name_python_packages_and_formats() -> None:
 
 
 def test_memory_is_held_against_the_bounds() -> None:
-    assert machine.check_memory(CONFIG).outcome is Outcome.PASS
+    assert machine.check_memory(CONFIG).outcome is CheckOutcome.PASS
     large = replace(CONFIG, read=replace(CONFIG.read, block_cache_bytes=1 << 50))
     found = machine.check_memory(large)
-    assert found.outcome is Outcome.WARN
+    assert found.outcome is CheckOutcome.WARN
     assert found.figures["bound_bytes"] > 1 << 50
 
 
 def test_open_files_are_held_against_the_connections() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert machine.check_files(0).outcome is Outcome.PASS
+    assert machine.check_files(0).outcome is CheckOutcome.PASS
     if soft != resource.RLIM_INFINITY:
         found = machine.check_files(soft)
-        assert (found.outcome, "ulimit -n" in found.advice) == (Outcome.WARN, True)
+        assert (found.outcome, "ulimit -n" in found.advice) == (CheckOutcome.WARN, True)
 
 
 def examined(folder: Path, wal_bytes_max: int = 1 << 20) -> dict[str, Finding]:
@@ -110,23 +110,23 @@ def examined(folder: Path, wal_bytes_max: int = 1 << 20) -> dict[str, Finding]:
 def test_the_disk_is_measured_where_the_folder_will_be(tmp_path: Path) -> None:
     found = examined(tmp_path / "not" / "yet")
     # A RAM disk is a warning.
-    assert found["disk.sync"].outcome in (Outcome.PASS, Outcome.WARN)
+    assert found["disk.sync"].outcome in (CheckOutcome.PASS, CheckOutcome.WARN)
     assert found["disk.sync"].figures["sync_p99_ms"] > 0
     assert "cannot be seen from here" in found["disk.sync"].detail
-    assert found["disk.room"].outcome is Outcome.PASS
+    assert found["disk.room"].outcome is CheckOutcome.PASS
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_without_room_fails(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     free = status.f_bavail * status.f_frsize
-    assert examined(tmp_path, 8 * free)["disk.room"].outcome is Outcome.FAIL
-    assert examined(tmp_path, free)["disk.room"].outcome is Outcome.WARN
+    assert examined(tmp_path, 8 * free)["disk.room"].outcome is CheckOutcome.FAIL
+    assert examined(tmp_path, free)["disk.room"].outcome is CheckOutcome.WARN
 
 
 def test_a_folder_that_cannot_be_written_fails() -> None:
     found = examined(Path("/proc"))["disk.sync"]
-    assert (found.outcome, "/proc" in found.detail) == (Outcome.FAIL, True)
+    assert (found.outcome, "/proc" in found.detail) == (CheckOutcome.FAIL, True)
     assert found.advice
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamlog.doctor import meta_checks
-from streamlog.doctor.findings import Check, Finding, Outcome, run_all
+from streamlog.doctor.findings import Check, CheckOutcome, Finding, run_all
 from streamlog.doctor.meta_checks import CHECKS, MetaScratch
 from streamlog.errors import MetadataUnavailable
 from streamlog.kvstore.interface import (
@@ -154,7 +154,7 @@ def test_a_broken_metadata_store_is_found_by_name(
             await kv.close()
 
     found = asyncio.run(examine())
-    assert found[name].outcome is Outcome.FAIL
+    assert found[name].outcome is CheckOutcome.FAIL
     assert found[name].advice
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.doctor import store_checks, store_speed
-from streamlog.doctor.findings import Check, Finding, Outcome, run_all
+from streamlog.doctor.findings import Check, CheckOutcome, Finding, run_all
 from streamlog.errors import StoreUnavailable, StoreUntrusted
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.local.store import LocalObjectStore
@@ -76,7 +76,7 @@ def test_a_store_that_keeps_the_contract_passes(kind: str, tmp_path: Path) -> No
 def test_a_broken_store_is_found_by_name(broken: type[MemoryObjectStore]) -> None:
     checks = (*store_checks.CHECKS, store_speed.CHECKS[0])
     found = asyncio.run(examined(broken(CLOCK), checks))
-    failures = {one.name for one in found.values() if one.outcome is Outcome.FAIL}
+    failures = {one.name for one in found.values() if one.outcome is CheckOutcome.FAIL}
     assert BROKEN[broken] in failures
     assert found[BROKEN[broken]].advice
     # The fault is told apart from others: what has nothing to do with it passes.
@@ -85,7 +85,7 @@ def test_a_broken_store_is_found_by_name(broken: type[MemoryObjectStore]) -> Non
 
 def test_a_clock_that_is_half_a_minute_off_is_a_warning() -> None:
     found = asyncio.run(examined(SlowClock(CLOCK), store_speed.CHECKS[:1]))
-    assert found["store.clock"].outcome is Outcome.WARN
+    assert found["store.clock"].outcome is CheckOutcome.WARN
     assert -60 < found["store.clock"].figures["skew_s"] < -5
     assert "behind" in found["store.clock"].detail
 
@@ -97,7 +97,7 @@ class Away(MemoryObjectStore):
 
 def test_an_error_of_the_store_is_a_finding() -> None:
     found = asyncio.run(examined(Away(CLOCK), store_checks.CHECKS))
-    assert found["store.read_after_write"].outcome is Outcome.FAIL
+    assert found["store.read_after_write"].outcome is CheckOutcome.FAIL
     assert found["store.read_after_write"].detail == "StoreUnavailable: 503"
     found = asyncio.run(examined(Away(CLOCK), store_speed.CHECKS[1:]))
     assert [one.detail for one in found.values()] == ["StoreUnavailable: 503"] * 2

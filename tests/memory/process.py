@@ -19,7 +19,7 @@ CONFIG = StreamEngineConfig(
     append=AppendConfig(append_bytes_max=4 * MIB, batch_bytes_max=MIB),
     read=ReadConfig(tail_cache_bytes=2 * MIB, block_cache_bytes=MIB, index_cache_bytes=MIB),
     metadata=MetadataConfig(block_cache_bytes=MIB),
-    compaction=CompactionConfig(compaction_memory_bytes=4 * MIB, facts_cache_bytes=MIB),
+    compaction=CompactionConfig(compaction_memory_bytes=4 * MIB, object_stats_cache_bytes=MIB),
 )
 """So small that what is not charged for shows."""
 
@@ -33,7 +33,7 @@ def bounds(config: StreamEngineConfig) -> dict[str, int]:
         "index_cache_bytes": config.read.index_cache_bytes,
         "metadata block_cache_bytes": config.metadata.block_cache_bytes,
         "compaction_memory_bytes": config.compaction.compaction_memory_bytes,
-        "facts_cache_bytes": config.compaction.facts_cache_bytes,
+        "object_stats_cache_bytes": config.compaction.object_stats_cache_bytes,
     }
 
 

@@ -21,7 +21,7 @@ SMALL = {
     "engine.read.index_cache_bytes": CONFIG.read.index_cache_bytes,
     "engine.metadata.block_cache_bytes": CONFIG.metadata.block_cache_bytes,
     "engine.compaction.compaction_memory_bytes": CONFIG.compaction.compaction_memory_bytes,
-    "engine.compaction.facts_cache_bytes": CONFIG.compaction.facts_cache_bytes,
+    "engine.compaction.object_stats_cache_bytes": CONFIG.compaction.object_stats_cache_bytes,
 }
 
 

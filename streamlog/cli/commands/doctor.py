@@ -30,13 +30,13 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
 
     from streamlog import settings
     from streamlog.doctor.examination import Examination
-    from streamlog.doctor.findings import Outcome
+    from streamlog.doctor.findings import CheckOutcome
 
     loaded = settings.load(file, None, {**flags, **more})
     node = checked_places(loaded)
     examination = Examination(replace(loaded, node=node), lambda name: note(f"… {name}"))
     found = asyncio.run(examination.run())
-    failures = [one.name for one in found if one.outcome is Outcome.FAIL]
+    failures = [one.name for one in found if one.outcome is CheckOutcome.FAIL]
     if state.json:
         emit(
             {
@@ -61,7 +61,7 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
             ("outcome", "check", "found"),
             [(one.outcome.value, one.name, one.detail) for one in found],
         )
-        advice: dict[tuple[Outcome, str], list[str]] = {}
+        advice: dict[tuple[CheckOutcome, str], list[str]] = {}
         for one in found:
             if one.advice:
                 advice.setdefault((one.outcome, one.advice), []).append(one.name)

@@ -21,11 +21,11 @@ from typing import Any, Protocol, TypeVar
 from streamlog.compaction.execute.builder import OutputBuilder
 from streamlog.compaction.execute.output import Output, begin_output
 from streamlog.compaction.execute.rate import RateLimit
-from streamlog.compaction.execute.slices import Get, Slice, slices
+from streamlog.compaction.execute.slices import Slice, SliceGet, slices
 from streamlog.compaction.execute.spool import Spool
-from streamlog.compaction.plan.planner import Plan
-from streamlog.compaction.plan.planning import PlanRequest
-from streamlog.compaction.plan.spec import Job, Outcome
+from streamlog.compaction.plan.planner import MergePlan
+from streamlog.compaction.plan.planning import MergePlanRequest
+from streamlog.compaction.plan.spec import Job, MergeOutcome
 from streamlog.format.corrupt import corrupt
 from streamlog.format.object.block import BlockRow
 from streamlog.format.object.footer import ObjectIdentity
@@ -45,11 +45,11 @@ GETS_IN_FLIGHT_MAX = 4
 class Executor(Protocol):
     """Where plans are made and jobs run."""
 
-    async def plan(self, asked: PlanRequest) -> Plan:
+    async def plan(self, asked: MergePlanRequest) -> MergePlan:
         """Errors: StoreUnavailable, Closed."""
         ...
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         """Every output is in the store on return. A cancelled or failed one leaves orphans.
 
         Errors: Corrupt (object key and range), ObjectNotFound (an input is gone),
@@ -93,10 +93,10 @@ class InlineExecutor:
         self._slices_bytes = max(memory_bytes * 5 // 8, 1)
         self._step_bytes = max(memory_bytes // 4, 1)
 
-    async def plan(self, asked: PlanRequest) -> Plan:
+    async def plan(self, asked: MergePlanRequest) -> MergePlan:
         return await self._offload.run(Lane.CPU, asked.planned)
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         counts = _Counts()
         indexes = await self._indexes([one.row for one in job.spec.inputs], counts)
         cut = slices(job.spec, indexes, self._slices_bytes // 4, self._slices_bytes)
@@ -116,7 +116,7 @@ class InlineExecutor:
                 await writer.write(present)
         finally:
             writer.close()
-        return Outcome(writer.objects, counts.bytes_read, counts.bytes_written, counts.gets)
+        return MergeOutcome(writer.objects, counts.bytes_read, counts.bytes_written, counts.gets)
 
     def _fit(self, one: Slice, other: Slice) -> bool:
         return one.size_bytes + other.size_bytes <= self._slices_bytes
@@ -141,7 +141,7 @@ class InlineExecutor:
     async def _fetched(self, job: Job, found: Slice, counts: _Counts) -> _Fetched:
         slots = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
 
-        async def read(get: Get) -> Buffer:
+        async def read(get: SliceGet) -> Buffer:
             key = data_key(job.spec.inputs[get.input].row.object_id)
             async with slots:
                 return await self._get(key, get.start, get.end - get.start, counts)
@@ -224,7 +224,7 @@ class _Writer:
 class _Fetched:
     """A slice and the bytes of its blocks."""
 
-    def __init__(self, found: Slice, gets: Sequence[Get], data: Sequence[Buffer]) -> None:
+    def __init__(self, found: Slice, gets: Sequence[SliceGet], data: Sequence[Buffer]) -> None:
         self.slice = found
         self._data: dict[int, list[tuple[int, memoryview]]] = {}
         for get, piece in zip(gets, data, strict=True):

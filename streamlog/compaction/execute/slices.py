@@ -27,7 +27,7 @@ GET_BYTES_WANTED = 4 << 20
 """A request costs as much CPU as so many bytes."""
 
 
-class Part(NamedTuple):
+class SlicePart(NamedTuple):
     """`blocks` of input number `input` hold offsets start to end (exclusive)."""
 
     input: int
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     blocks: Sequence[BlockRow]
 
 
-class Get(NamedTuple):
+class SliceGet(NamedTuple):
     """Bytes start to end (exclusive) of an input."""
 
     input: int
@@ -51,13 +51,13 @@ class Slice:
     """Parts of one output, in order. `is_last`: the output ends with it."""
 
     output: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[SlicePart] = field(default_factory=list)
     inputs: set[int] = field(default_factory=set)
     """Numbers of those that it has blocks of."""
     size_bytes: int = 0
     is_last: bool = False
 
-    def gets(self) -> list[Get]:
+    def gets(self) -> list[SliceGet]:
         """By (input, start)."""
         spans = sorted(
             {
@@ -66,7 +66,7 @@ class Slice:
                 for block in part.blocks
             }
         )
-        found: list[Get] = []
+        found: list[SliceGet] = []
         for number, start, end in spans:
             if found:
                 last = found[-1]
@@ -77,7 +77,7 @@ class Slice:
                 ):
                     found[-1] = last._replace(end=max(end, last.end))
                     continue
-            found.append(Get(number, start, end))
+            found.append(SliceGet(number, start, end))
         return found
 
 
@@ -104,14 +104,14 @@ def slices(
                 ):
                     if blocks:
                         split = min(block.start, end)
-                        current.parts.append(Part(number, stream_id, epoch, at, split, blocks))
+                        current.parts.append(SlicePart(number, stream_id, epoch, at, split, blocks))
                         at, blocks = split, []
                     yield current
                     current = Slice(output)
                 blocks.append(block)
                 current.inputs.add(number)
                 current.size_bytes += block.length
-            current.parts.append(Part(number, stream_id, epoch, at, end, blocks))
+            current.parts.append(SlicePart(number, stream_id, epoch, at, end, blocks))
         current.is_last = True
         yield current
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from heapq import merge
 
 from streamlog.compaction.plan.config import CompactionConfig
-from streamlog.compaction.plan.planner import SETTLED, Candidate, Tier, tier_at, tier_of
-from streamlog.compaction.plan.stats import ObjectFacts, read_facts
+from streamlog.compaction.plan.planner import FULLY_COMPACTED, Candidate, Tier, tier_at, tier_of
+from streamlog.compaction.plan.stats import ObjectStats, read_stats
 from streamlog.errors import MetadataUnavailable, ObjectNotFound, StreamlogError
 from streamlog.format.checkpoint.blocks import ObjectColumns
 from streamlog.format.corrupt import corrupt
@@ -80,8 +80,8 @@ class Catalog:
         """Of objects in files that are told."""
         self._parts: OrderedDict[int, int] = OrderedDict()
         """Streams that an object had when it was first seen or read, until a file has them."""
-        self._facts: OrderedDict[int, ObjectFacts] = OrderedDict()
-        self._facts_bytes = 0
+        self._stats: OrderedDict[int, ObjectStats] = OrderedDict()
+        self._stats_bytes = 0
         self.backlog: dict[Tier, int] = {}
         """Objects of each tier at the last look. Where not all are told, those that died out of
         turn may count.
@@ -98,7 +98,7 @@ class Catalog:
             candidate = self._candidate(one.row, one.live_ranges)
             newest.setdefault(tier_of(candidate, self._config), {})[one.row.object_id] = candidate
         tiers = newest.keys() | self._base.tiers.keys() | self._delta.tiers.keys()
-        tiers.discard(SETTLED)
+        tiers.discard(FULLY_COMPACTED)
         told: dict[Tier, list[int]] = {}
         for tier in tiers:
             new = newest.get(tier, {})
@@ -151,7 +151,7 @@ class Catalog:
                 if not parts:
                     continue
                 tier = tier_at(size, parts, 1 - live / parts, self._config)
-                if tier == SETTLED:
+                if tier == FULLY_COMPACTED:
                     continue
                 ids = file.tiers.setdefault(tier, array("Q"))
                 ids.append(object_id)
@@ -228,36 +228,36 @@ class Catalog:
 
     # what is in them
 
-    async def facts(self, row: ObjectRow) -> ObjectFacts:
+    async def stats(self, row: ObjectRow) -> ObjectStats:
         """Errors: Corrupt, ObjectNotFound, StoreUnavailable."""
-        found = self._facts.get(row.object_id)
+        found = self._stats.get(row.object_id)
         if found is None:
             key = data_key(row.object_id)
             length = row.size_bytes - row.index_position
             data = await self._store.get(key, row.index_position, length)
             found = await self._offload.run(Lane.CPU, _decode, row, data, key)
-            self._facts[row.object_id] = found
-            self._facts_bytes += found.memory_bytes
+            self._stats[row.object_id] = found
+            self._stats_bytes += found.memory_bytes
             streams = len(set(found.rows.streams))
             if streams > 1:
                 self._remember_parts(row.object_id, streams)
-        self._facts.move_to_end(row.object_id)
-        while self._facts_bytes > self._config.facts_cache_bytes and len(self._facts) > 1:
-            _, dropped = self._facts.popitem(last=False)
-            self._facts_bytes -= dropped.memory_bytes
+        self._stats.move_to_end(row.object_id)
+        while self._stats_bytes > self._config.object_stats_cache_bytes and len(self._stats) > 1:
+            _, dropped = self._stats.popitem(last=False)
+            self._stats_bytes -= dropped.memory_bytes
         return found
 
     def forget(self, object_ids: Collection[int]) -> None:
         """They were compacted."""
         for object_id in object_ids:
-            dropped = self._facts.pop(object_id, None)
+            dropped = self._stats.pop(object_id, None)
             if dropped is not None:
-                self._facts_bytes -= dropped.memory_bytes
+                self._stats_bytes -= dropped.memory_bytes
 
 
-def _decode(row: ObjectRow, data: Buffer, key: str) -> ObjectFacts:
+def _decode(row: ObjectRow, data: Buffer, key: str) -> ObjectStats:
     try:
-        return read_facts(row, data, key)
+        return read_stats(row, data, key)
     except StreamlogError as error:
         if "object_key" in error.fields:
             raise

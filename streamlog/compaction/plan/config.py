@@ -46,11 +46,12 @@ class CompactionConfig:
         "with 60 inputs a GET is a hundredth of it.",
         minimum=4 * MIB,
     )
-    facts_cache_bytes: int = setting(
+    object_stats_cache_bytes: int = setting(
         32 * MIB,
         "Memory for what is known about objects' contents, 40 bytes a stream and object. Too "
         "little reads index sections again.",
         minimum=MIB,
+        renamed_from="facts_cache_bytes",
     )
     spool_dir: str | None = setting(
         None,
@@ -77,11 +78,12 @@ class CompactionConfig:
         "rewrite once more.",
         minimum=1,
     )
-    settled_part_bytes: int = setting(
+    compacted_part_bytes: int = setting(
         MIB,
         "Objects whose streams have parts of this size on average are left alone. Higher saves "
         "readers GETs and costs one rewrite more.",
         minimum=1,
+        renamed_from="settled_part_bytes",
     )
     stream_object_bytes_min: int = setting(
         48 * MIB,

@@ -1,7 +1,7 @@
 """What to compact, and into what: pure. The picture and the arithmetic are in docs/compaction.md.
 
 1. An object's *quality* is what its worst side lacks: min(size / small_object_bytes, average part /
-   settled_part_bytes), a part being what one stream has in it. From 1 on it is *settled*.
+   compacted_part_bytes), a part being what one stream has in it. From 1 on it is *settled*.
 2. Others stand in tiers by the order of magnitude that they lack. A tier with enough objects is
    merged; quality rises with every merge, so that no byte is rewritten more often than there are
    tiers.
@@ -33,7 +33,7 @@ from streamlog.compaction.plan.spec import (
     SpecInput,
     SpecOutput,
 )
-from streamlog.compaction.plan.stats import ObjectFacts
+from streamlog.compaction.plan.stats import ObjectStats
 from streamlog.format.rows import ObjectRow
 from streamlog.metadata.compaction_interface import CompactionPoint
 
@@ -72,7 +72,7 @@ class Tier(NamedTuple):
     is_large: bool
 
 
-SETTLED = Tier(0, True)
+FULLY_COMPACTED = Tier(0, True)
 DEAD = Tier(0, False)
 ALL = Tier(-1, False)
 """Of a merge, not of an object: whatever is not settled."""
@@ -89,9 +89,9 @@ def tier_at(size_bytes: int, parts: int, dead_share: float, config: CompactionCo
     wanted = min(config.small_object_bytes, config.object_bytes_max // 2)
     is_large = size_bytes >= wanted
     part = size_bytes / max(parts, 1)
-    lack = max(wanted / max(size_bytes, 1), min(config.settled_part_bytes, wanted) / max(part, 1))
+    lack = max(wanted / max(size_bytes, 1), min(config.compacted_part_bytes, wanted) / max(part, 1))
     if lack <= 1 or (is_large and parts <= 1):
-        return SETTLED
+        return FULLY_COMPACTED
     steps = 1
     while lack > TIER_WIDTH:
         lack /= TIER_WIDTH
@@ -130,7 +130,7 @@ def choose(
     not keep others of their tier from being merged.
     """
     by_tier = tiers(candidates, config)
-    by_tier.pop(SETTLED, None)
+    by_tier.pop(FULLY_COMPACTED, None)
     tried = frozenset[int]().union(*futile)
     for tier in sorted(by_tier, reverse=True):
         if tier == DEAD:
@@ -165,7 +165,7 @@ def choose_all(
     futile: Collection[frozenset[int]] = (),
 ) -> Choice | None:
     """All that is not settled, as far as one merge can take it; at least two, or dead ones."""
-    rest = [c for c in candidates if tier_of(c, config) != SETTLED]
+    rest = [c for c in candidates if tier_of(c, config) != FULLY_COMPACTED]
     rest.sort(key=lambda c: c.row.object_id)
     if len(rest) < 2 and not any(tier_of(c, config) == DEAD for c in rest):
         return None
@@ -219,31 +219,31 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """`spec` None: nothing is gained. The merge goes on from `next_stream`; None: it ends here."""
 
     spec: CompactionSpec | None
     next_stream: int | None
 
 
-def end_stream(facts: Sequence[ObjectFacts], first_stream: int, config: CompactionConfig) -> int:
+def end_stream(stats: Sequence[ObjectStats], first_stream: int, config: CompactionConfig) -> int:
     """Up to which stream (exclusive) one spec can go from `first_stream`; at least one stream."""
-    last = max((f.rows.streams[-1] for f in facts if len(f.rows)), default=0)
+    last = max((f.rows.streams[-1] for f in stats if len(f.rows)), default=0)
     low, high = first_stream + 1, last + 1
-    if _fits(facts, first_stream, high, config):
+    if _fits(stats, first_stream, high, config):
         return STREAM_END
     while low < high:
         middle = (low + high + 1) // 2
-        if _fits(facts, first_stream, middle, config):
+        if _fits(stats, first_stream, middle, config):
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _fits(facts: Sequence[ObjectFacts], first: int, end: int, config: CompactionConfig) -> bool:
-    size = sum(f.bytes_between(first, end) for f in facts)
-    rows = max(bisect_left(f.rows.streams, end) - bisect_left(f.rows.streams, first) for f in facts)
+def _fits(stats: Sequence[ObjectStats], first: int, end: int, config: CompactionConfig) -> bool:
+    size = sum(f.bytes_between(first, end) for f in stats)
+    rows = max(bisect_left(f.rows.streams, end) - bisect_left(f.rows.streams, first) for f in stats)
     return size <= config.spec_bytes_max and rows <= OUTPUT_ROWS_MAX
 
 
@@ -254,7 +254,7 @@ def plan(
     config: CompactionConfig,
     *,
     is_reclaiming: bool = False,
-) -> Plan:
+) -> MergePlan:
     """Lays `inputs`, looked at up to stream `end` (exclusive), out into outputs.
 
     `is_reclaiming`: inputs are mostly dead, so that to rewrite them is a gain in itself.
@@ -286,8 +286,8 @@ def plan(
     numbers = set(map(_INPUT, chain.from_iterable(run.parts for run in chosen)))
     used = _used(inputs, numbers, next_stream)
     if not outputs or not (is_reclaiming or _has_gain(chosen, used, outputs)):
-        return Plan(None, next_stream)
-    return Plan(CompactionSpec(point, used, outputs, config.block_target_bytes), next_stream)
+        return MergePlan(None, next_stream)
+    return MergePlan(CompactionSpec(point, used, outputs, config.block_target_bytes), next_stream)
 
 
 def _has_gain(
@@ -371,7 +371,7 @@ def _spared(
         _INPUT(run.parts[0])
         for run in runs
         if len(run.parts) == 1
-        and run.size_bytes >= config.settled_part_bytes
+        and run.size_bytes >= config.compacted_part_bytes
         and len(inputs[_INPUT(run.parts[0])].rows) == 1
     )
 

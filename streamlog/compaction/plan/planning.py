@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlog.compaction.plan.config import CompactionConfig
-from streamlog.compaction.plan.planner import STREAM_END, Plan, PlannedInput, plan
+from streamlog.compaction.plan.planner import STREAM_END, MergePlan, PlannedInput, plan
 from streamlog.compaction.plan.spec import (
     CompactionSpec,
     Cursor,
@@ -41,7 +41,7 @@ _NUMBER = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRequest:
+class MergePlanRequest:
     """The arguments of `planner.plan`."""
 
     point: CompactionPoint
@@ -50,14 +50,14 @@ class PlanRequest:
     config: CompactionConfig
     is_reclaiming: bool = False
 
-    def planned(self) -> Plan:
+    def planned(self) -> MergePlan:
         """Burns CPU: microseconds a row."""
         return plan(
             self.point, self.inputs, self.end, self.config, is_reclaiming=self.is_reclaiming
         )
 
 
-def encode_request(asked: PlanRequest) -> bytes:
+def encode_request(asked: MergePlanRequest) -> bytes:
     config = json.dumps(dataclasses.asdict(asked.config)).encode()
     head = _REQUEST.pack(
         asked.point.counter,
@@ -74,14 +74,16 @@ def encode_request(asked: PlanRequest) -> bytes:
     return seal(Kind.PLAN_REQUEST, parts)
 
 
-def decode_request(data: Buffer) -> PlanRequest:
+def decode_request(data: Buffer) -> MergePlanRequest:
     """Errors: Corrupt, UnsupportedVersion."""
     cursor = Cursor(data, Kind.PLAN_REQUEST)
     counter, revision, end, is_reclaiming, config_bytes, count = cursor.take(_REQUEST)
     config = CompactionConfig(**json.loads(bytes(cursor.bytes(config_bytes))))
     inputs = [_input(cursor) for _ in range(count)]
     point = CompactionPoint(counter, revision)
-    return cursor.done(PlanRequest(point, inputs, end or STREAM_END, config, bool(is_reclaiming)))
+    return cursor.done(
+        MergePlanRequest(point, inputs, end or STREAM_END, config, bool(is_reclaiming))
+    )
 
 
 def _input(cursor: Cursor) -> PlannedInput:
@@ -90,7 +92,7 @@ def _input(cursor: Cursor) -> PlannedInput:
     return PlannedInput(row, rows, sizes, attribute_bytes)
 
 
-def encode_plan(found: Plan, asked: PlanRequest) -> bytes:
+def encode_plan(found: MergePlan, asked: MergePlanRequest) -> bytes:
     """`found` answers `asked`."""
     spec = found.spec
     inputs, outputs = (spec.inputs, spec.outputs) if spec is not None else ((), ())
@@ -102,7 +104,7 @@ def encode_plan(found: Plan, asked: PlanRequest) -> bytes:
     return seal(Kind.PLAN, parts)
 
 
-def decode_plan(data: Buffer, asked: PlanRequest) -> Plan:
+def decode_plan(data: Buffer, asked: MergePlanRequest) -> MergePlan:
     """Errors: Corrupt, UnsupportedVersion."""
     cursor = Cursor(data, Kind.PLAN)
     next_stream, has_spec, input_count, output_count = cursor.take(_ANSWER)
@@ -111,7 +113,7 @@ def decode_plan(data: Buffer, asked: PlanRequest) -> Plan:
     if any(number >= len(asked.inputs) for number in numbers):
         raise Corrupt("a compaction plan has an input that it was not asked about")
     if not has_spec:
-        return cursor.done(Plan(None, next_stream or None))
+        return cursor.done(MergePlan(None, next_stream or None))
     used = [asked.inputs[number] for number in numbers]
     spec = CompactionSpec(
         asked.point,
@@ -119,4 +121,4 @@ def decode_plan(data: Buffer, asked: PlanRequest) -> Plan:
         outputs,
         asked.config.block_target_bytes,
     )
-    return cursor.done(Plan(spec, next_stream or None))
+    return cursor.done(MergePlan(spec, next_stream or None))

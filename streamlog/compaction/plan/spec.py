@@ -125,7 +125,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MergeOutcome:
     """Every output is in the store."""
 
     objects: Sequence[ObjectRow]
@@ -193,18 +193,18 @@ def decode_job(data: Buffer) -> Job:
     return Job(spec, cluster_id, Tenure(node_id, node_epoch), ids)
 
 
-def encode_outcome(outcome: Outcome) -> bytes:
+def encode_outcome(outcome: MergeOutcome) -> bytes:
     head = _OUTCOME.pack(
         outcome.bytes_read, outcome.bytes_written, outcome.gets, len(outcome.objects)
     )
     return seal(Kind.OUTCOME, [head, *map(object_bytes, outcome.objects)])
 
 
-def decode_outcome(data: Buffer, body_bytes_max: int = BODY_BYTES_MAX) -> Outcome:
+def decode_outcome(data: Buffer, body_bytes_max: int = BODY_BYTES_MAX) -> MergeOutcome:
     """Errors: Corrupt, UnsupportedVersion."""
     cursor = Cursor(data, Kind.OUTCOME, body_bytes_max)
     read, written, gets, count = cursor.take(_OUTCOME)
-    return cursor.done(Outcome([cursor.object() for _ in range(count)], read, written, gets))
+    return cursor.done(MergeOutcome([cursor.object() for _ in range(count)], read, written, gets))
 
 
 def object_bytes(row: ObjectRow) -> bytes:

@@ -21,7 +21,7 @@ from streamlog.runtime.buffers import Buffer
 FIXED_BYTES = 500
 
 
-class ObjectFacts:
+class ObjectStats:
     """`rows` as written, whatever lives of them; `totals[i]` is the bytes of all rows before i."""
 
     __slots__ = ("attribute_bytes", "row", "rows", "totals")
@@ -77,14 +77,14 @@ class ObjectFacts:
         return found
 
 
-def read_facts(row: ObjectRow, tail: Buffer, object_key: str) -> ObjectFacts:
+def read_stats(row: ObjectRow, tail: Buffer, object_key: str) -> ObjectStats:
     """`tail`: the object's bytes from its index region to its end. Errors: Corrupt."""
     view = memoryview(tail)
     index = decode_index(view[: row.index_length], row, object_key=object_key)
     rows = decode_rows(view[row.index_length :], size_bytes=row.size_bytes, object_key=object_key)
     attribute_bytes = row.index_length - INDEX_HEADER_BYTES - INDEX_ROW_BYTES * len(index)
     sizes = _sizes(rows, index)
-    return ObjectFacts(row, rows_placed(rows, row.placements), sizes, attribute_bytes)
+    return ObjectStats(row, rows_placed(rows, row.placements), sizes, attribute_bytes)
 
 
 def _sizes(rows: Rows, index: ObjectIndex) -> array[int]:

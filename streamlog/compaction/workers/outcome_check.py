@@ -9,7 +9,7 @@ Data blocks are not read: their CRCs stand in the index, and every reader looks 
 
 from __future__ import annotations
 
-from streamlog.compaction.plan.spec import Job, Outcome, SpecOutput
+from streamlog.compaction.plan.spec import Job, MergeOutcome, SpecOutput
 from streamlog.errors import Corrupt, Invalid, ObjectNotFound, UnsupportedVersion
 from streamlog.format.object.footer import ObjectIdentity, decode_footer
 from streamlog.format.object.header import HEADER_BYTES
@@ -24,7 +24,9 @@ TAIL_BYTES_MAX = 128 << 20
 """Index region and footer of one output; the planner's own bound is an eighth of it."""
 
 
-async def check_outcome(job: Job, outcome: Outcome, store: ObjectStore, offload: Offload) -> None:
+async def check_outcome(
+    job: Job, outcome: MergeOutcome, store: ObjectStore, offload: Offload
+) -> None:
     """Errors: Invalid (it is not), StoreUnavailable."""
     check_rows(job, outcome)
     for row, output in zip(outcome.objects, job.spec.outputs, strict=True):
@@ -45,7 +47,7 @@ async def check_outcome(job: Job, outcome: Outcome, store: ObjectStore, offload:
             raise Invalid(f"{key} is not as it was said: {error.message}") from error
 
 
-def check_rows(job: Job, outcome: Outcome) -> None:
+def check_rows(job: Job, outcome: MergeOutcome) -> None:
     """What needs no look at the store. Errors: Invalid."""
     ids = [row.object_id for row in outcome.objects]
     if ids != list(job.object_ids):

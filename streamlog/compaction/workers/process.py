@@ -7,9 +7,9 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from streamlog.compaction.plan.planner import Plan
-from streamlog.compaction.plan.planning import PlanRequest, decode_plan, encode_request
-from streamlog.compaction.plan.spec import Job, Outcome, decode_outcome, encode_job
+from streamlog.compaction.plan.planner import MergePlan
+from streamlog.compaction.plan.planning import MergePlanRequest, decode_plan, encode_request
+from streamlog.compaction.plan.spec import Job, MergeOutcome, decode_outcome, encode_job
 from streamlog.compaction.workers.frames import (
     HEADER,
     PAYLOAD_BYTES_MAX,
@@ -53,11 +53,11 @@ class ProcessExecutor:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         data = await self._offload.run(Lane.CPU, encode_job, job)
         return decode_outcome(await self._ask(Frame.JOB, data))
 
-    async def plan(self, asked: PlanRequest) -> Plan:
+    async def plan(self, asked: MergePlanRequest) -> MergePlan:
         """There, for it burns CPU for each row; what comes back has the outputs' rows alone."""
         data = await self._offload.run(Lane.CPU, encode_request, asked)
         answer = await self._ask(Frame.PLAN, data)

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streamlog.compaction.execute.executor import Executor
-from streamlog.compaction.plan.planner import Plan
-from streamlog.compaction.plan.planning import PlanRequest
-from streamlog.compaction.plan.spec import Job, Outcome, decode_outcome, encode_job
+from streamlog.compaction.plan.planner import MergePlan
+from streamlog.compaction.plan.planning import MergePlanRequest
+from streamlog.compaction.plan.spec import Job, MergeOutcome, decode_outcome, encode_job
 from streamlog.compaction.workers.outcome_check import check_outcome
 from streamlog.errors import (
     Closed,
@@ -62,7 +62,7 @@ class RemoteExecutor:
         self._job: Job | None = None
         self._answer: asyncio.Future[bytes] | None = None
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         """As Executor.run. Errors: also RemoteLost; DiskFull does not come."""
         data = await self._offload.run(Lane.CPU, encode_job, job)
         if self.ended is not None:
@@ -165,10 +165,10 @@ class SwitchedExecutor:
             self._remote = None
             log.info("merges are carried out here again", extra={"owner": remote.owner})
 
-    async def plan(self, asked: PlanRequest) -> Plan:
+    async def plan(self, asked: MergePlanRequest) -> MergePlan:
         return await self.own.plan(asked)
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         if self._remote is not None and self._remote.ended is None:
             return await self._remote.run(job)
         return await self.own.run(job)

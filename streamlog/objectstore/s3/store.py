@@ -258,9 +258,11 @@ class S3ObjectStore:
         except (ValueConflict, ObjectNotFound, StoreUnavailable, OutcomeUnknown) as error:
             if not tries.is_unknown:
                 raise _refused(error, key, condition) from None
-            return self._named(key, await self._settled(key, condition, error))
+            return self._named(key, await self._resolve_outcome(key, condition, error))
 
-    async def _settled(self, key: str, condition: Condition, error: StreamlogError) -> ObjectInfo:
+    async def _resolve_outcome(
+        self, key: str, condition: Condition, error: StreamlogError
+    ) -> ObjectInfo:
         """What became of a conditional PUT of which one try may have taken effect.
 
         Errors: AlreadyExists, when the object is somebody else's; else OutcomeUnknown.

@@ -31,7 +31,7 @@ ID_MAX = 1 << 64
 
 
 @dataclass(slots=True)
-class Part:
+class ObjectBatch:
     """Objects by id, those past `after` up to `last` (inclusive)."""
 
     after: int
@@ -80,7 +80,7 @@ class ObjectChecks:
                 await in_flight(some, lambda one: check.run(*one))
                 self._progress("checking objects", self._report.counts["objects"], total)
 
-    async def walked(self) -> AsyncIterator[Part]:
+    async def walked(self) -> AsyncIterator[ObjectBatch]:
         """Objects with the live ranges that point into them, all streams being walked; whoever
         iterates has the objects checked. Errors: StoreUnavailable, MetadataUnavailable.
         """
@@ -94,7 +94,7 @@ class ObjectChecks:
                 self._check_counted(one, _count(part, one.row.object_id))
             yield part
 
-    async def _parts(self) -> AsyncIterator[Part]:
+    async def _parts(self) -> AsyncIterator[ObjectBatch]:
         """At least one; the last one has all ids that are left."""
         after, objects, ranges = 0, list[LiveObject](), 0
         async for page in self._view.live_objects():
@@ -103,16 +103,16 @@ class ObjectChecks:
                     ranges + one.live_ranges > RANGES_MAX or len(objects) >= OBJECTS_MAX
                 ):
                     last = objects[-1].row.object_id
-                    yield Part(after, last, objects)
+                    yield ObjectBatch(after, last, objects)
                     after, objects, ranges = last, [], 0
                 objects.append(one)
                 ranges += one.live_ranges
                 self.live.append(one.row.object_id)
-        yield Part(after, ID_MAX, objects)
+        yield ObjectBatch(after, ID_MAX, objects)
 
     # streams
 
-    async def _walk(self, rows: Sequence[StreamRow], part: Part, is_first: bool) -> None:
+    async def _walk(self, rows: Sequence[StreamRow], part: ObjectBatch, is_first: bool) -> None:
         for number, row in enumerate(rows):
             at = row.start
             try:
@@ -166,7 +166,7 @@ class ObjectChecks:
             )
         )
 
-    def _check_listed(self, part: Part) -> None:
+    def _check_listed(self, part: ObjectBatch) -> None:
         for object_id in sorted(part.ranges.keys() - {o.row.object_id for o in part.objects}):
             self._add_count(object_id, f"has {_count(part, object_id)} live ranges and is not live")
 
@@ -196,5 +196,5 @@ class ObjectChecks:
         )
 
 
-def _count(part: Part, object_id: int) -> int:
+def _count(part: ObjectBatch, object_id: int) -> int:
     return len(part.ranges.get(object_id, ())) // 3

@@ -14,7 +14,7 @@ from streamlog.compaction.execute.rate import RateLimit
 from streamlog.compaction.execute.spool import FileSpool, MemorySpool, Spool
 from streamlog.compaction.plan.spec import (
     CompactionSpec,
-    Outcome,
+    MergeOutcome,
     Rows,
     SpecInput,
     decode_job,
@@ -49,7 +49,7 @@ async def execute(
     what: CompactionSpec,
     memory_bytes: int = 64 * 1024,
     spool: Callable[[], Spool] = MemorySpool,
-) -> Outcome:
+) -> MergeOutcome:
     clock, offload = SystemClock(), ThreadOffload()
     limit = RateLimit(FAST, clock)
     try:

@@ -17,7 +17,7 @@ from streamlog.compaction.plan.spec import (
     decode_spec,
     encode_spec,
 )
-from streamlog.compaction.plan.stats import read_facts
+from streamlog.compaction.plan.stats import read_stats
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object.block import decode_block
 from streamlog.format.object.build import build_object
@@ -45,16 +45,16 @@ def test_rows_of_an_attached_object_are_those_of_its_streams() -> None:
     built = build_object(IDENTITY, entries, is_staged=True)
     data = b"".join(built.parts)
     row = replace(built.row, placements=PLACES)
-    facts = read_facts(row, data[row.index_position :], "k")
-    assert list(facts.rows) == [
+    stats = read_stats(row, data[row.index_position :], "k")
+    assert list(stats.rows) == [
         RangeRow(3, 5, 1000, 1004),
         RangeRow(4, 2, 1 << 40, (1 << 40) + 2),
     ]
-    assert list(facts.bytes_of(facts.rows)) == [
+    assert list(stats.bytes_of(stats.rows)) == [
         b.length for b in decode_index(data[row.index_position :][: row.index_length], row).blocks()
     ]
-    output = SpecOutput(OutputKind.STREAM_SET, facts.rows, 500)
-    spec = CompactionSpec(CompactionPoint(3, 9), [SpecInput(row, facts.rows)], [output])
+    output = SpecOutput(OutputKind.STREAM_SET, stats.rows, 500)
+    spec = CompactionSpec(CompactionPoint(3, 9), [SpecInput(row, stats.rows)], [output])
     assert decode_spec(encode_spec(spec)) == spec
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamlog.compaction.plan.config import KIB, CompactionConfig
 from streamlog.compaction.plan.planner import (
     DEAD,
-    SETTLED,
+    FULLY_COMPACTED,
     STREAM_END,
     Candidate,
     Plan,
@@ -34,13 +34,13 @@ from streamlog.compaction.plan.spec import (
 )
 from streamlog.format.rows import ObjectRow, RangeRow
 from streamlog.metadata.compaction_interface import CompactionPoint
-from tests.compaction.model import FoldModel, facts_of
+from tests.compaction.model import FoldModel, stats_of
 
 SMALL = CompactionConfig(
     small_objects_min=4,
     large_objects_min=4,
     small_object_bytes=64 * KIB,
-    settled_part_bytes=16 * KIB,
+    compacted_part_bytes=16 * KIB,
     stream_object_bytes_min=128 * KIB,
     object_bytes_max=512 * KIB,
     spec_bytes_max=1024 * KIB,
@@ -49,8 +49,8 @@ POINT = CompactionPoint(3, 17)
 
 
 def planned(object_id: int, rows: Sequence[RangeRow], size: int) -> PlannedInput:
-    facts = facts_of(object_id, rows, [size] * len(rows))
-    return PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows))
+    stats = stats_of(object_id, rows, [size] * len(rows))
+    return PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows))
 
 
 def covered(found: Plan) -> list[tuple[int, int, int, int]]:
@@ -92,8 +92,8 @@ def inputs(draw: st.DrawFn) -> list[PlannedInput]:
                 rows.append(RangeRow(stream, epochs[stream], start, ends[stream]))
                 sizes.append(draw(st.sampled_from([100, 20_000, 150_000])))
                 start = ends[stream]
-        facts = facts_of(number + 1, rows, sizes)
-        made.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
+        stats = stats_of(number + 1, rows, sizes)
+        made.append(PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows)))
     return made
 
 
@@ -212,8 +212,8 @@ def test_what_was_just_written_is_not_worth_writing_again(
             )
             for row in rows
         ]
-        facts = facts_of(100 + number, rows, held)
-        again.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
+        stats = stats_of(100 + number, rows, held)
+        again.append(PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows)))
     assert plan(POINT, again, STREAM_END, SMALL).spec is None
 
 
@@ -235,8 +235,8 @@ def test_a_stream_with_much_data_gets_an_object_of_its_own() -> None:
     ]
     made = []
     for number, rows in enumerate(parts):
-        facts = facts_of(number + 1, rows, [1000, 60_000, 1000])
-        made.append(PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows)))
+        stats = stats_of(number + 1, rows, [1000, 60_000, 1000])
+        made.append(PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows)))
     found = plan(POINT, made, STREAM_END, SMALL)
     assert found.spec is not None
     assert [(o.kind, list(o.rows)) for o in found.spec.outputs] == [
@@ -259,7 +259,7 @@ def test_an_object_that_meets_no_other_is_spared() -> None:
 
 def test_a_merge_too_large_for_one_spec_goes_on_at_the_next_stream() -> None:
     made = [
-        facts_of(
+        stats_of(
             number + 1, [RangeRow(s, 1, number, number + 1) for s in range(1, 41)], [9_000] * 40
         )
         for number in range(6)
@@ -290,8 +290,8 @@ def test_rows_of_a_spec_are_bound() -> None:
     for number in range(4):
         # Gaps between the parts: nothing merges, each is a row.
         rows = [RangeRow(s, 1, 2 * number, 2 * number + 1) for s in range(1, count + 1)]
-        facts = facts_of(number + 1, rows, [10] * count)
-        made.append(PlannedInput(facts.row, facts.rows, array("Q", [10] * count)))
+        stats = stats_of(number + 1, rows, [10] * count)
+        made.append(PlannedInput(stats.row, stats.rows, array("Q", [10] * count)))
     found = plan(POINT, made, STREAM_END, SMALL, is_reclaiming=True)
     assert found.spec is not None
     assert found.spec.rows == OUTPUT_ROWS_MAX
@@ -305,9 +305,9 @@ def test_tiers() -> None:
 
     assert tier(8 * KIB, 1) == Tier(1, False)
     assert tier(8 * KIB, 16) == Tier(2, False)
-    assert tier(64 * KIB, 4) == SETTLED
+    assert tier(64 * KIB, 4) == FULLY_COMPACTED
     assert tier(64 * KIB, 64) == Tier(1, True)
-    assert tier(600 * KIB, 1) == SETTLED
+    assert tier(600 * KIB, 1) == FULLY_COMPACTED
     assert tier(600 * KIB, 4, 0.5) == DEAD
 
 

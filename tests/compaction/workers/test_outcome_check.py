@@ -12,7 +12,7 @@ import pytest
 from streamlog.compaction.execute.executor import InlineExecutor
 from streamlog.compaction.execute.rate import RateLimit
 from streamlog.compaction.execute.spool import MemorySpool
-from streamlog.compaction.plan.spec import Job, Outcome, SpecOutput, decode_job, encode_outcome
+from streamlog.compaction.plan.spec import Job, MergeOutcome, SpecOutput, decode_job, encode_outcome
 from streamlog.compaction.workers import remote as remote_module
 from streamlog.compaction.workers.outcome_check import check_outcome
 from streamlog.compaction.workers.remote import RemoteExecutor, RemoteLost, SwitchedExecutor
@@ -34,9 +34,9 @@ class Done:
     offload: ThreadOffload
     executor: InlineExecutor
     job: Job
-    outcome: Outcome
+    outcome: MergeOutcome
 
-    async def error(self, job: Job | None = None, outcome: Outcome | None = None) -> object:
+    async def error(self, job: Job | None = None, outcome: MergeOutcome | None = None) -> object:
         check = check_outcome(job or self.job, outcome or self.outcome, self.store, self.offload)
         return await error_of(check)
 
@@ -69,7 +69,7 @@ def test_what_was_stored_as_asked_passes() -> None:
     run(scenario)
 
 
-def _with_row(outcome: Outcome, **changes: Any) -> Outcome:
+def _with_row(outcome: MergeOutcome, **changes: Any) -> MergeOutcome:
     first = dataclasses.replace(outcome.objects[0], **changes)
     objects = [first, *outcome.objects[1:]]
     return dataclasses.replace(
@@ -148,9 +148,9 @@ class Own:
     async def plan(self, asked: Any) -> Any:
         return asked
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         self.jobs.append(job)
-        return Outcome([], 0, 0, 0)
+        return MergeOutcome([], 0, 0, 0)
 
     def set_busy(self, is_busy: bool) -> None:
         """Nothing is read here."""

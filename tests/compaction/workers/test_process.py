@@ -18,7 +18,7 @@ import pytest
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.compaction.plan.planner import STREAM_END, PlannedInput
 from streamlog.compaction.plan.planning import (
-    PlanRequest,
+    MergePlanRequest,
     decode_plan,
     decode_request,
     encode_plan,
@@ -48,7 +48,7 @@ from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
-from tests.compaction.model import facts_of
+from tests.compaction.model import stats_of
 from tests.compaction.objects import Streams, job, read_object, spec
 from tests.compaction.test_end_to_end import BY_HAND, History, engine, live, make, sample, stored
 from tests.engine.harness import until
@@ -317,17 +317,17 @@ def test_a_node_outlives_its_compactor_process(tmp_path: Path) -> None:
 
 
 def test_a_process_plans_what_the_loop_plans(tmp_path: Path) -> None:
-    def asked(end: int, config: CompactionConfig, *, is_reclaiming: bool) -> PlanRequest:
+    def asked(end: int, config: CompactionConfig, *, is_reclaiming: bool) -> MergePlanRequest:
         inputs = []
         for number in range(3):
-            facts = facts_of(
+            stats = stats_of(
                 number + 1,
                 [RangeRow(s, 1, 10 * number, 10 * number + 10) for s in range(1, 40)],
                 [1000 * s for s in range(1, 40)],
             )
-            rows = facts.rows.between(0, end)
-            inputs.append(PlannedInput(facts.row, rows, facts.bytes_of(rows), 7))
-        return PlanRequest(CompactionPoint(3, 4), inputs, end, config, is_reclaiming)
+            rows = stats.rows.between(0, end)
+            inputs.append(PlannedInput(stats.row, rows, stats.bytes_of(rows), 7))
+        return MergePlanRequest(CompactionPoint(3, 4), inputs, end, config, is_reclaiming)
 
     async def scenario() -> None:
         offload = ThreadOffload()
@@ -337,7 +337,7 @@ def test_a_process_plans_what_the_loop_plans(tmp_path: Path) -> None:
         for what in (
             asked(STREAM_END, small, is_reclaiming=False),
             asked(20, CompactionConfig(), is_reclaiming=True),
-            PlanRequest(CompactionPoint(0, 0), [], STREAM_END, small),
+            MergePlanRequest(CompactionPoint(0, 0), [], STREAM_END, small),
         ):
             assert await executor.plan(what) == what.planned()
         assert what.planned().spec is None
@@ -348,9 +348,9 @@ def test_a_process_plans_what_the_loop_plans(tmp_path: Path) -> None:
 
 
 def test_bytes_of_planning_are_checked() -> None:
-    facts = facts_of(5, [RangeRow(1, 1, 0, 9)], [100])
-    input_ = PlannedInput(facts.row, facts.rows, facts.bytes_of(facts.rows))
-    asked = PlanRequest(CompactionPoint(1, 2), [input_], STREAM_END, CompactionConfig(), True)
+    stats = stats_of(5, [RangeRow(1, 1, 0, 9)], [100])
+    input_ = PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows))
+    asked = MergePlanRequest(CompactionPoint(1, 2), [input_], STREAM_END, CompactionConfig(), True)
     data = encode_request(asked)
     assert decode_request(data) == asked
     answer = encode_plan(asked.planned(), asked)

@@ -18,7 +18,7 @@ import pytest
 from streamlog.compaction.execute.executor import InlineExecutor
 from streamlog.compaction.execute.rate import RateLimit
 from streamlog.compaction.execute.spool import MemorySpool
-from streamlog.compaction.plan.spec import Job, Outcome, decode_job, encode_outcome
+from streamlog.compaction.plan.spec import Job, MergeOutcome, decode_job, encode_outcome
 from streamlog.errors import Corrupt, Unauthorized, by_name
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
@@ -38,7 +38,7 @@ SETTINGS = {
     "engine.compaction.compaction_interval_ms": 3_600_000,
     "engine.compaction.small_objects_min": 4,
     "engine.compaction.small_object_bytes": 32 << 10,
-    "engine.compaction.settled_part_bytes": 2 << 10,
+    "engine.compaction.compacted_part_bytes": 2 << 10,
     "engine.compaction.stream_object_bytes_min": 24 << 10,
     "engine.compaction.object_bytes_max": 128 << 10,
     "engine.compaction.spec_bytes_max": 96 << 10,
@@ -94,7 +94,7 @@ class Executor:
             return None
         return response.job.number, decode_job(response.job.job)
 
-    async def carried_out(self, job: Job) -> Outcome:
+    async def carried_out(self, job: Job) -> MergeOutcome:
         clock = self.engine.clock
         limit = RateLimit(1 << 40, clock)
         executor = InlineExecutor(
@@ -102,7 +102,7 @@ class Executor:
         )
         return await executor.run(job)
 
-    async def done(self, number: int, outcome: Outcome) -> None:
+    async def done(self, number: int, outcome: MergeOutcome) -> None:
         data = encode_outcome(outcome)
         await self.say(done=compaction_pb2.MergeDone(number=number, outcome=data))
 

@@ -380,7 +380,7 @@ SMALL = StreamEngineConfig(
     compaction=CompactionConfig(
         stream_object_bytes_min=100 << 10,
         object_bytes_max=1 << 20,
-        settled_part_bytes=64 << 10,
+        compacted_part_bytes=64 << 10,
         block_target_bytes=8 << 10,
     )
 )

@@ -42,7 +42,7 @@ SETTINGS = {
     "compaction.compaction_interval_ms": 3_600_000,
     "compaction.stream_object_bytes_min": 100 << 10,
     "compaction.object_bytes_max": 1 << 20,
-    "compaction.settled_part_bytes": 64 << 10,
+    "compaction.compacted_part_bytes": 64 << 10,
     "compaction.block_target_bytes": 8 << 10,
     "metadata.checkpoint_interval_ms": 100,
     "collector.collect_interval_ms": 100,

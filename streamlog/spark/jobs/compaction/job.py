@@ -28,9 +28,9 @@ from streamlog.compaction.execute.rate import RateLimit
 from streamlog.compaction.execute.spool import FileSpool
 from streamlog.compaction.metrics import CompactionMetrics
 from streamlog.compaction.plan.config import CompactionConfig
-from streamlog.compaction.plan.planner import Plan
-from streamlog.compaction.plan.planning import PlanRequest
-from streamlog.compaction.plan.spec import CompactionSpec, Job, Outcome, SpecInput
+from streamlog.compaction.plan.planner import MergePlan
+from streamlog.compaction.plan.planning import MergePlanRequest
+from streamlog.compaction.plan.spec import CompactionSpec, Job, MergeOutcome, SpecInput
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Internal, StreamlogError
 from streamlog.format.rows import Rows
@@ -125,7 +125,7 @@ class CarryOut:
     memory_bytes: int
     spool_dir: str | None
 
-    def __call__(self, job: Job) -> Outcome:
+    def __call__(self, job: Job) -> MergeOutcome:
         """Errors: Corrupt, ObjectNotFound, StoreUnavailable, DiskFull, ForeignCluster."""
         at = worker()
         executor = InlineExecutor(
@@ -156,10 +156,10 @@ class SparkExecutor:
         self._done = done
         self._progress = progress
 
-    async def plan(self, asked: PlanRequest) -> Plan:
+    async def plan(self, asked: MergePlanRequest) -> MergePlan:
         return await self._offload.run(Lane.CPU, asked.planned)
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job) -> MergeOutcome:
         """Errors: as of an Executor, TaskFailed."""
         try:
             outcome = await self._offload.run(Lane.CPU, carry_out, self._spark, self._work, job)
@@ -182,10 +182,10 @@ class SparkExecutor:
         """What runs is Spark's to end."""
 
 
-def carry_out(spark: Any, work: CarryOut, job: Job) -> Outcome:
+def carry_out(spark: Any, work: CarryOut, job: Job) -> MergeOutcome:
     """Every output is in the store on return. Errors: as an Executor's, TaskFailed."""
     found = run_tasks(spark, work, split(job))
-    return Outcome(
+    return MergeOutcome(
         [row for one in found for row in one.objects],
         sum(one.bytes_read for one in found),
         sum(one.bytes_written for one in found),

@@ -21,7 +21,7 @@ from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Progress, Range, Report, no_progress
 from streamlog.repair.fsck.fsck import cluster_of
 from streamlog.repair.fsck.object import ObjectCheck
-from streamlog.repair.fsck.objects import ObjectChecks, Part
+from streamlog.repair.fsck.objects import ObjectBatch, ObjectChecks
 from streamlog.repair.in_flight import in_flight
 from streamlog.repair.view import MetadataView, load_view
 from streamlog.runtime.clock import Clock
@@ -108,7 +108,7 @@ async def scrub_view(
     return report
 
 
-def _units(part: Part, done_to: int, store_url: str, cluster_id: str) -> Iterator[ScrubUnit]:
+def _units(part: ObjectBatch, done_to: int, store_url: str, cluster_id: str) -> Iterator[ScrubUnit]:
     held: list[tuple[ObjectRow, list[Range]]] = []
     size = 0
     for one in part.objects:
