@@ -24,9 +24,10 @@ from prometheus_client import disable_created_metrics
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid, StreamlogError
+from streamlog.kvstore.url import RocksUrl
 from streamlog.metadata.compaction.pins import Pins
 from streamlog.metadata.keys.space import prefix_of
-from streamlog.objectstore.url import LocalUrl, RocksUrl
+from streamlog.objectstore.url import LocalUrl
 from streamlog.repair.backup.backup import backup
 from streamlog.runtime import logs
 from streamlog.runtime.allocator import collect_rarely, keep_large_blocks

@@ -16,7 +16,7 @@ from typing import IO
 
 from streamlog.demo.ports import free_port
 from streamlog.errors import StreamlogError, Unavailable
-from streamlog.objectstore.url import RocksUrl
+from streamlog.kvstore.url import RocksUrl
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeVar
 
 from streamlog.errors import InvalidConfig, StreamlogError
-from streamlog.objectstore.url import parse_meta_url, parse_store_url
+from streamlog.kvstore.url import parse_meta_url
+from streamlog.objectstore.url import parse_store_url
 from streamlog.spark.kafka_options import ISOLATION, SERVERS, refusal
 from streamlog.spark.trigger_delay import MAX_TRIGGER_DELAY, parse_duration_ms
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,15 +12,19 @@ from prometheus_client import CollectorRegistry
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import Invalid
 from streamlog.kvstore.interface import KVStore
+from streamlog.kvstore.url import (
+    MemoryMetaUrl,
+    MetaUrl,
+    RocksUrl,
+    check_available,
+    parse_meta_url,
+)
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.url import (
     LocalUrl,
-    MetaUrl,
+    MemoryUrl,
     S3Url,
     StoreUrl,
-    check_available,
-    default_meta,
-    parse_meta_url,
     parse_store_url,
 )
 from streamlog.runtime.clock import Clock
@@ -80,9 +85,7 @@ def plan_engine(
 ) -> EnginePlan:
     """Fills in defaults. Errors: Invalid (a URL, or arguments that do not go together)."""
     store_url = parse_store_url(store)
-    meta_url = default_meta(store_url) if meta is None else parse_meta_url(meta)
-    if components.store is None:
-        check_available(store_url)
+    meta_url = meta_url_of(meta, store_url)
     if components.kv is None:
         check_available(meta_url)
     is_local = isinstance(store_url, LocalUrl)
@@ -95,6 +98,23 @@ def plan_engine(
     if mode == "disk" and folder is None and components.disk is None:
         raise Invalid(f"wal=disk with the store {store_url} needs wal_dir, a local folder")
     return EnginePlan(store_url, meta_url, mode, folder, node_id)
+
+
+def meta_url_of(meta: str | None, store: StoreUrl) -> MetaUrl:
+    """`meta`; if None, the metadata store that goes with `store`. Errors: Invalid."""
+    if meta is not None:
+        return parse_meta_url(meta)
+    match store:
+        case MemoryUrl():
+            return MemoryMetaUrl()
+        case LocalUrl(path):
+            return RocksUrl(posixpath.join(path, "meta"))
+        case _:
+            raise Invalid(
+                f"the store {store} needs a meta URL (--meta, node.meta), "
+                "such as rocksdb:///abs/path; etcd://host:port/prefix and kv://host:port come in a "
+                "later release"
+            )
 
 
 def threads_for(plan: EnginePlan, config: StreamEngineConfig) -> dict[Lane, int]:

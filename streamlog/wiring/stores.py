@@ -11,27 +11,19 @@ from prometheus_client import CollectorRegistry
 from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.kvstore.interface import KVStore
-from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.kvstore.observed import ObservedKVStore
-from streamlog.kvstore.rocks.store import RocksKVStore
+from streamlog.kvstore.opening import is_shared as is_shared_kv
+from streamlog.kvstore.opening import open_kv
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.observed import observed
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.trust.quick import check_quickly
-from streamlog.objectstore.url import (
-    MemoryUrl,
-    MetaUrl,
-    RocksUrl,
-    check_available,
-    default_meta,
-    parse_meta_url,
-    parse_store_url,
-)
+from streamlog.objectstore.url import MemoryUrl, parse_store_url
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.answers import Answers
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.rand import Random
-from streamlog.wiring.plan import Components, EnginePlan, Runtime
+from streamlog.wiring.plan import Components, EnginePlan, Runtime, meta_url_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +52,7 @@ async def open_stores(
     on_step(f"the metadata store {plan.meta}")
     kv = components.kv
     if kv is None:
-        kv = await _open_kv(plan.meta, clock, offload)
+        kv = await open_kv(plan.meta, clock, offload)
         built.push_async_callback(kv.close)
     on_step(f"the object store {plan.store}")
     store = components.store
@@ -100,18 +92,9 @@ async def open_metadata_store(
 
     Errors: Invalid, DataInUse, Corrupt, UnsupportedVersion, Unavailable.
     """
-    meta = default_meta(parse_store_url(store)) if url is None else parse_meta_url(url)
-    check_available(meta)
-    return await _open_kv(meta, clock, offload)
+    return await open_kv(meta_url_of(url, parse_store_url(store)), clock, offload)
 
 
 def is_shared(meta: str | None, store: str) -> bool:
     """Whether several processes may open the metadata store. `meta` None: that of `store`."""
-    url = default_meta(parse_store_url(store)) if meta is None else parse_meta_url(meta)
-    return not isinstance(url, MemoryUrl | RocksUrl)
-
-
-async def _open_kv(url: MetaUrl, clock: Clock, offload: Offload) -> KVStore:
-    if isinstance(url, RocksUrl):
-        return await RocksKVStore.open(url.path, clock, offload)
-    return MemoryKVStore(clock)
+    return is_shared_kv(meta_url_of(meta, parse_store_url(store)))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import StoreUnavailable
-from streamlog.kvstore.rocks.store import LOCK_NAME as META_LOCK_NAME
-from streamlog.objectstore.url import LocalUrl, RocksUrl, StoreUrl, parse_meta_url
+from streamlog.kvstore.opening import lock_paths as kv_lock_paths
+from streamlog.kvstore.url import parse_meta_url
+from streamlog.objectstore.url import LocalUrl, StoreUrl
 from streamlog.runtime.disk.folders import typed_os_error
 from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.disk.lockfile import Lock, hold
@@ -72,8 +73,7 @@ async def _lock_folder(folder: Path, offload: Offload, built: AsyncExitStack) ->
 
 def lock_paths(meta: str, wal_dir: str) -> list[str]:
     """The lock files of an open engine's local folders; `wal_dir` is empty without one."""
-    url = parse_meta_url(meta)
-    paths = [str(Path(url.path) / META_LOCK_NAME)] if isinstance(url, RocksUrl) else []
+    paths = kv_lock_paths(parse_meta_url(meta))
     return [*paths, str(Path(wal_dir) / WAL_LOCK_NAME)] if wal_dir else paths
 
 

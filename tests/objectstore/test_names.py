@@ -41,15 +41,9 @@ from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.objectstore.opening import open_store
 from streamlog.objectstore.url import (
-    EtcdUrl,
     LocalUrl,
     MemoryUrl,
-    RemoteKVUrl,
-    RocksUrl,
     S3Url,
-    check_available,
-    default_meta,
-    parse_meta_url,
     parse_store_url,
 )
 from streamlog.runtime.buffers import Buffer
@@ -130,21 +124,6 @@ def test_store_urls(text: str, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("memory://", MemoryUrl()),
-        ("rocksdb:///data/meta", RocksUrl("/data/meta")),
-        ("etcd://a:2379,b:2380/cells/1", EtcdUrl((("a", 2379), ("b", 2380)), "cells/1")),
-        ("etcd://a:2379", EtcdUrl((("a", 2379),))),
-        ("kv://127.0.0.1:9700", RemoteKVUrl("127.0.0.1", 9700)),
-    ],
-)
-def test_meta_urls(text: str, expected: object) -> None:
-    assert parse_meta_url(text) == expected
-    assert parse_meta_url(str(expected)) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "begins with a scheme"),
@@ -178,27 +157,6 @@ def test_bad_store_urls_say_what_to_do(text: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("/data/meta", "did you mean rocksdb:///data/meta?"),
-        ("rocks:///x", "did you mean rocksdb://?"),
-        ("rocksbd:///x", "did you mean rocksdb://?"),
-        ("local:///x", "there is no meta scheme"),
-        ("etcd://", "not host:port"),
-        ("etcd://a:2379,b", "not host:port"),
-        ("etcd://a:0", "not host:port"),
-        ("kv://host", "not host:port"),
-        ("kv://host:1/x", "no path"),
-        ("kv://host:99999", "ort"),
-    ],
-)
-def test_bad_meta_urls_say_what_to_do(text: str, says: str) -> None:
-    with pytest.raises(Invalid) as raised:
-        parse_meta_url(text)
-    assert says in str(raised.value)
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "s3://key:secret@bucket/x",
@@ -213,34 +171,22 @@ def test_credentials_are_refused_and_not_repeated(text: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-@given(st.text(max_size=40), st.sampled_from(["", "s3://", "local:///", "etcd://", "kv://"]))
+@given(st.text(max_size=40), st.sampled_from(["", "s3://", "local:///"]))
 def test_any_text_is_parsed_or_refused(text: str, scheme: str) -> None:
-    for parse in (parse_store_url, parse_meta_url):
-        with contextlib.suppress(Invalid):
-            url = parse(scheme + text)
-            assert parse(str(url)) == url
+    with contextlib.suppress(Invalid):
+        url = parse_store_url(scheme + text)
+        assert parse_store_url(str(url)) == url
 
 
 @pytest.mark.parametrize("path", ["/with space?", "/100%41#1", "/ü/[x]/a@b", "/a\nb\tc "])
-def test_any_path_can_be_said_in_a_url(path: str) -> None:
+def test_any_path_can_stand_in_a_url(path: str) -> None:
     assert parse_store_url(str(LocalUrl(path))) == LocalUrl(path)
-    assert parse_meta_url(str(RocksUrl(path))) == RocksUrl(path)
 
 
-def test_where_metadata_goes_when_nobody_says() -> None:
-    assert default_meta(LocalUrl("/data")) == RocksUrl("/data/meta")
-    assert default_meta(MemoryUrl()) == MemoryUrl()
-    with pytest.raises(Invalid, match="etcd://host:port"):
-        default_meta(S3Url("bucket"))
-
-
-def test_what_comes_later_says_so(tmp_path: Path) -> None:
+def test_a_url_opens_its_kind_of_store(tmp_path: Path) -> None:
     async def main() -> None:
         offload = ThreadOffload()
         clock = ManualClock()
-        for meta in (EtcdUrl((("a", 1),)), RemoteKVUrl("a", 1)):
-            with pytest.raises(Invalid, match="later release"):
-                check_available(meta)
         assert isinstance(await open_store(MemoryUrl(), offload, clock), MemoryObjectStore)
         url = LocalUrl(f"{tmp_path}/50% off?")
         local = await open_store(url, offload, clock)

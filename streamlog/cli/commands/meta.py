@@ -73,7 +73,7 @@ def repair(state: State, data: str | None, url: str | None, is_cut: bool) -> Non
 
 def _folder(data: str | None, url: str | None) -> str:
     """Errors: UsageError."""
-    from streamlog.objectstore.url import RocksUrl, parse_meta_url
+    from streamlog.kvstore.url import RocksUrl, parse_meta_url
 
     if (data is None) == (url is None):
         raise click.UsageError("which metadata? give --data DIR, or --meta rocksdb:///PATH")
@@ -87,7 +87,7 @@ def _folder(data: str | None, url: str | None) -> str:
 
 async def _open(folder: str) -> int:
     """The revision at which the metadata opens. Errors: as the node's when it starts."""
-    from streamlog.objectstore.url import RocksUrl
+    from streamlog.kvstore.url import RocksUrl
     from streamlog.runtime.clock import SystemClock
     from streamlog.runtime.offload import ThreadOffload
     from streamlog.wiring import open_metadata_store
