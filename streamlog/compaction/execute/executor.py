@@ -26,13 +26,13 @@ from streamlog.compaction.execute.spool import Spool
 from streamlog.compaction.plan.planner import MergePlan
 from streamlog.compaction.plan.planning import MergePlanRequest
 from streamlog.compaction.plan.spec import Job, MergeOutcome
-from streamlog.format.corrupt import corrupt
 from streamlog.format.object.block import BlockRow
 from streamlog.format.object.footer import ObjectIdentity
 from streamlog.format.object.index import ObjectIndex, decode_index
 from streamlog.format.rows import ObjectRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import get_exactly
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
@@ -151,11 +151,9 @@ class InlineExecutor:
 
     async def _get(self, key: str, start: int, length: int, counts: _Counts) -> Buffer:
         await self._limit.take(length)
-        data = await self._store.get(key, start, length)
+        data = await get_exactly(self._store, key, start, length)
         counts.gets += 1
-        counts.bytes_read += len(data)
-        if len(data) != length:
-            raise corrupt(f"{len(data)} bytes instead of {length}", key, start, start + length)
+        counts.bytes_read += length
         return data
 
     async def begin(self, job: Job, number: int) -> tuple[Output, OutputBuilder]:

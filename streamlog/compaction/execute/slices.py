@@ -19,10 +19,10 @@ from streamlog.compaction.plan.spec import CompactionSpec, Rows
 from streamlog.errors import Internal
 from streamlog.format.object.block import BlockRow
 from streamlog.format.object.index import ObjectIndex
+from streamlog.format.ranged_gets import plan_gets
 
-GAP_BYTES_MAX = 64 * 1024
-"""Bytes between blocks that cost less to read than another GET."""
-GET_BYTES_MAX = 16 << 20
+GET_BYTES = 16 << 20
+"""A GET ends with the block that reaches this size."""
 GET_BYTES_WANTED = 4 << 20
 """A request costs as much CPU as so many bytes."""
 
@@ -59,26 +59,16 @@ class Slice:
 
     def gets(self) -> list[SliceGet]:
         """By (input, start)."""
-        spans = sorted(
-            {
-                (part.input, block.position, block.position + block.length)
-                for part in self.parts
-                for block in part.blocks
-            }
-        )
-        found: list[SliceGet] = []
-        for number, start, end in spans:
-            if found:
-                last = found[-1]
-                if (
-                    last.input == number
-                    and start <= last.end + GAP_BYTES_MAX
-                    and end - last.start <= GET_BYTES_MAX
-                ):
-                    found[-1] = last._replace(end=max(end, last.end))
-                    continue
-            found.append(SliceGet(number, start, end))
-        return found
+        # A block that two parts share is read once.
+        blocks: dict[int, dict[int, BlockRow]] = {}
+        for part in self.parts:
+            of_input = blocks.setdefault(part.input, {})
+            of_input.update((block.position, block) for block in part.blocks)
+        return [
+            SliceGet(number, get.start, get.end)
+            for number, of_input in sorted(blocks.items())
+            for get in plan_gets((of_input[position] for position in sorted(of_input)), GET_BYTES)
+        ]
 
 
 def slices(

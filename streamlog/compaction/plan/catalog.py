@@ -29,6 +29,7 @@ from streamlog.metadata.interface import ObjectRow
 from streamlog.metadata.lookup.live_objects import row_of
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import get_exactly
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
@@ -234,7 +235,7 @@ class Catalog:
         if found is None:
             key = data_key(row.object_id)
             length = row.size_bytes - row.index_position
-            data = await self._store.get(key, row.index_position, length)
+            data = await get_exactly(self._store, key, row.index_position, length)
             found = await self._offload.run(Lane.CPU, _decode, row, data, key)
             self._stats[row.object_id] = found
             self._stats_bytes += found.memory_bytes

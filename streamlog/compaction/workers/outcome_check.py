@@ -17,6 +17,7 @@ from streamlog.format.object.index import ObjectIndex, decode_index
 from streamlog.format.rows import ObjectRow, RangeRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import get_tail
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
@@ -30,16 +31,12 @@ async def check_outcome(
     """Errors: Invalid (it is not), StoreUnavailable."""
     check_rows(job, outcome)
     for row, output in zip(outcome.objects, job.spec.outputs, strict=True):
-        key, start = data_key(row.object_id), row.index_position
-        length = row.size_bytes - start
+        key = data_key(row.object_id)
         identity = ObjectIdentity(
             job.cluster_id, job.tenure.node_id, job.tenure.node_epoch, row.object_id
         )
         try:
-            # One byte more than there should be shows an object that is too long.
-            data = await store.get(key, start, length + 1)
-            if len(data) != length:
-                raise Invalid(f"{key} has not the {row.size_bytes} bytes that were said")
+            data = await get_tail(store, row)
             await offload.run(Lane.CPU, _check_tail, data, row, output, identity)
         except ObjectNotFound as error:
             raise Invalid(f"{key} is not in the store: is the executor's another one?") from error

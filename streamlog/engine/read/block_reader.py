@@ -10,20 +10,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlog.cache.single_flight import SingleFlightCache
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_load import Block, BlockCache, BlockLoad
-from streamlog.errors import Closed, Corrupt, Invalid, ObjectNotFound, StreamlogError
+from streamlog.errors import Closed, Corrupt, StreamlogError
 from streamlog.format.object.block import BlockRow, Compression
 from streamlog.format.object.index import ObjectIndex, decode_index
+from streamlog.format.ranged_gets import index_range, plan_gets
 from streamlog.metadata.interface import ObjectRow
 from streamlog.objectstore.interface import ObjectStore, PiecewiseStore, tell_pieces
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import past_end_is_corrupt
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.byte_semaphore import ByteSemaphore
 from streamlog.runtime.offload import Lane, Offload
@@ -117,22 +118,10 @@ class BlockReader:
         A GET ends with the block that reaches `get_bytes_max`. Those that are on their way now and
         were not before.
         """
-        run: list[BlockRow] = []
-        started: list[BlockRow] = []
-        for block in blocks:
-            if (row.object_id, block.position) in self.blocks:
-                continue
-            if run:
-                end = run[-1].position + run[-1].length
-                is_full = end - run[0].position >= get_bytes_max
-                if is_full or block.position - end > self._gap_bytes_max:
-                    self._start(row, run, is_catch_up)
-                    run = []
-            run.append(block)
-            started.append(block)
-        if run:
-            self._start(row, run, is_catch_up)
-        return started
+        missing = [block for block in blocks if (row.object_id, block.position) not in self.blocks]
+        for get in plan_gets(missing, get_bytes_max, self._gap_bytes_max):
+            self._start(row, get.blocks, is_catch_up)
+        return missing
 
     def held(
         self, row: ObjectRow, blocks: Sequence[BlockRow]
@@ -176,9 +165,7 @@ class BlockReader:
 
     async def _load_index(self, row: ObjectRow, with_body: bool) -> None:
         key = data_key(row.object_id)
-        end = row.index_position + row.index_length
-        is_whole = with_body and end <= self._small_object_bytes
-        start = 0 if is_whole else row.index_position
+        start, end = index_range(row, self._small_object_bytes if with_body else 0)
         try:
             async with self._gets:
                 data = await self._get(key, start, end - start)
@@ -190,7 +177,7 @@ class BlockReader:
         except StreamlogError as error:
             self.indexes.fail(row.object_id, error)
         else:
-            body = data[: row.index_position] if is_whole else None
+            body = data[: row.index_position] if start == 0 else None
             self.indexes.finish(
                 row.object_id, IndexRegion(index, region, body), len(data) + index.memory_bytes
             )
@@ -227,7 +214,7 @@ class BlockReader:
             await self._decode(load, run, data, is_catch_up)
             return
         try:
-            with _there(key, load.start, load.length):
+            with past_end_is_corrupt(key, load.start, load.length):
                 await self._pieces.get_pieces(key, load.start, load.sizes, load.arrived)
             load.finish()
         finally:
@@ -238,7 +225,7 @@ class BlockReader:
         self._metrics.get_bytes.inc(size_bytes)
 
     async def _get(self, key: str, start: int, length: int) -> memoryview:
-        with _there(key, start, length):
+        with past_end_is_corrupt(key, start, length):
             data = await self._store.get(key, start, length)
         self._received(len(data))
         return memoryview(data)
@@ -265,22 +252,6 @@ class BlockReader:
             self._hits[cache].inc(hits)
         if misses:
             self._misses[cache].inc(misses)
-
-
-@contextmanager
-def _there(key: str, start: int, length: int) -> Iterator[None]:
-    """Bytes that the metadata says are there are asked for. Errors: Corrupt, where they are not."""
-    try:
-        yield
-    except ObjectNotFound:
-        raise
-    except Invalid as error:
-        raise Corrupt(
-            f"{key} ends before byte {start}, where the metadata says that it has data: run fsck",
-            object_key=key,
-            start=start,
-            end=start + length,
-        ) from error
 
 
 def _decode_index(data: memoryview, row: ObjectRow, key: str) -> ObjectIndex:

@@ -27,6 +27,7 @@ from streamlog.format.checkpoint.blocks import (
     decode_ranges,
 )
 from streamlog.format.checkpoint.tail import Tail, decode_tail, tail_crc
+from streamlog.format.ranged_gets import plan_gets
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.keys.checkpoint import FileRef
 from streamlog.objectstore.interface import ObjectStore
@@ -86,6 +87,14 @@ class BoundedGroup(NamedTuple):
     objects: array[int]
 
 
+class _FileBlock(NamedTuple):
+    """Where a block of a checkpoint file lies, in bytes."""
+
+    number: int
+    position: int
+    length: int
+
+
 class BlockReader:
     """Reads blocks of checkpoint files, and caches the decoded ones (LRU)."""
 
@@ -104,21 +113,18 @@ class BlockReader:
     async def warm_ranges(self, level: LevelFile, blocks: Sequence[int]) -> None:
         """Reads those of the sorted blocks that are not cached, neighbours by one GET."""
         name, positions = level.ref.name, level.tail.ranges.positions
-        missing = [block for block in blocks if (name, positions[block]) not in self._cache]
-        index = 0
-        while index < len(missing):
-            first, count = missing[index], 1
-            while index + count < len(missing) and missing[index + count] == first + count:
-                count += 1
-            start, end = level.range_bytes(first, first + count)
-            run = memoryview(await self.read(level, start, end))
-            for block in range(first, first + count):
-                low, high = level.range_bytes(block, block + 1)
-                part = run[low - start : high - start]
-                self._keep((name, low), _decode_bounded(part, name, low))
-                if block % DECODED_AT_ONCE == 0:
+        missing = [
+            _FileBlock(block, positions[block], positions[block + 1] - positions[block])
+            for block in blocks
+            if (name, positions[block]) not in self._cache
+        ]
+        for get in plan_gets(missing, get_bytes=level.ref.size_bytes, gap_bytes_max=0):
+            data = await self.read(level, get.start, get.end)
+            for block in get.blocks:
+                decoded = _decode_bounded(get.block_bytes(data, block), name, block.position)
+                self._keep((name, block.position), decoded)
+                if block.number % DECODED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-            index += count
 
     async def read(self, level: LevelFile, start: int, end: int) -> Buffer:
         """The bytes of a run of blocks, without the cache."""

@@ -16,16 +16,16 @@ from streamlog.format.object.block import BlockRow, decode_block
 from streamlog.format.object.footer import ObjectFooter, decode_footer
 from streamlog.format.object.header import HEADER_BYTES, decode_header
 from streamlog.format.object.index import ObjectIndex, decode_index
+from streamlog.format.ranged_gets import plan_gets
 from streamlog.format.rows import Rows, rows_placed
 from streamlog.metadata.interface import ObjectRow, RangeRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import GET_BYTES, get_tail
 from streamlog.repair.findings import Finding, Kind, Range, Report, Severity, some_ranges
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
-GET_BYTES_MAX = 4 << 20
-"""A deep check reads neighbouring blocks up to this size by one GET."""
 LOST_ADVICE = (
     "put the object back from a copy of the bucket; without one these offsets are lost, and reads "
     "of them fail"
@@ -66,14 +66,7 @@ class ObjectCheck:
 
     async def _read(self, row: ObjectRow) -> tuple[ObjectFooter, ObjectIndex]:
         key = data_key(row.object_id)
-        # One byte more than there should be shows an object that is too long.
-        start, length = row.index_position, row.size_bytes - row.index_position
-        data = await self._store.get(key, start, length + 1)
-        if len(data) != length:
-            info = await self._store.head(key)
-            raise Corrupt(
-                f"it has {info.size_bytes} bytes instead of {row.size_bytes}", object_key=key
-            )
+        data = await get_tail(self._store, row)
         self._report.counts["read_bytes"] += len(data)
         return await self._offload.run(Lane.CPU, _decode, data, row, key)
 
@@ -95,27 +88,18 @@ class ObjectCheck:
         key = data_key(row.object_id)
         decode_header(await self._store.get(key, 0, HEADER_BYTES), object_key=key)
         blocks = sorted(index.blocks(), key=lambda block: block.position)
-        at = 0
-        while at < len(blocks):
-            run = [blocks[at]]
-            start = run[0].position
-            while at + len(run) < len(blocks):
-                block = blocks[at + len(run)]
-                if block.position + block.length - start > GET_BYTES_MAX:
-                    break
-                run.append(block)
-            at += len(run)
-            data = await self._store.get(key, start, run[-1].position + run[-1].length - start)
-            self._report.counts["blocks"] += len(run)
+        for get in plan_gets(blocks, GET_BYTES):
+            data = await self._store.get(key, get.start, get.length)
+            self._report.counts["blocks"] += len(get.blocks)
             self._report.counts["read_bytes"] += len(data)
-            for block in run:
-                await self._check_block(row, block, memoryview(data)[block.position - start :], key)
+            for block in get.blocks:
+                await self._check_block(row, block, get.block_bytes(data, block), key)
 
     async def _check_block(
         self, row: ObjectRow, block: BlockRow, data: memoryview, key: str
     ) -> None:
         try:
-            await self._offload.run(Lane.CPU, _decode_block, data[: block.length], block, key)
+            await self._offload.run(Lane.CPU, _decode_block, data, block, key)
         except StreamlogError as error:
             lost = [Range(block.stream_id, block.start, block.end)]
             self._add(Kind.OBJECT_CORRUPT, row, f"has a damaged block: {error}", lost)

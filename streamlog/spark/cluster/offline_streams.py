@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from streamlog.codec.piecewise import first_at_or_after
-from streamlog.format.object.block import BlockRow, decode_block
-from streamlog.format.object.index import decode_attributes, decode_index
+from streamlog.format.object.index import decode_attributes
 from streamlog.log.partition.batch_metadata import decode_batch_metadata
 from streamlog.metadata.interface import LiveRange
 from streamlog.model.batch import StoredBatch
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import ObjectReader, get_exactly
 from streamlog.repair.view import MetadataView
-from streamlog.runtime.buffers import Buffer, join
+from streamlog.runtime.buffers import join
 from streamlog.runtime.offload import Lane, Offload
 
 RANGES_AT_ONCE = 64
@@ -41,19 +41,11 @@ async def read_stream(
     end: int,
 ) -> AsyncIterator[StoredBatch]:
     """Batches that begin in [start, end). Errors: ObjectNotFound, Corrupt, StoreUnavailable."""
+    reader = ObjectReader(store, offload)
     async for live in _ranges(view, stream_id, start, end):
-        row, key = live.object, data_key(live.object.object_id)
-        region = await store.get(key, row.index_position, row.index_length)
         low, high = max(start, live.start), min(end, live.end)
-        for block in decode_index(region, row, object_key=key).blocks_for(stream_id, low, high):
-            data = await store.get(key, block.position, block.length)
-            for batch in await offload.run(Lane.CPU, _decode, data, block, key):
-                if low <= batch.base_offset < high:
-                    yield batch
-
-
-def _decode(data: Buffer, block: BlockRow, key: str) -> list[StoredBatch]:
-    return decode_block(data, block, object_key=key)
+        async for batch in reader.batches(live.object, stream_id, low, high):
+            yield batch
 
 
 async def first_offset_at(
@@ -71,7 +63,7 @@ async def first_offset_at(
     """
     async for live in _ranges(view, stream_id, start, end):
         row, key = live.object, data_key(live.object.object_id)
-        region = await store.get(key, row.index_position, row.index_length)
+        region = await get_exactly(store, key, row.index_position, row.index_length)
         found = decode_attributes(
             region,
             stream_id,

@@ -3,7 +3,7 @@
 1. *Visits*: one object after another, each with all parts of pieces that come next and lie in it,
    so that neighbouring streams of an object are one GET. Within a piece the order is that of
    offsets; an object is visited twice where the pieces' orders contradict one another.
-2. The loop's thread reads index regions ahead and keeps GETs of up to GET_BYTES_MAX under way, as
+2. The loop's thread reads index regions ahead and keeps GETs of about GET_BYTES under way, as
    many as BYTES_AHEAD allows; the task's thread takes them in order.
 3. A chunk is the record batches of one partition, as they lie in one GET.
 """
@@ -15,22 +15,21 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from streamlog.errors import Corrupt, Invalid, ObjectNotFound
+from streamlog.errors import Corrupt, ObjectNotFound
 from streamlog.format.object.block import BlockRow, decode_payload
 from streamlog.format.object.index import ObjectIndex, decode_index, is_unplaced
+from streamlog.format.ranged_gets import RangedGet, index_range, plan_gets
 from streamlog.format.rows import ObjectRow, Placement
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
+from streamlog.objectstore.object_reader import GET_BYTES, get_exactly
 from streamlog.runtime.buffers import Buffer
 from streamlog.spark.plan.types import ServicePiece, StorePiece, TaskPlan, as_service
 from streamlog.spark.read.worker import Worker
 
-GET_BYTES_MAX = 4 << 20
-GAP_BYTES_MAX = 64 << 10
-"""Bytes between two blocks that are read rather than asked for by two GETs."""
 BYTES_AHEAD = 32 << 20
 SMALL_OBJECT_BYTES = 1 << 20
 """An object up to this size is read whole, index and all, by one GET."""
@@ -102,13 +101,26 @@ def visits(plan: TaskPlan) -> Iterator[Visit]:
         )
 
 
+class _PartBlock(NamedTuple):
+    """A block, and the part that it is read for."""
+
+    block: BlockRow
+    part: Part
+
+    @property
+    def position(self) -> int:
+        return self.block.position
+
+    @property
+    def length(self) -> int:
+        return self.block.length
+
+
 class _Get(NamedTuple):
-    """A run of blocks of one object, with the part that each is read for."""
+    """A GET of one object's blocks that is under way."""
 
     key: str
-    start: int
-    length: int
-    blocks: list[tuple[BlockRow, Part]]
+    planned: RangedGet[_PartBlock]
     data: asyncio.Task[Buffer]
 
 
@@ -145,7 +157,7 @@ class ObjectReader:
                     yield from self._gone_blocks(item)
                     continue
                 finally:
-                    self._worker.call(self._give_back, item.length)
+                    self._worker.call(self._give_back, item.planned.length)
                 yield from self._chunks_of(item, data)
         finally:
             self._worker.call(self._stop, producing)
@@ -178,10 +190,10 @@ class ObjectReader:
 
     def _gone_blocks(self, item: _Get) -> Iterator[ServicePiece]:
         """The object went after its index was read."""
-        for part, blocks in groupby(item.blocks, key=itemgetter(1)):
+        for part, blocks in groupby(item.planned.blocks, key=attrgetter("part")):
             piece = self._plan.pieces[part.piece]
             assert isinstance(piece, StorePiece)
-            rows = [block for block, _ in blocks]
+            rows = [one.block for one in blocks]
             start = max(part.start, rows[0].start - piece.shift)
             end = min(part.end, rows[-1].end - piece.shift)
             yield as_service(piece, start, end)
@@ -208,16 +220,14 @@ class ObjectReader:
                 except ObjectNotFound:
                     await self._items.put(visit)
                     continue
-                for key, blocks in self._runs(visit, index):
-                    start = blocks[0][0].position
-                    last = blocks[-1][0]
-                    length = last.position + last.length - start
-                    await self._take_room(length)
-                    view = None if body is None else body[start : start + length]
-                    data = loop.create_task(self._get(key, start, length, view))
+                key = data_key(visit.row.object_id)
+                for planned in plan_gets(self._blocks(visit, index, key), GET_BYTES):
+                    await self._take_room(planned.length)
+                    view = None if body is None else body[planned.start : planned.end]
+                    data = loop.create_task(self._get(key, planned, view))
                     self._gets.add(data)
                     data.add_done_callback(self._ended)
-                    await self._items.put(_Get(key, start, length, blocks, data))
+                    await self._items.put(_Get(key, planned, data))
         finally:
             for _, loading in indexes:
                 loading.cancel()
@@ -237,39 +247,27 @@ class ObjectReader:
         self._room += length
         self._has_room.set()
 
-    async def _get(self, key: str, start: int, length: int, view: memoryview | None) -> Buffer:
+    async def _get(
+        self, key: str, planned: RangedGet[_PartBlock], view: memoryview | None
+    ) -> Buffer:
         if view is not None:
             return view
-        data = await self._store.get(key, start, length)
-        if len(data) != length:
-            raise _short(key, start, length)
-        return data
+        return await get_exactly(self._store, key, planned.start, planned.length)
 
     async def _index(self, row: ObjectRow) -> tuple[ObjectIndex, memoryview | None]:
         """And of a small object all that lies before the index."""
         key = data_key(row.object_id)
-        end = row.index_position + row.index_length
-        is_whole = end <= SMALL_OBJECT_BYTES
-        start = 0 if is_whole else row.index_position
-        try:
-            data = memoryview(await self._store.get(key, start, end - start))
-        except ObjectNotFound:
-            raise
-        except Invalid as error:
-            raise _short(key, start, end - start) from error
+        start, end = index_range(row, SMALL_OBJECT_BYTES)
+        data = await get_exactly(self._store, key, start, end - start)
         region = data[row.index_position - start :]
         index = decode_index(region, row, object_key=key)
         if is_unplaced(region, row):
             # It died while the plan was made, and where its records lay was forgotten.
             raise ObjectNotFound(f"{key} is in no stream any more", object_key=key)
-        return index, data[: row.index_position] if is_whole else None
+        return index, data[: row.index_position] if start == 0 else None
 
-    def _runs(
-        self, visit: Visit, index: ObjectIndex
-    ) -> Iterator[tuple[str, list[tuple[BlockRow, Part]]]]:
-        """Blocks to be read by one GET: neighbours, up to GET_BYTES_MAX."""
-        key = data_key(visit.row.object_id)
-        run: list[tuple[BlockRow, Part]] = []
+    def _blocks(self, visit: Visit, index: ObjectIndex, key: str) -> Iterator[_PartBlock]:
+        """The blocks of the visit's parts, in order. Errors: Corrupt."""
         for part in visit.parts:
             piece = self._plan.pieces[part.piece]
             assert isinstance(piece, StorePiece)
@@ -278,14 +276,7 @@ class ObjectReader:
                 if block.start > at:
                     break
                 at = block.end
-                if run:
-                    run_end = run[-1][0].position + run[-1][0].length
-                    gap = block.position - run_end
-                    is_full = run_end - run[0][0].position >= GET_BYTES_MAX
-                    if is_full or not 0 <= gap <= GAP_BYTES_MAX:
-                        yield key, run
-                        run = []
-                run.append((block, part))
+                yield _PartBlock(block, part)
             if at < end:
                 raise Corrupt(
                     f"the index of {key} has no block of stream {piece.stream_id} at offset {at}, "
@@ -294,20 +285,16 @@ class ObjectReader:
                     start=visit.row.index_position,
                     end=visit.row.index_position + visit.row.index_length,
                 )
-        if run:
-            yield key, run
 
     # on the task's thread
 
     def _chunks_of(self, item: _Get, data: Buffer) -> Iterator[Chunk]:
-        view = memoryview(data)
-        payloads: list[Buffer] = []
-        for number, (block, part) in enumerate(item.blocks):
-            at = block.position - item.start
-            stored = view[at : at + block.length]
-            payloads.append(decode_payload(stored, block, object_key=item.key))
-            is_last = number + 1 == len(item.blocks)
-            if is_last or item.blocks[number + 1][1] != part:
+        blocks, payloads = item.planned.blocks, list[Buffer]()
+        for number, one in enumerate(blocks):
+            stored, part = item.planned.block_bytes(data, one), one.part
+            payloads.append(decode_payload(stored, one.block, object_key=item.key))
+            is_last = number + 1 == len(blocks)
+            if is_last or blocks[number + 1].part != part:
                 piece = self._plan.pieces[part.piece]
                 joined = payloads[0] if len(payloads) == 1 else b"".join(payloads)
                 yield Chunk(piece.topic, piece.partition, part.start, part.end, joined)
@@ -322,13 +309,3 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 async def _done(task: asyncio.Task[Buffer]) -> Buffer:
     return await asyncio.shield(task)
-
-
-def _short(key: str, start: int, length: int) -> Corrupt:
-    return Corrupt(
-        f"{key} ends before byte {start + length}, where the metadata says that it has data: run "
-        "fsck",
-        object_key=key,
-        start=start,
-        end=start + length,
-    )
