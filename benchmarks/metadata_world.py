@@ -18,7 +18,7 @@ from typing import Any, TypeVar, TypeVarTuple
 from prometheus_client import CollectorRegistry
 
 from streamlog.compaction.collect.collector import Collector, CollectorConfig
-from streamlog.compaction.compactor import Compactor
+from streamlog.compaction.compactor import Compactor, CompactorParts
 from streamlog.compaction.metrics import CompactionMetrics
 from streamlog.compaction.plan.catalog import Catalog
 from streamlog.compaction.plan.config import CompactionConfig
@@ -231,14 +231,17 @@ class SimulatedNode:
         )
         await self._create()
         config = CompactionConfig()
-        compactor = Compactor(
+        parts = CompactorParts(
             self.metadata,
             self.store,
             PaperExecutor(self.objects, config.compaction_rate_max_bytes_per_s),
             offload,
             clock,
-            config,
             CompactionMetrics(self._registry),
+        )
+        compactor = Compactor(
+            parts,
+            config,
             catalog=KnownCatalog(self.objects, self.metadata, self.store, offload, config),
         )
         compactor.start()

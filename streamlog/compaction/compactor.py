@@ -1,12 +1,13 @@
-"""The compactor of a node: looks, plans, has specs carried out, commits them. One at a time.
+"""The compactor of a node: chooses objects, plans specs, has them carried out, commits them.
 
-1. Fresh objects go first, also between the specs of a long merge: they are the ones that pile up.
-2. A merge too large for one spec is done stream by stream; each spec is planned anew from what
-   lives then, so that trims, takeovers and restarts in between need no care.
-3. What fails is looked at again at the next tick. A damaged or missing input is left alone for a
-   time, with an error in the log: fsck finds out what it cost.
-4. A job that did not come to its commit leaves orphans, which the node sweeps.
-5. An executor elsewhere may carry jobs out for a time (`remote`); plans and commits stay here.
+1. One spec is under way at a time. Fresh objects come first, also between the specs of a long
+   merge, because they are the ones that pile up.
+2. A merge that is too large for one spec is done stream by stream. Each spec is planned anew from
+   what is live then, so that trims, takeovers and restarts in between need no care.
+3. A merge that fails is looked at again at the next tick. A damaged or missing input is left alone
+   for a time, with an error in the log: fsck finds out what is lost.
+4. A job that ends before its commit leaves orphans, which the collector deletes.
+5. A remote executor may carry out jobs for a time (`remote`); plans and commits stay here.
 """
 
 from __future__ import annotations
@@ -81,18 +82,18 @@ FUTILE_S = 3600.0
 COMMIT_TRIES = 30
 COMMIT_RETRY_S = 1.0
 REPLACED_S = 120.0
-"""What was replaced shows as live until the next checkpoint, or for a time that outlasts it."""
+"""A replaced object shows as live until the next checkpoint; this outlasts it."""
 DISK_FULL_S = 120.0
-"""Between two tries: each of them reads much, and takes the last room from others."""
+"""Pause after a full disk: each try reads much, and takes the last room from appends."""
 SLOWEST_BYTES_PER_S = 1 << 20
-"""A step that is slower than this has come to a standstill."""
+"""A step that is slower than this counts as stalled."""
 MISSED_MAX = 3
-"""Times that a live object may be missing before it is given up."""
+"""So often a live object may be missing before it goes into quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What was committed: specs, their inputs, their outputs."""
+    """Committed specs, their inputs and their outputs."""
 
     specs: int = 0
     inputs: int = 0
@@ -111,7 +112,7 @@ Chooser = Callable[[list[Candidate], CompactionConfig, Collection[frozenset[int]
 
 @dataclass(slots=True)
 class _Merge:
-    """Inputs that one or more specs put together; done below `next_stream`."""
+    """Objects that one or more specs merge; streams below `next_stream` are done."""
 
     tier: Tier
     inputs: list[ObjectRow]
@@ -123,41 +124,51 @@ class _Merge:
         return frozenset(row.object_id for row in self.inputs)
 
 
+@dataclass(frozen=True, slots=True)
+class CompactorParts:
+    """What a compactor works with. The compactor closes the executor, its caller the rest."""
+
+    metadata: CompactionMetadata
+    store: ObjectStore
+    executor: Executor
+    offload: Offload
+    clock: Clock
+    metrics: CompactionMetrics
+
+
 class Compactor:
-    """`tick` compacts until nothing is due. Made inside a running loop."""
+    """`tick` compacts until nothing is due. Made inside a running loop.
+
+    It owns its tenure, its executor and its background tasks.
+    """
 
     def __init__(
         self,
-        metadata: CompactionMetadata,
-        store: ObjectStore,
-        executor: Executor,
-        offload: Offload,
-        clock: Clock,
+        parts: CompactorParts,
         config: CompactionConfig,
-        metrics: CompactionMetrics,
         pressure: Callable[[], float] = lambda: 0.0,
         catalog: Catalog | None = None,
     ) -> None:
         """`pressure`: the share of the append budget in use, 0 to 1."""
-        self._metadata = metadata
-        self._executor = SwitchedExecutor(executor)
-        self._store = store
-        self._offload = offload
-        self._clock = clock
+        self._metadata = parts.metadata
+        self._executor = SwitchedExecutor(parts.executor)
+        self._store = parts.store
+        self._offload = parts.offload
+        self._clock = parts.clock
         self._config = config
-        self._metrics = metrics
+        self._metrics = metrics = parts.metrics
         self._pressure = pressure
-        self._catalog = catalog or Catalog(metadata, store, offload, config)
+        self._catalog = catalog or Catalog(parts.metadata, parts.store, parts.offload, config)
         self._background = Background("compactor", self._fail)
         self._tenure: CompactionTenure | None = None
         self._merges: list[_Merge] = []
         self._futile: dict[frozenset[int], float] = {}
-        """Sets of objects that gained nothing, by the time until which they are left alone."""
+        """Sets of objects whose merge gains nothing, and until when they are left alone."""
         self._forgotten = 0
-        """Such sets that had to give way to others before their time."""
-        self._quarantine = Quarantine(clock)
+        """Such sets that were dropped early, because there were more than FUTILE_MAX."""
+        self._quarantine = Quarantine(parts.clock)
         self._replaced: dict[int, float] = {}
-        """Inputs by the time until which they are not looked at."""
+        """Inputs that were replaced, and until when they are left alone."""
         self._missed: dict[int, int] = {}
         self._resume_at = 0.0
         self._labels: set[tuple[str, str]] = set()
@@ -165,35 +176,35 @@ class Compactor:
         metrics.lent.set_function(lambda: float(self._executor.is_lent))
         self._turn = asyncio.Lock()
         self._done = 0
-        """Steps and ticks that ended well."""
+        """Steps and ticks that succeeded."""
         self._failure = ""
         self._failures = 0
-        """Ticks in a row that failed, the last one with `_failure`."""
+        """Ticks in a row that failed; `_failure` is the last one's reason."""
         self._spec_bytes = 0
-        """Of the spec that is being carried out."""
+        """Size of the spec that is carried out now."""
         self._waiting = 0
+        """Callers that wait for the turn; `tick` gives it up between two specs."""
         self._calls: set[asyncio.Future[None]] = set()
-        """Of `compact_all`, under way."""
-        """For the turn; `tick` gives it up between two specs."""
+        """Calls of `compact_all` that are under way."""
 
     @property
     def backlog(self) -> Mapping[Tier, int]:
-        """Objects that are not settled, at the last look."""
+        """Objects that are not fully compacted, as of the last look, by tier."""
         return self._catalog.backlog
 
     def start(self) -> None:
-        """Goes on by itself until `close`."""
+        """Compacts in the background until `close`."""
         self._background.every(
             lambda: self._config.compaction_interval_ms / 1000, self.tick, name="compact"
         )
         self._background.every(lambda: PRESSURE_INTERVAL_S, self._watch, name="pressure")
 
     def progress(self, stalled_after_s: float) -> Due | None:
-        """The step under way, or one that fails at each tick; a large spec has more time."""
+        """The step under way, or the failure of every tick; a large spec has more time."""
         failure = self._background.failure
         if failure is not None:
             return Due("", f"a restart: compaction has ended by a bug: {failure!r}", 0.0)
-        # After one failure alone the next try may be a large step, which has its time.
+        # After a single failure the next try may be a large step, which has its time.
         if self._failures > 1 or (self._failures and not self._turn.locked()):
             return Due(self._done, f"compaction fails: {self._failure}")
         if not self._turn.locked():
@@ -203,12 +214,12 @@ class Compactor:
         return Due(self._done, f"a compaction step of {self._spec_bytes} bytes", after_s)
 
     async def close(self) -> None:
-        """Gives up what is under way; seals the tenure."""
+        """Cancels the work under way and seals the tenure."""
         await self._stop()
         await self._seal_tenure()
 
     async def kill(self) -> None:
-        """Stops at once, as a crash would."""
+        """Stops at once, as after a crash: the tenure is not sealed."""
         await self._stop()
         if self._tenure is not None:
             await self._tenure.kill()
@@ -220,7 +231,7 @@ class Compactor:
         await self._executor.close()
 
     async def tick(self) -> None:
-        """Compacts until nothing is due, or something is away: then the next tick goes on."""
+        """Compacts until nothing is due. If a store does not answer, the next tick goes on."""
         if self._clock.monotonic() < self._resume_at:
             return
         try:
@@ -234,10 +245,11 @@ class Compactor:
             self._note_done()
 
     async def compact_all(self) -> None:
-        """All that is not settled, in as few merges as may be, then what these leave due.
+        """Merges all objects that are not fully compacted, in as few merges as possible, then
+        those that are still due.
 
-        It ends with its caller, and with the compactor: a request that the store never answers
-        would hold it for ever. Errors: Unavailable, Closed.
+        The work is cancelled with its caller, and when the compactor closes: else a request that
+        the store never answers would hold it for ever. Errors: Unavailable, Closed.
         """
         choosers = (_all_of().choose, choose, _Once().choose)
         work = asyncio.ensure_future(self._compact_by(choosers, lambda: True))
@@ -260,27 +272,29 @@ class Compactor:
         finally:
             self._waiting -= 1
         try:
-            for one in choosers:
-                await self._steps(one, is_wanted)
+            for chooser in choosers:
+                await self._steps(chooser, is_wanted)
         finally:
             self._turn.release()
 
     @contextmanager
     def lent(self, owner: str) -> Iterator[RemoteExecutor]:
-        """Jobs go to an executor elsewhere, until it ends or this does. `owner`: for people.
+        """Jobs go to a remote executor until it ends, or this context does. `owner` names it in
+        messages.
 
-        Errors: Conflict (there is one), Closed.
+        Errors: Conflict (another remote executor has the jobs), Closed.
         """
         remote = RemoteExecutor(owner, self._store, self._offload)
         with self._executor.lent(remote):
             yield remote
 
     async def compact_all_by(self, remote: RemoteExecutor) -> Totals:
-        """As `compact_all`, of what is there at the call, while `remote` is; what was committed
-        meanwhile. What comes later is left to `tick`, so that it ends however much is appended.
+        """Like `compact_all` for the objects that exist at the call, until `remote` ends. Returns
+        what was committed meanwhile.
 
-        The step under way is ended in order when the caller is cancelled. Errors: why `remote`
-        ended, Unavailable.
+        Later objects are left to `tick`, so that the call ends however much is appended. If the
+        caller is cancelled, the step under way still ends in order. Errors: the reason for which
+        `remote` ended, Unavailable.
         """
         due = _FirstSeen(choose, with_dead=True)
         choosers = (_all_of().choose, due.choose, _Once().choose)
@@ -300,7 +314,8 @@ class Compactor:
         self._executor.set_busy(self._pressure() > self._config.compaction_busy_share)
 
     async def _steps(self, choose: Chooser, is_wanted: Callable[[], bool]) -> None:
-        """Until nothing is due, or more was given up than is remembered: that would never end."""
+        """Steps until nothing is due. If a futile set was forgotten early the loop stops, because
+        the same set might be chosen for ever."""
         forgotten = self._forgotten
         while is_wanted() and self._forgotten == forgotten and await self._step(choose):
             self._note_done()
@@ -310,12 +325,14 @@ class Compactor:
         self._failure, self._failures = "", 0
 
     async def _step(self, choose: Chooser) -> bool:
-        """One spec, of the merge that is most due. False: nothing is due."""
+        """Carries out one spec of the most urgent merge. False: nothing is due."""
         now = self._clock.monotonic()
-        self._replaced = {one: until for one, until in self._replaced.items() if until > now}
+        self._replaced = {
+            object_id: until for object_id, until in self._replaced.items() if until > now
+        }
         self._futile = {ids: until for ids, until in self._futile.items() if until > now}
         busy = frozenset[int]().union(*(merge.ids for merge in self._merges))
-        # Such a set can only stay as it is: the catalog has room for others in its place.
+        # Such a set cannot grow; without it the catalog has room for other objects.
         full = (ids for ids in self._futile if len(ids) >= INPUTS_MAX)
         await self._forget_dead_suspects()
         resting = self._quarantine.resting
@@ -332,18 +349,18 @@ class Compactor:
         try:
             await self._advance(merge)
         finally:
-            # Not before: the commit follows a long spec, and is no standstill.
+            # Only now: the commit still belongs to the spec's time.
             self._spec_bytes = 0
         return True
 
     async def _advance(self, merge: _Merge) -> None:
-        """Its next spec. A merge that fails is dropped: the next look finds what is left of it."""
+        """The merge's next spec. A failed merge is dropped; the next look finds what is left."""
         started = self._clock.monotonic()
         try:
-            found = await self._plan(merge)
-            if found.spec is not None:
-                await self._carry_out(found.spec)
-                merge.replaced |= {one.row.object_id for one in found.spec.inputs}
+            plan = await self._plan(merge)
+            if plan.spec is not None:
+                await self._carry_out(plan.spec)
+                merge.replaced |= {one.row.object_id for one in plan.spec.inputs}
                 self._metrics.spec_seconds.observe(self._clock.monotonic() - started)
         except BaseException as error:
             self._merges.remove(merge)
@@ -351,8 +368,8 @@ class Compactor:
                 raise
             await self._failed(merge, error)
             return
-        if found.next_stream is not None:
-            merge.next_stream = found.next_stream
+        if plan.next_stream is not None:
+            merge.next_stream = plan.next_stream
             return
         self._merges.remove(merge)
         if not merge.replaced:
@@ -363,13 +380,13 @@ class Compactor:
         self._replaced.update(dict.fromkeys(merge.replaced, until))
 
     async def _plan(self, merge: _Merge) -> MergePlan:
-        """From what lives now."""
+        """Plans the merge's next spec from the ranges that are live now."""
         point = await self._metadata.compaction_point()
         stats: list[ObjectStats] = []
         for row in merge.inputs:
-            known = await self._metadata.object(row.object_id)
-            if known is not None:
-                stats.append(await self._catalog.stats(known))
+            current = await self._metadata.object(row.object_id)
+            if current is not None:
+                stats.append(await self._catalog.stats(current))
         if not stats:
             return MergePlan(None, None)
         end = end_stream(stats, merge.next_stream, self._config)
@@ -385,18 +402,18 @@ class Compactor:
                 inputs.append(PlannedInput(one.row, rows, sizes, one.attribute_bytes))
                 before[one.row.object_id] = one.bytes_between(merge.next_stream, end)
                 alive[one.row.object_id] = sum(sizes)
-        # Ranges are not bytes: it is only now that is known how much would be freed.
+        # The tier counted ranges; only the sizes tell how many bytes a rewrite would free.
         dead = [one for one in inputs if self._is_dead([one], before, alive)]
         if merge.tier == DEAD and dead:
             inputs = dead
         is_reclaiming = merge.tier in (DEAD, ALL) and self._is_dead(inputs, before, alive)
-        asked = MergePlanRequest(point, inputs, end, self._config, is_reclaiming)
-        return await self._executor.plan(asked)
+        request = MergePlanRequest(point, inputs, end, self._config, is_reclaiming)
+        return await self._executor.plan(request)
 
     def _is_dead(
         self, inputs: Sequence[PlannedInput], before: Mapping[int, int], alive: Mapping[int, int]
     ) -> bool:
-        """Most of the bytes that they held, by object, are trimmed."""
+        """Whether the inputs' bytes are mostly trimmed; `before` and `alive` are by object id."""
         ids = [one.row.object_id for one in inputs]
         live, held = sum(alive[i] for i in ids), sum(before[i] for i in ids)
         return live <= held * (1 - self._config.dead_share_min)
@@ -404,7 +421,7 @@ class Compactor:
     async def _carry_out(self, spec: CompactionSpec) -> None:
         tenure = await self._opened()
         inputs = [one.row.object_id for one in spec.inputs]
-        # However this ends, the ids are committed or given up.
+        # On every way out the ids are committed or given up.
         async with tenure.owned_object_ids(len(spec.outputs)) as ids:
             job = Job(spec, self._metadata.cluster_id, tenure.tenure, ids)
             outcome = await self._run(job)
@@ -432,7 +449,8 @@ class Compactor:
         try:
             outcome = await self._executor.run(job)
         except RemoteLost:
-            # A sealed tenure's ids are swept again a day later, a living one's after an hour.
+            # The remote may store outputs later. The orphans of a sealed tenure are deleted once
+            # more after a day, those of a live one after an hour.
             await self._seal_tenure()
             raise
         finally:
@@ -443,7 +461,7 @@ class Compactor:
         return outcome
 
     async def _commit(self, tenure: CompactionTenure, replacement: Replacement) -> None:
-        """Much work was put into the outputs: an absence of the stores is waited out for a time."""
+        """Commits; outages of the stores are waited out, because the outputs cost much work."""
         for tries_left in reversed(range(COMMIT_TRIES)):
             try:
                 await tenure.commit(replacement)
@@ -460,7 +478,7 @@ class Compactor:
         return self._tenure
 
     async def _failed(self, merge: _Merge, error: StreamlogError) -> None:
-        """Raises what the next tick is to repeat."""
+        """Counts and logs the failure. Errors: those after which the next tick tries again."""
         outcome = _outcome(error)
         self._metrics.specs.labels(outcome).inc()
         if isinstance(error, TenureFenced):
@@ -479,13 +497,13 @@ class Compactor:
             await self._suspect(id_of_key(key), error)
             return
         if isinstance(error, Internal):
-            # Its ids may be neither committed nor released; the next tenure sweeps them.
+            # The state of its ids is unclear; they are deleted once the tenure is sealed.
             await self._drop_tenure()
         log.error("a merge is given up: %s", error, exc_info=error)
         self._give_up(merge)
 
     async def _seal_tenure(self) -> None:
-        """The next job opens another one."""
+        """Seals the tenure, if there is one; the next job opens another."""
         tenure, self._tenure = self._tenure, None
         if tenure is None:
             return
@@ -500,7 +518,7 @@ class Compactor:
             await dropped.kill()
 
     async def _suspect(self, object_id: int, error: StreamlogError) -> None:
-        """Damaged objects are left alone at once, missing ones unless they have died meanwhile."""
+        """Puts a damaged object into quarantine at once, a missing one if it is still live."""
         if isinstance(error, ObjectNotFound):
             await self._metadata.catch_up()
             if await self._metadata.object(object_id) is None:
@@ -519,7 +537,7 @@ class Compactor:
         )
 
     async def _forget_dead_suspects(self) -> None:
-        """Those that live are tried again, once their time has come."""
+        """Quarantined objects that died meanwhile are forgotten; live ones are tried again."""
         for object_id in self._quarantine.due:
             if await self._metadata.object(object_id) is None:
                 self._trust([object_id])
@@ -530,7 +548,7 @@ class Compactor:
             self._missed.pop(object_id, None)
 
     def _give_up(self, merge: _Merge) -> None:
-        """The same inputs alone are not tried again for a time: more of them may die."""
+        """Leaves this set of inputs alone for a time, after which more of it may be dead."""
         self._futile[merge.ids] = self._clock.monotonic() + FUTILE_S
         if len(self._futile) > FUTILE_MAX:
             del self._futile[next(iter(self._futile))]
@@ -546,13 +564,15 @@ class Compactor:
             self._metrics.backlog.labels(*labels).set(found.get(labels, 0))
 
     def _fail(self, error: BaseException) -> None:
-        # A node without compaction serves on; objects pile up, which the backlog shows.
+        # A node without compaction goes on serving; objects pile up, which the backlog shows.
         self._metrics.failed.set(1)
 
 
 class _FirstSeen:
-    """As `among`, of what is there at the first look, without dead objects if so said: what comes
-    later waits, outputs among it."""
+    """Chooses like `among` from the objects of the first look; later ones, outputs too, wait.
+
+    `with_dead`: mostly dead objects count as well.
+    """
 
     def __init__(self, among: Chooser, *, with_dead: bool) -> None:
         self._among = among
@@ -576,12 +596,13 @@ class _FirstSeen:
 
 
 def _all_of() -> _FirstSeen:
-    """Dead objects, which may be large and are rewritten alone, are left to `choose`."""
+    """One large merge of what is there. Dead objects may be large and are rewritten alone, so they
+    are left to `choose`."""
     return _FirstSeen(choose_all, with_dead=False)
 
 
 class _Once:
-    """One merge of all that is not settled."""
+    """Chooses one merge of all objects that are not fully compacted."""
 
     def __init__(self) -> None:
         self._is_chosen = False

@@ -1,4 +1,4 @@
-"""Settings → a compactor with the executor that they ask for."""
+"""Settings → a compactor with the executor that the settings ask for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.compaction.compactor import Compactor
+from streamlog.compaction.compactor import Compactor, CompactorParts
 from streamlog.compaction.execute.executor import Executor, InlineExecutor
 from streamlog.compaction.execute.rate import RateLimit
 from streamlog.compaction.execute.spool import FileSpool, MemorySpool, Spool
@@ -36,7 +36,8 @@ def open_compactor(
     pressure: Callable[[], float],
     log_style: tuple[str, str],
 ) -> Compactor | None:
-    """Not started yet; None: the settings say off. `log_style`: format and level of the child's.
+    """A compactor that is not started yet; None: the settings say off. `log_style`: format and
+    level of the child process's log.
 
     Errors: Invalid (a process cannot see this process's memory).
     """
@@ -72,6 +73,5 @@ def open_compactor(
             MemorySpool if isinstance(url, MemoryUrl) else spool,
             memory_bytes=config.compaction_memory_bytes,
         )
-    return Compactor(
-        metadata, store, executor, offload, clock, config, CompactionMetrics(registry), pressure
-    )
+    parts = CompactorParts(metadata, store, executor, offload, clock, CompactionMetrics(registry))
+    return Compactor(parts, config, pressure)

@@ -1,12 +1,13 @@
-"""Which objects there are to compact, and what is in them; memory is bound, whatever their number.
+"""The objects that may be compacted, and their contents, in bounded memory.
 
-1. Of a checkpoint file, which never changes, every object is looked at once. 12 bytes are kept of
-   each that has several streams, 8 of each that is not settled. While the base stays, only the
-   delta and what no file has yet are new: a look over a million settled objects costs as much as
-   one over none.
-2. What the delta says of an object hides what the base says.
-3. The oldest objects of each tier are told, as many as the planner could want.
-4. Facts (an object's rows and sizes) are read by one GET and kept, least recently used dropped.
+1. Checkpoint files never change, so each object in them is looked at once. The catalog keeps 12
+   bytes for each object with several streams, and 8 for each that is not fully compacted. As long
+   as the base stays, only the delta and objects in no file yet are new: a look over a million
+   fully compacted objects costs as much as a look over none.
+2. An object's entry in the delta hides its entry in the base.
+3. A look returns the oldest objects of each tier, as many as the planner could take.
+4. An object's stats (rows and sizes) are read by one GET and cached; the least recently used are
+   dropped.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane, Offload
 
 TOLD_MAX = 512
-"""Of a tier; the planner takes 240 at most, and some may be set aside."""
+"""Objects of a tier in one look; the planner takes 240 at most, and may have set some aside."""
 PAGE_OBJECTS = 1000
 PAGES_A_LOOK = 16
 TRIES = 5
 PARTS_MAX = 10_000
-"""Objects that are in no file yet, or were read since."""
+"""Objects in no file yet whose number of streams is remembered."""
 
 
 @dataclass(slots=True)
 class _File:
-    """Objects of one checkpoint file that are not settled, by tier, their ids rising."""
+    """The objects of one checkpoint file that are not fully compacted; `tiers`: ids, rising."""
 
     name: str = ""
     tiers: dict[Tier, array[int]] = field(default_factory=dict)
     first: dict[Tier, int] = field(default_factory=dict)
-    """Those before it are hidden for good."""
+    """By tier: the ids before this index are hidden by the delta, for as long as the base stays."""
     ids: array[int] = field(default_factory=lambda: array("Q"))
-    """Objects with several streams, and all that a delta has something to say of."""
+    """Objects with several streams; of a delta all objects."""
     parts: array[int] = field(default_factory=lambda: array("I"))
     """How many streams each of `ids` had when it was first seen; 0: dead."""
 
@@ -78,18 +79,18 @@ class Catalog:
         self._base = _File()
         self._delta = _File()
         self._rows: dict[int, Candidate] = {}
-        """Of objects in files that are told."""
+        """The objects in files that the last look returned."""
         self._parts: OrderedDict[int, int] = OrderedDict()
-        """Streams that an object had when it was first seen or read, until a file has them."""
+        """Object id → its streams when it was first seen or read, until a file has the object."""
         self._stats: OrderedDict[int, ObjectStats] = OrderedDict()
         self._stats_bytes = 0
         self.backlog: dict[Tier, int] = {}
-        """Objects of each tier at the last look. Where not all are told, those that died out of
-        turn may count.
+        """Objects of each tier at the last look. In a tier with more than TOLD_MAX objects, some
+        that died since may count.
         """
 
     async def look(self, without: Collection[int] = ()) -> list[Candidate]:
-        """The oldest objects of each tier that are not settled, but those in `without`.
+        """The oldest objects of each tier that are not fully compacted, except those in `without`.
 
         Errors: MetadataUnavailable, StoreUnavailable, Corrupt.
         """
@@ -112,10 +113,10 @@ class Catalog:
         known = self._rows | new
         return [known[i] for ids in told.values() for i in ids if i in known]
 
-    # the objects' list
+    # the list of objects
 
     async def _read_files(self) -> None:
-        """Both files are those in use, and what no file has yet can be asked for, on return."""
+        """Reads the newest checkpoint's files, unless they are the ones read before."""
         for _ in range(TRIES):
             files = self._metadata.object_files()
             if files == ObjectFiles(self._base.name, self._delta.name):
@@ -164,7 +165,7 @@ class Catalog:
     def _oldest(
         self, tier: Tier, new: Sequence[int], without: Collection[int]
     ) -> tuple[list[int], int]:
-        """Ids to tell, rising, and how many there are."""
+        """The first TOLD_MAX ids of a tier, rising, and how many objects the tier has."""
         told: list[int] = []
         skipped = 0
         delta = self._delta.tiers.get(tier, array("Q"))
@@ -179,7 +180,8 @@ class Catalog:
         return told, len(told)
 
     def _not_hidden(self, tier: Tier) -> Iterator[int]:
-        """Ids of the base; what the delta once hides it hides as long as the base stays."""
+        """Ids of the base that the delta does not hide. A hidden id stays hidden as long as the
+        base stays."""
         ids = self._base.tiers.get(tier, array("Q"))
         first = at = self._base.first.get(tier, 0)
         while at < len(ids):
@@ -191,7 +193,7 @@ class Catalog:
                 first = self._base.first[tier] = at
 
     async def _read_rows(self, wanted: Sequence[int]) -> None:
-        """Those that are not known: a few pages at each look, so that it ends soon."""
+        """Reads the rows of objects that are not cached, a few pages a look to keep it short."""
         self._rows = {i: self._rows[i] for i in wanted if i in self._rows}
         missing = [i for i in wanted if i not in self._rows]
         at = pages = 0
@@ -201,7 +203,7 @@ class Catalog:
             is_last = len(page) < PAGE_OBJECTS
             while at < len(missing) and (is_last or missing[at] <= page[-1].row.object_id):
                 one = found.get(missing[at])
-                # Else it died in a checkpoint of this moment, which the next look reads.
+                # Absent: it died in a newer checkpoint, which the next look reads.
                 if one is not None:
                     self._rows[missing[at]] = self._candidate(one.row, one.live_ranges)
                 at += 1
@@ -227,7 +229,7 @@ class Catalog:
         if len(self._parts) > PARTS_MAX:
             self._parts.popitem(last=False)
 
-    # what is in them
+    # the contents of objects
 
     async def stats(self, row: ObjectRow) -> ObjectStats:
         """Errors: Corrupt, ObjectNotFound, StoreUnavailable."""
@@ -249,7 +251,7 @@ class Catalog:
         return found
 
     def forget(self, object_ids: Collection[int]) -> None:
-        """They were compacted."""
+        """Drops the stats of objects that were compacted."""
         for object_id in object_ids:
             dropped = self._stats.pop(object_id, None)
             if dropped is not None:

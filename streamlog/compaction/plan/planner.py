@@ -1,15 +1,16 @@
 """What to compact, and into what: pure. The picture and the arithmetic are in docs/compaction.md.
 
-1. An object's *quality* is what its worst side lacks: min(size / small_object_bytes, average part /
-   compacted_part_bytes), a part being what one stream has in it. From 1 on it is *settled*.
-2. Others stand in tiers by the order of magnitude that they lack. A tier with enough objects is
-   merged; quality rises with every merge, so that no byte is rewritten more often than there are
-   tiers.
-3. In a merge, streams with much data get objects of their own; all others go together, sorted, so
-   that each one's part is one piece.
-   No output is larger than object_bytes_max, but for what one input holds of a stream in one piece;
-   so a spec takes no more than its outputs hold, of one stream alone as many inputs as that.
-4. Settled objects are touched again only when most of their bytes are dead.
+1. An object's *quality* is min(size / small_object_bytes, average part / compacted_part_bytes); a
+   part is what one stream has in the object. From quality 1 on the object is *fully compacted*.
+2. Other objects stand in tiers, by the order of magnitude that they lack. A tier with enough
+   objects is merged. Every merge raises quality, so that no byte is rewritten more often than
+   there are tiers.
+3. In a merge, streams with much data get objects of their own. All other streams share objects,
+   sorted, so that each stream's part is one piece.
+   No output is larger than object_bytes_max, except for what one input holds of a stream in one
+   piece. So a spec takes no more bytes than its outputs can hold; of a single large stream it
+   takes as many inputs as fit.
+4. A fully compacted object is rewritten only when most of its bytes are dead.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ TIER_WIDTH = 16
 """Below large_objects_min's default: what a merge makes of a tier always leaves it."""
 STREAM_END = 1 << 64
 ATTRIBUTE_BYTES_MAX = 16 << 20
-"""Of an output: a reader gets them all with the index. Streams of tiny batches have many."""
-REST_MAX = 240
-"""Inputs of a merge of all that is not settled."""
-REST_PARTS_MAX = 1_500_000
-"""Their parts: some 100 MiB while the merge is planned."""
+"""Attributes in one output: readers get them with the index. Streams of tiny batches have many."""
+MERGE_ALL_INPUTS_MAX = 240
+"""Inputs of a merge of all objects that are not fully compacted."""
+MERGE_ALL_PARTS_MAX = 1_500_000
+"""Parts of these inputs: some 100 MiB while the merge is planned."""
 _PIECES = 15
-"""Outputs that the size of a spec alone makes, at most; twice as many where large parts do not pack
+"""Most outputs that a spec needs because of its size; twice as many where large parts do not pack
 well.
 """
 _OWNERS_MAX = OUTPUTS_MAX - 2 * _PIECES - 2
@@ -56,8 +57,10 @@ _OWNERS_MAX = OUTPUTS_MAX - 2 * _PIECES - 2
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A live object. `parts`: streams when it was written, or that live in it, if that is all that
-    is known; `dead_share` of its bytes is trimmed, as far as known.
+    """A live object.
+
+    `parts`: its streams when it was written, or its live streams where only these are known.
+    `dead_share`: the share of its bytes that is trimmed, as far as known.
     """
 
     row: ObjectRow
@@ -66,7 +69,7 @@ class Candidate:
 
 
 class Tier(NamedTuple):
-    """`steps`: merges that objects need until they are settled; 0: mostly dead ones."""
+    """`steps`: merges until an object is fully compacted; 0 with `is_large` False: mostly dead."""
 
     steps: int
     is_large: bool
@@ -75,7 +78,7 @@ class Tier(NamedTuple):
 FULLY_COMPACTED = Tier(0, True)
 DEAD = Tier(0, False)
 ALL = Tier(-1, False)
-"""Of a merge, not of an object: whatever is not settled."""
+"""The tier of a merge, never of an object: all objects that are not fully compacted."""
 
 
 def tier_of(candidate: Candidate, config: CompactionConfig) -> Tier:
@@ -85,7 +88,7 @@ def tier_of(candidate: Candidate, config: CompactionConfig) -> Tier:
 def tier_at(size_bytes: int, parts: int, dead_share: float, config: CompactionConfig) -> Tier:
     if dead_share >= config.dead_share_min:
         return DEAD
-    # What no output can reach is not asked for.
+    # No output can be larger than object_bytes_max, so no more is required.
     wanted = min(config.small_object_bytes, config.object_bytes_max // 2)
     is_large = size_bytes >= wanted
     part = size_bytes / max(parts, 1)
@@ -101,7 +104,7 @@ def tier_at(size_bytes: int, parts: int, dead_share: float, config: CompactionCo
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Objects to be merged, by id."""
+    """Objects to be merged, in the order of their ids."""
 
     tier: Tier
     inputs: Sequence[ObjectRow]
@@ -110,13 +113,13 @@ class Choice:
 def tiers(
     candidates: Collection[Candidate], config: CompactionConfig
 ) -> dict[Tier, list[ObjectRow]]:
-    """Objects by tier, those of a tier by id."""
-    found: dict[Tier, list[ObjectRow]] = {}
+    """The objects of each tier, in the order of their ids."""
+    by_tier: dict[Tier, list[ObjectRow]] = {}
     for candidate in candidates:
-        found.setdefault(tier_of(candidate, config), []).append(candidate.row)
-    for rows in found.values():
+        by_tier.setdefault(tier_of(candidate, config), []).append(candidate.row)
+    for rows in by_tier.values():
         rows.sort(key=attrgetter("object_id"))
-    return found
+    return by_tier
 
 
 def choose(
@@ -124,10 +127,10 @@ def choose(
     config: CompactionConfig,
     futile: Collection[frozenset[int]] = (),
 ) -> Choice | None:
-    """The merge that is most due: fresh objects first, dead ones last; None when nothing is.
+    """The most urgent merge, fresh objects first and dead ones last; None: nothing is due.
 
-    `futile`: sets of objects that gained nothing; they are not chosen again as they were, and do
-    not keep others of their tier from being merged.
+    `futile`: sets of objects whose merge gains nothing. Such a set is not chosen again, and does
+    not keep other objects of its tier from being merged.
     """
     by_tier = tiers(candidates, config)
     by_tier.pop(FULLY_COMPACTED, None)
@@ -141,7 +144,7 @@ def choose(
         for left in (rows, [row for row in rows if row.object_id not in tried]):
             if len(left) < least:
                 break
-            # The oldest ones: their streams' parts are neighbours.
+            # The oldest objects: their streams' parts are neighbours.
             chosen = left[:INPUTS_MAX] if tier != DEAD else _reclaimed(left, config)
             if frozenset(row.object_id for row in chosen) not in futile:
                 return Choice(tier, chosen)
@@ -149,7 +152,7 @@ def choose(
 
 
 def _reclaimed(rows: Sequence[ObjectRow], config: CompactionConfig) -> Sequence[ObjectRow]:
-    """As many as one spec can take: a single stream's may all go into it."""
+    """As many objects as one spec can take, since one stream may own all of their bytes."""
     count = size_bytes = 0
     for row in rows[:INPUTS_MAX]:
         size_bytes += row.size_bytes
@@ -164,19 +167,22 @@ def choose_all(
     config: CompactionConfig,
     futile: Collection[frozenset[int]] = (),
 ) -> Choice | None:
-    """All that is not settled, as far as one merge can take it; at least two, or dead ones."""
-    rest = [c for c in candidates if tier_of(c, config) != FULLY_COMPACTED]
-    rest.sort(key=lambda c: c.row.object_id)
-    if len(rest) < 2 and not any(tier_of(c, config) == DEAD for c in rest):
+    """One merge of all objects that are not fully compacted, as far as a merge can take them.
+
+    None for a single object, unless it is mostly dead.
+    """
+    left = [c for c in candidates if tier_of(c, config) != FULLY_COMPACTED]
+    left.sort(key=lambda c: c.row.object_id)
+    if len(left) < 2 and not any(tier_of(c, config) == DEAD for c in left):
         return None
     chosen: list[ObjectRow] = []
     parts = 0
-    for one in rest[:REST_MAX]:
-        # Of an object no more than a spec's rows are in memory at a time.
-        parts += min(one.parts, OUTPUT_ROWS_MAX)
-        if len(chosen) >= 2 and parts > REST_PARTS_MAX:
+    for candidate in left[:MERGE_ALL_INPUTS_MAX]:
+        # No more than a spec's rows of an object are in memory at a time.
+        parts += min(candidate.parts, OUTPUT_ROWS_MAX)
+        if len(chosen) >= 2 and parts > MERGE_ALL_PARTS_MAX:
             break
-        chosen.append(one.row)
+        chosen.append(candidate.row)
     if frozenset(row.object_id for row in chosen) in futile:
         return None
     return Choice(ALL, chosen)
@@ -184,18 +190,18 @@ def choose_all(
 
 @dataclass(frozen=True, slots=True)
 class PlannedInput:
-    """An input's rows that live, as far as they are looked at, and bytes for each."""
+    """An input's live rows within the planned streams, and the bytes of each."""
 
     row: ObjectRow
     rows: Rows
     sizes: array[int]
     attribute_bytes: int = 0
-    """Of its index region, beside the entries of blocks."""
+    """Bytes of the index region beside the blocks' entries."""
 
 
 _Part = tuple[int, int, int, int, int, int]
-"""Stream id, start, end, epoch, bytes, number of its input. There are hundreds of thousands: a
-plain tuple is made in a third of the time that a named one takes."""
+"""Stream id, start, end, epoch, bytes, number of its input. A plain tuple, because a merge has
+hundreds of thousands, and a named tuple takes three times as long to make."""
 _BYTES = itemgetter(4)
 _INPUT = itemgetter(5)
 
@@ -220,14 +226,15 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """`spec` None: nothing is gained. The merge goes on from `next_stream`; None: it ends here."""
+    """`spec` None: a rewrite gains nothing. The merge goes on from stream `next_stream`; None: it
+    ends here."""
 
     spec: CompactionSpec | None
     next_stream: int | None
 
 
 def end_stream(stats: Sequence[ObjectStats], first_stream: int, config: CompactionConfig) -> int:
-    """Up to which stream (exclusive) one spec can go from `first_stream`; at least one stream."""
+    """The end (exclusive) of the streams that one spec can take from `first_stream` on."""
     last = max((f.rows.streams[-1] for f in stats if len(f.rows)), default=0)
     low, high = first_stream + 1, last + 1
     if _fits(stats, first_stream, high, config):
@@ -255,9 +262,9 @@ def plan(
     *,
     is_reclaiming: bool = False,
 ) -> MergePlan:
-    """Lays `inputs`, looked at up to stream `end` (exclusive), out into outputs.
+    """Distributes the rows of `inputs`, which go up to stream `end` (exclusive), over outputs.
 
-    `is_reclaiming`: inputs are mostly dead, so that to rewrite them is a gain in itself.
+    `is_reclaiming`: the inputs are mostly dead, so that a rewrite alone is a gain.
     """
     chosen: list[_Run] = []
     rows = owners = size_bytes = 0
@@ -269,13 +276,13 @@ def plan(
         owners += any(run.size_bytes >= config.stream_object_bytes_min for run in runs)
         size_bytes += sum(run.size_bytes for run in runs)
         if size_bytes > room and not chosen:
-            # What is left out stays where it is: the next look at its objects finds it.
+            # The rows left out stay where they are; the next look at their objects finds them.
             cut, next_stream = _first_inputs(runs, room), stream_id + 1
             if sum(run.rows for run in cut) <= OUTPUT_ROWS_MAX:
                 chosen = cut
             break
         if rows > OUTPUT_ROWS_MAX or owners > _OWNERS_MAX or size_bytes > room:
-            # One stream alone never gets here but with thousands of epochs: it is left as it is.
+            # A single stream gets here only with thousands of epochs; it is left as it is.
             next_stream = stream_id if chosen else stream_id + 1
             break
         chosen += runs
@@ -293,7 +300,7 @@ def plan(
 def _has_gain(
     runs: Sequence[_Run], inputs: Sequence[SpecInput], outputs: Sequence[SpecOutput]
 ) -> bool:
-    """Half the ranges go, or objects become twice as large."""
+    """Whether half of the ranges go, or objects become twice as large on average."""
     rows = sum(len(output.rows) for output in outputs)
     if 2 * rows <= sum(len(run.parts) for run in runs):
         return True
@@ -312,7 +319,7 @@ def _used(
 
 
 def _first_inputs(runs: Sequence[_Run], room: int) -> list[_Run]:
-    """A stream's runs of the inputs that begin first, as many as are below `room`; at least one."""
+    """The runs of one stream from its first inputs, as many inputs as fit `room`; at least one."""
     parts = [part for run in runs for part in run.parts]
     held: dict[int, int] = {}
     for part in parts:
@@ -328,9 +335,9 @@ def _first_inputs(runs: Sequence[_Run], room: int) -> list[_Run]:
 
 
 def _runs(inputs: Sequence[PlannedInput]) -> Iterator[_Run]:
-    """By (stream, start)."""
+    """All runs, by (stream, start)."""
     parts = list(chain.from_iterable(map(_parts, range(len(inputs)), inputs)))
-    # Each input's are in order already, and a sort makes use of that.
+    # The parts of each input are sorted already, which makes this sort fast.
     parts.sort()
     return _joined(parts)
 
@@ -345,7 +352,7 @@ def _parts(number: int, one: PlannedInput) -> Iterator[_Part]:
 
 
 def _joined(parts: list[_Part]) -> Iterator[_Run]:
-    """Of parts by (stream, start)."""
+    """The runs of `parts`, which are sorted by (stream, start)."""
     first = size_bytes = rows = 0
     last_stream = last_end = last_epoch = -1
     for number, (stream_id, start, end, epoch, part_bytes, _) in enumerate(parts):
@@ -366,7 +373,8 @@ def _joined(parts: list[_Part]) -> Iterator[_Run]:
 def _spared(
     runs: Sequence[_Run], inputs: Sequence[PlannedInput], config: CompactionConfig
 ) -> frozenset[int]:
-    """Inputs of one stream that meet no other and are no small fry: nothing is gained by them."""
+    """Inputs that hold one large piece of one stream and touch no other input: rewriting them gains
+    nothing."""
     return frozenset(
         _INPUT(run.parts[0])
         for run in runs
@@ -379,22 +387,22 @@ def _spared(
 def _outputs(
     runs: Sequence[_Run], inputs: Sequence[PlannedInput], config: CompactionConfig
 ) -> list[SpecOutput]:
-    """By their first row."""
+    """The outputs, sorted by their first row."""
     size_bytes = sum(run.size_bytes for run in runs)
     attribute_share = sum(one.attribute_bytes for one in inputs) / max(
         sum(one.row.size_bytes for one in inputs), 1
     )
-    # Attributes bound the size where that makes no more outputs than a spec may have.
+    # Attributes bound an output's size, as long as a spec does not get too many outputs.
     fitting = max(int(ATTRIBUTE_BYTES_MAX / max(attribute_share, 1e-9)), size_bytes // _PIECES)
-    # One input alone may hold more than a spec is to: it was written with other settings.
+    # An input written under other settings may alone hold more than a spec should.
     max_bytes = max(min(config.object_bytes_max, fitting), size_bytes // (2 * _PIECES), 1)
     least = config.stream_object_bytes_min
     own = [run for run in runs if run.size_bytes >= least]
     if len(own) + 2 * _PIECES >= OUTPUTS_MAX:
         own, least = [], STREAM_END
     pieces = [piece for run in own for piece in _even(run.parts, max_bytes)]
-    rest = [part for run in runs if run.size_bytes < least for part in run.parts]
-    pieces += _even(rest, max_bytes)
+    shared = [part for run in runs if run.size_bytes < least for part in run.parts]
+    pieces += _even(shared, max_bytes)
     outputs = [
         SpecOutput(
             OutputKind.STREAM
@@ -410,16 +418,17 @@ def _outputs(
 
 
 def _even(parts: Sequence[_Part], max_bytes: int) -> Iterator[_Piece]:
-    """`parts` cut into pieces of about the same size, below `max_bytes` unless a part is larger.
+    """Cuts `parts` into pieces of about the same size, below `max_bytes` unless a part is larger.
 
-    What an input holds without a gap is one range to the fold, whatever its epochs: it is not cut.
+    Neighbouring rows of one input are not cut apart: the fold has them as one range, even where
+    their epochs differ.
     """
     if not parts:
         return
     places = _places(parts)
     before = list(accumulate(map(_BYTES, parts), initial=0))
     ends = before if len(before) == len(places) else [before[place] for place in places]
-    # Twice the middle of what lies between two places.
+    # Twice the middle between two neighbouring ends.
     middles = list(map(add, ends, ends[1:]))
     wanted = ends[-1] / max(-(-ends[-1] // max_bytes), 1)
     goal, first = wanted, 0
@@ -434,7 +443,7 @@ def _even(parts: Sequence[_Part], max_bytes: int) -> Iterator[_Piece]:
 
 
 def _places(parts: Sequence[_Part]) -> Sequence[int]:
-    """Where `parts` may be cut, both ends among them."""
+    """The indexes at which `parts` may be cut, both ends included."""
     inputs = list(map(_INPUT, parts))
     candidates = compress(count(1), map(eq, inputs, islice(inputs, 1, None)))
     held = {number for number in candidates if _meet(parts[number - 1], parts[number])}
@@ -447,7 +456,7 @@ def _meet(before: _Part, after: _Part) -> bool:
 
 
 def _rows(parts: Sequence[_Part]) -> Rows:
-    """Neighbours of one epoch are one row."""
+    """The parts as rows; neighbours of one epoch become one row."""
     rows = Rows()
     last_stream = last_end = last_epoch = -1
     for stream_id, start, end, epoch, _, _ in parts:

@@ -1,11 +1,13 @@
-"""What the compactor process is asked to plan, and its answer, as bytes in the frame of a spec.
+"""A request for a merge plan and its answer as bytes, in the frame of a spec.
+
+The node's compactor sends requests to its compactor process.
 
 Body of a request: point counter u64, point revision u64, end u64 (exclusive; 0: no end), 1 when
 reclaiming u8, settings bytes u32, inputs u32; the settings as JSON; then each input: as in a spec,
-attribute bytes u64 before its rows, and the column of sizes u64, in byte planes, behind them.
+with attribute bytes u64 before its rows and the column of sizes u64, in byte planes, behind them.
 Body of an answer: next stream u64 (0: the merge ends here), 1 when there is a spec u8, inputs u32,
-outputs u32; then the number of each input in the request u32, and each output as in a spec. What
-the request said is not said again.
+outputs u32; then the number of each input in the request u32, and each output as in a spec. The
+answer repeats nothing of the request.
 """
 
 from __future__ import annotations
@@ -57,18 +59,18 @@ class MergePlanRequest:
         )
 
 
-def encode_request(asked: MergePlanRequest) -> bytes:
-    config = json.dumps(dataclasses.asdict(asked.config)).encode()
+def encode_request(request: MergePlanRequest) -> bytes:
+    config = json.dumps(dataclasses.asdict(request.config)).encode()
     head = _REQUEST.pack(
-        asked.point.counter,
-        asked.point.revision,
-        0 if asked.end == STREAM_END else asked.end,
-        asked.is_reclaiming,
+        request.point.counter,
+        request.point.revision,
+        0 if request.end == STREAM_END else request.end,
+        request.is_reclaiming,
         len(config),
-        len(asked.inputs),
+        len(request.inputs),
     )
     parts = [head, config]
-    for one in asked.inputs:
+    for one in request.inputs:
         parts += (object_bytes(one.row), _ATTRIBUTES.pack(one.attribute_bytes))
         parts += (*rows_bytes(one.rows), to_planes(one.sizes))
     return seal(Kind.PLAN_REQUEST, parts)
@@ -92,33 +94,33 @@ def _input(cursor: Cursor) -> PlannedInput:
     return PlannedInput(row, rows, sizes, attribute_bytes)
 
 
-def encode_plan(found: MergePlan, asked: MergePlanRequest) -> bytes:
-    """`found` answers `asked`."""
-    spec = found.spec
+def encode_plan(plan: MergePlan, request: MergePlanRequest) -> bytes:
+    """`plan` answers `request`."""
+    spec = plan.spec
     inputs, outputs = (spec.inputs, spec.outputs) if spec is not None else ((), ())
-    numbers = {one.row.object_id: number for number, one in enumerate(asked.inputs)}
-    head = _ANSWER.pack(found.next_stream or 0, spec is not None, len(inputs), len(outputs))
+    numbers = {one.row.object_id: number for number, one in enumerate(request.inputs)}
+    head = _ANSWER.pack(plan.next_stream or 0, spec is not None, len(inputs), len(outputs))
     parts = [head, *(_NUMBER.pack(numbers[one.row.object_id]) for one in inputs)]
     for output in outputs:
         parts += output_bytes(output)
     return seal(Kind.PLAN, parts)
 
 
-def decode_plan(data: Buffer, asked: MergePlanRequest) -> MergePlan:
+def decode_plan(data: Buffer, request: MergePlanRequest) -> MergePlan:
     """Errors: Corrupt, UnsupportedVersion."""
     cursor = Cursor(data, Kind.PLAN)
     next_stream, has_spec, input_count, output_count = cursor.take(_ANSWER)
     numbers = [cursor.take(_NUMBER)[0] for _ in range(input_count)]
     outputs = [cursor.output() for _ in range(output_count)]
-    if any(number >= len(asked.inputs) for number in numbers):
+    if any(number >= len(request.inputs) for number in numbers):
         raise Corrupt("a compaction plan has an input that it was not asked about")
     if not has_spec:
         return cursor.done(MergePlan(None, next_stream or None))
-    used = [asked.inputs[number] for number in numbers]
+    used = [request.inputs[number] for number in numbers]
     spec = CompactionSpec(
-        asked.point,
+        request.point,
         [SpecInput(one.row, one.rows.between(0, next_stream or STREAM_END)) for one in used],
         outputs,
-        asked.config.block_target_bytes,
+        request.config.block_target_bytes,
     )
     return cursor.done(MergePlan(spec, next_stream or None))

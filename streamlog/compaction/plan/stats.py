@@ -1,4 +1,4 @@
-"""What an object's own index and footer say: its rows, and how many bytes each has."""
+"""Statistics of an object, from its index and footer: its rows, and the bytes of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIXED_BYTES = 500
 
 
 class ObjectStats:
-    """`rows` as written, whatever lives of them; `totals[i]` is the bytes of all rows before i."""
+    """`rows`: as written, dead ones included. `totals[i]`: the bytes of all rows before row i."""
 
     __slots__ = ("attribute_bytes", "row", "rows", "totals")
 
@@ -43,7 +43,7 @@ class ObjectStats:
         return self.totals[-1]
 
     def bytes_between(self, first_stream: int, end_stream: int) -> int:
-        """Of streams first (inclusive) to end (exclusive)."""
+        """The bytes of streams first (inclusive) to end (exclusive)."""
         streams = self.rows.streams
         return (
             self.totals[bisect_left(streams, end_stream)]
@@ -51,7 +51,7 @@ class ObjectStats:
         )
 
     def bytes_of(self, rows: Rows) -> array[int]:
-        """An estimate for each of `rows`, which are parts of this object's own, in order."""
+        """An estimate of the bytes of each of `rows`, which are parts of this object's rows."""
         own, at = self.rows, 0
         if len(rows):
             first = bisect_left(own.streams, rows.streams[0])
@@ -63,7 +63,7 @@ class ObjectStats:
         for stream, start, end in zip(rows.streams, rows.starts, rows.ends, strict=True):
             while (own.streams[at], own.ends[at]) < (stream, end):
                 at += 1
-            # Rows that the fold holds as one may be several here: the last one stands for all.
+            # A row of the fold may be several rows here; `at` is the last of them.
             size, first = 0, at
             while True:
                 own_start, own_end = own.starts[first], own.ends[first]

@@ -22,7 +22,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from streamlog import wiring
-from streamlog.compaction.compactor import Compactor
+from streamlog.compaction.compactor import Compactor, CompactorParts
 from streamlog.compaction.execute.executor import InlineExecutor
 from streamlog.compaction.execute.rate import RateLimit
 from streamlog.compaction.execute.spool import FileSpool
@@ -75,7 +75,10 @@ async def compact(
     *,
     progress: Progress = no_progress,
 ) -> Compacted:
-    """All that is not settled. Errors: those of opening an engine, Unavailable."""
+    """Merges all objects that are not fully compacted.
+
+    Errors: those of opening an engine, Unavailable.
+    """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
     off = dataclasses.replace(config.compaction, compaction_process="off")
     quiet = dataclasses.replace(config, compaction=off)
@@ -97,15 +100,9 @@ async def compact(
                 executor = SparkExecutor(
                     spark, places.store, config.compaction, offload, done, progress
                 )
-                compactor = Compactor(
-                    opened.metadata,
-                    store,
-                    executor,
-                    offload,
-                    clock,
-                    config.compaction,
-                    CompactionMetrics(CollectorRegistry()),
-                )
+                metrics = CompactionMetrics(CollectorRegistry())
+                parts = CompactorParts(opened.metadata, store, executor, offload, clock, metrics)
+                compactor = Compactor(parts, config.compaction)
                 try:
                     await compactor.compact_all()
                 finally:

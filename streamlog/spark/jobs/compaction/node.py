@@ -1,10 +1,10 @@
 """Compaction on executors for a node that runs: it plans and commits, its merges are done here.
 
 1. The driver calls the node (CompactionService) and gets one job after the other, for as long as
-   something is not settled. Appends and reads go on.
+   something is not fully compacted. Appends and reads go on.
 2. A job is cut into one task for each output, as offline; tasks read and write the store directly.
 3. The node looks at what was stored and commits it. When the driver goes away in the middle, or
-   the node does, nothing of the job is committed; its outputs are swept by the node.
+   the node does, nothing of the job is committed; the node deletes its outputs as orphans.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compact_node(
     owner: str = CLIENT_ID,
     progress: Progress = no_progress,
 ) -> Compacted:
-    """All that is not settled in the node's objects.
+    """Merges the node's objects that are not fully compacted.
 
     `store`: where executors find the store, if not where the node does. `config`: of it, memory and
     spool folder of a task. Errors: Conflict (another executor has the node's merges), Invalid (the
