@@ -15,7 +15,7 @@ from streamlog.compaction.plan.planner import (
     FULLY_COMPACTED,
     STREAM_END,
     Candidate,
-    Plan,
+    MergePlan,
     PlannedInput,
     Tier,
     choose,
@@ -53,7 +53,7 @@ def planned(object_id: int, rows: Sequence[RangeRow], size: int) -> PlannedInput
     return PlannedInput(stats.row, stats.rows, stats.bytes_of(stats.rows))
 
 
-def covered(found: Plan) -> list[tuple[int, int, int, int]]:
+def covered(found: MergePlan) -> list[tuple[int, int, int, int]]:
     """Every (stream, epoch, start, end) of the outputs, merged where rows meet."""
     assert found.spec is not None
     return merged([row for output in found.spec.outputs for row in output.rows])
@@ -111,7 +111,7 @@ def left_of(
     return left
 
 
-def plans(given: Sequence[PlannedInput], config: CompactionConfig) -> Iterator[Plan]:
+def plans(given: Sequence[PlannedInput], config: CompactionConfig) -> Iterator[MergePlan]:
     """One after another, until all is rewritten; what a merge leaves out is the next one's."""
     done: set[tuple[int, int]] = set()
     while left_of(given, done, 0):
