@@ -20,8 +20,8 @@ import streamlog
 from benchmarks.report import Report, Row, percentile
 from streamlog.engine.cluster import ensure_cluster_id
 from streamlog.kvstore.rocks.store import RocksKVStore
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.model.batch import OpenStreamOptions
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload

@@ -43,7 +43,8 @@ from streamlog.settings.node import NodeConfig
 from streamlog.wiring import Components, lock_paths
 
 if TYPE_CHECKING:
-    from streamlog.wiring import OpenEngine, WalMode
+    from streamlog.wal.config import WalMode
+    from streamlog.wiring import OpenEngine
 
 log = logging.getLogger(__name__)
 

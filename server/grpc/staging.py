@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from streamlog.errors import Invalid
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.shared.staged_logs import CommittedPart, ManifestEntry
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import RequestContext
 from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer, parse

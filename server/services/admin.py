@@ -15,7 +15,8 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api import topic_config
-from streamlog.log.api.abstract_log import PartitionDescription, TopicPartition
+from streamlog.log.api.abstract_log import PartitionDescription
+from streamlog.model.partition import TopicPartition
 from streamlog.server.context import (
     CLUSTER,
     Authorize,

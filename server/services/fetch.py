@@ -19,7 +19,8 @@ from streamlog.errors import (
     StreamlogError,
     UnknownLeaderEpoch,
 )
-from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload

@@ -10,11 +10,11 @@ from itertools import pairwise
 from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.slices import slices
 from streamlog.metadata.lookup.locating import Locating, LookupPort, Section
 from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
+from streamlog.model.partition import TopicPartition
 from streamlog.server.context import (
     CLUSTER,
     Authorize,

@@ -13,8 +13,8 @@ from streamlog.log.api.abstract_log import (
     EpochEndOffset,
     Isolation,
     TimestampAndOffset,
-    TopicPartition,
 )
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.server.context import (
     CLUSTER,

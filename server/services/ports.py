@@ -7,8 +7,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from streamlog.errors import DeadlinePassed, Invalid
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.shared.staged_logs import StagedLogs
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 
 

@@ -18,12 +18,8 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api.abstract_log import (
-    AbstractLog,
-    LogAppendInfo,
-    ProduceContext,
-    TopicPartition,
-)
+from streamlog.log.api.abstract_log import AbstractLog, LogAppendInfo, ProduceContext
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from streamlog.errors import Invalid, PolicyViolation
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.shared.staged_logs import (
     ManifestEntry,
     StagedBatches,
@@ -13,6 +12,7 @@ from streamlog.log.shared.staged_logs import (
     StagedLogs,
     WriterStatus,
 )
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import (
     CLUSTER,

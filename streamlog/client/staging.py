@@ -28,11 +28,6 @@ ABORTED_AT_ONCE = 10_000
 TIMEOUT_MS = 120_000
 
 
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-
 class StagedPart(NamedTuple):
     """What a staged object holds of one partition."""
 

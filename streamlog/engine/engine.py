@@ -12,7 +12,6 @@ import asyncio
 import dataclasses
 import logging
 from dataclasses import dataclass
-from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -54,11 +53,11 @@ from streamlog.runtime.concurrency.backoff import Backoff
 from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due, ProgressWatch
 from streamlog.runtime.rand import Random
+from streamlog.wal.config import WalMode
 from streamlog.wal.log import WriteAheadLog
 
 log = logging.getLogger(__name__)
 
-WalMode = Literal["disk", "object"]
 _TAIL_BATCH_BYTES = 400
 """Memory of a batch in a tail beside its payload: the entry, its tuples and its numbers."""
 _UPLOADS_IN_FLIGHT_MAX = 32

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import Closed, NotFound, StreamlogError, UnknownTopicOrPartition
-from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFactory
@@ -28,6 +28,7 @@ from streamlog.log.topics.topic_admin import TopicAdmin
 from streamlog.log.topics.topic_record import TopicRecord
 from streamlog.log.topics.topics import TopicDescription, Topics
 from streamlog.model.kv import KVClient
+from streamlog.model.partition import TopicPartition
 from streamlog.model.staging import StagedStreams
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.clock import Clock

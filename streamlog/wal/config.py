@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from streamlog.errors import InvalidConfig
 from streamlog.format.wal.frame import ALIGNMENT
 from streamlog.runtime.config import setting
 
 MIB = 1 << 20
+
+
+WalMode = Literal["disk", "object"]
+"""When an append is durable: after a sync to the local disk, or after upload and commit."""
 
 
 @dataclass(frozen=True, slots=True)

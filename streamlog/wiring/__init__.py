@@ -10,9 +10,10 @@
 Imports every layer below. Called by server, commands, Spark jobs and users of the library.
 """
 
+from streamlog.wal.config import WalMode
 from streamlog.wiring.engine import EngineStatus, OpenEngine
 from streamlog.wiring.opening import open
-from streamlog.wiring.plan import Components, WalMode
+from streamlog.wiring.plan import Components
 from streamlog.wiring.stores import is_shared, open_metadata_store, open_object_store
 from streamlog.wiring.wal import WAL_LOCK_NAME, lock_paths
 

@@ -19,7 +19,8 @@ from streamlog.log.manager import LogManager
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.progress import ProgressWatch
-from streamlog.wiring.plan import EnginePlan, WalMode
+from streamlog.wal.config import WalMode
+from streamlog.wiring.plan import EnginePlan
 
 log = logging.getLogger(__name__)
 

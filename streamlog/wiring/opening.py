@@ -32,16 +32,10 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
+from streamlog.wal.config import WalMode
 from streamlog.wal.log import WriteAheadLog
 from streamlog.wiring.engine import EngineServices, OpenEngine
-from streamlog.wiring.plan import (
-    Components,
-    EnginePlan,
-    Runtime,
-    WalMode,
-    plan_engine,
-    threads_for,
-)
+from streamlog.wiring.plan import Components, EnginePlan, Runtime, plan_engine, threads_for
 from streamlog.wiring.progress import run_checks, watch_progress
 from streamlog.wiring.stores import OpenStores, open_stores
 from streamlog.wiring.wal import open_wal

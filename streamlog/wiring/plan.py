@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -31,8 +30,7 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
-
-WalMode = Literal["disk", "object"]
+from streamlog.wal.config import WalMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import streamlog
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
-from streamlog.engine.engine import WalMode
 from streamlog.model.batch import RecordBatch
+from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
 from tests.support.command import run
 

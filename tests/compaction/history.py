@@ -44,7 +44,8 @@ from streamlog.repair.recover.recover import recover
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.wiring import Components, OpenEngine, WalMode
+from streamlog.wal.config import WalMode
+from streamlog.wiring import Components, OpenEngine
 
 FETCH_BYTES = 16 * KIB
 SIZES = (0, 0, 10, 300, 2000, 9000)

@@ -14,7 +14,7 @@ from streamlog.codec.batch import Compression, Producer
 from streamlog.codec.records import encode_values
 from streamlog.compaction.plan.config import KIB, CompactionConfig
 from streamlog.engine.config import ObjectConfig, StreamEngineConfig, UploadConfig
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.shared.staged_logs import ManifestEntry
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import (
@@ -24,6 +24,7 @@ from streamlog.model.batch import (
     RecordBatch,
 )
 from streamlog.model.kv import Key
+from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
 from streamlog.runtime.clock import Clock
 from streamlog.wal.config import WalConfig

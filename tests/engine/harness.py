@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig, UploadConfig
-from streamlog.engine.engine import Engine, EngineParts, WalMode
+from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import StoreUnavailable
 from streamlog.model.batch import AppendResult, RecordBatch, StoredBatch
@@ -22,6 +22,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import Clock, SystemClock
 from streamlog.runtime.offload import Offload, ThreadOffload
 from streamlog.runtime.rand import SeededRandom
+from streamlog.wal.config import WalMode
 from tests.engine.fakes import FakeMetadata, FakeWal
 from tests.engine.remote import InlineOffload, LoopClock
 

@@ -10,13 +10,14 @@ from typing import Any, TypeVar, TypeVarTuple
 from prometheus_client import CollectorRegistry
 
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.engine.engine import Engine, EngineParts, WalMode
+from streamlog.engine.engine import Engine, EngineParts
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.incarnation import EPOCH_MS
 from streamlog.testing.simulation.world.loop import run as run
+from streamlog.wal.config import WalMode
 from tests.engine.fakes import FakeMetadata, FakeWal
 from tests.support.slow_store import Latency, Moods, SlowStore
 

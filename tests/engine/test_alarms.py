@@ -16,7 +16,6 @@ import streamlog
 from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, FlushConfig, StreamEngineConfig
-from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     DiskFull,
     MetadataUnavailable,
@@ -26,17 +25,17 @@ from streamlog.errors import (
 )
 from streamlog.kvstore.interface import Compare, Operation, Put, TxnResult, Watch, WatchBatch
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault, TornDisk
-from streamlog.wal.config import WalConfig
+from streamlog.wal.config import WalConfig, WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import batch, error_of
 from tests.engine.remote import InlineOffload, LoopClock, virtually

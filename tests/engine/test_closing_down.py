@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 import streamlog
-from streamlog.engine.engine import WalMode
 from streamlog.errors import Internal, OutcomeUnknown, WalPending
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import Isolation, TopicPartition
+from streamlog.log.api.abstract_log import Isolation
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import SystemClock
 from streamlog.testing.log_conformance import encoded
+from streamlog.wal.config import WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import QUICK, FlakyStore, batch, error_of, run
 

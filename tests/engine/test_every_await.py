@@ -19,14 +19,15 @@ import streamlog
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import AppendConfig, ReadConfig, StreamEngineConfig
 from streamlog.errors import DiskFull, StreamlogError
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.batch import AppendContext, CreateStreamOptions, OpenStreamOptions
+from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.rand import SeededRandom
-from streamlog.wal.config import WalConfig
-from streamlog.wiring import OpenEngine, WalMode
+from streamlog.wal.config import WalConfig, WalMode
+from streamlog.wiring import OpenEngine
 from tests.engine.harness import batch, read_all
 from tests.support.every_await import Kind, Lab, every, start
 from tests.support.server_harness import batch as log_batch

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from prometheus_client import CollectorRegistry
 
 from streamlog.errors import StreamlogError
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import TopicIdentity
@@ -16,6 +16,7 @@ from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.topic_config import parse
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.shared.shared_logs import SharedLogFactory
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_streams import BasicStreamClient
 from streamlog.testing.clocks import ManualClock

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.partition.batch_metadata import (
     BatchMetadata,
     decode_batch_metadata,
@@ -44,6 +43,7 @@ from streamlog.log.topics.topic_record import (
     topic_key,
 )
 from streamlog.model.batch import ATTRIBUTES_BYTES_MAX, StreamSlice
+from streamlog.model.partition import TopicPartition
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TOPIC_ID = UUID("12345678-1234-4678-9234-567812345678")

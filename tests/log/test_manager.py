@@ -23,7 +23,6 @@ from streamlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
 from streamlog.log.topics import topics as topics_module
@@ -36,6 +35,7 @@ from streamlog.log.topics.topic_record import (
 )
 from streamlog.log.topics.topics import Topics
 from streamlog.model.batch import OpenStreamOptions
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import append, encoded, read, refused

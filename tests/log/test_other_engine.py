@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.manager import LogManager
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.basic_kv import BasicKV
 from streamlog.testing.clocks import ManualClock

@@ -23,7 +23,7 @@ from streamlog.errors import (
     Unavailable,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api.abstract_log import AbstractLog, Isolation, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog, Isolation
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.shared.staged_logs import (
     CommittedPart,
@@ -33,11 +33,13 @@ from streamlog.log.shared.staged_logs import (
     StagedLogs,
 )
 from streamlog.model.batch import BatchAttributes
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
+from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
 from tests.compaction.test_end_to_end import CONFIG
 from tests.engine.harness import error_of, until
-from tests.engine.streams.test_staging import MODES, Site, WalMode, answer_lost, run
+from tests.engine.streams.test_staging import MODES, Site, answer_lost, run
 from tests.repair.cluster import Cluster
 
 NOW_MS = 1_700_000_000_000

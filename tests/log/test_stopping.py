@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import streamlog
 from streamlog.codec.records import encode_values
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer

@@ -12,8 +12,9 @@ import streamlog
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.kvstore.interface import KVStore
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.batch import RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.findings import Report

@@ -25,7 +25,6 @@ from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.demo.ports import free_port
 from streamlog.demo.s3_server import S3Server
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     AlreadyExists,
     Corrupt,
@@ -39,7 +38,7 @@ from streamlog.errors import (
     Unavailable,
 )
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
@@ -51,6 +50,7 @@ from streamlog.testing.torn_disk import TornDisk
 from streamlog.v1 import admin_pb2
 from streamlog.v1.admin_pb2_grpc import AdminServiceStub
 from streamlog.v1support.errors import from_rpc_error
+from streamlog.wal.config import WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.remote import InlineOffload, LoopClock, virtually
 from tests.support.command import environment

@@ -25,7 +25,7 @@ from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer, join
 from streamlog.runtime.clock import SystemClock

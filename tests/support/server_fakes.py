@@ -23,8 +23,8 @@ from streamlog.log.api.abstract_log import (
     LogFetch,
     ProduceContext,
     TimestampAndOffset,
-    TopicPartition,
 )
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
 
 _CONTEXT = ProduceContext()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer, Parts
 
 EARLIEST = -2
@@ -23,15 +24,6 @@ LATEST_TIERED = -5
 class Isolation(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPartition:
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

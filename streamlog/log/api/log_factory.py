@@ -8,8 +8,9 @@ from typing import Protocol
 from uuid import UUID
 
 from streamlog.errors import StreamlogError
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.topic_config import TopicConfig
+from streamlog.model.partition import TopicPartition
 
 LogFailed = Callable[[AbstractLog, StreamlogError], None]
 

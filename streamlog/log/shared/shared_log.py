@@ -35,7 +35,6 @@ from streamlog.log.api.abstract_log import (
     PartitionDescription,
     ProduceContext,
     TimestampAndOffset,
-    TopicPartition,
 )
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import TopicConfig, overrides
@@ -54,6 +53,7 @@ from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
 from streamlog.model.batch import RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import StreamClient
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background

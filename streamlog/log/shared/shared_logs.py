@@ -21,7 +21,7 @@ from streamlog.errors import (
     StreamlogError,
     StreamNotFound,
 )
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.log_factory import LogFailed, TopicIdentity
 from streamlog.log.api.topic_config import TopicConfig, overrides
@@ -35,6 +35,7 @@ from streamlog.model.batch import (
     StreamDescription,
     StreamSlice,
 )
+from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream, StreamClient
 from streamlog.runtime.concurrency.gather import gather_all
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from streamlog.errors import Closed, Conflict, Invalid, PolicyViolation, StreamlogError
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.batch import BatchAttributes, RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.model.staging import AttachedRow, StagedObject, StagedStreams, maybe_attached
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from streamlog.errors import Closed, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.api import topic_config
-from streamlog.log.api.abstract_log import AbstractLog, TopicPartition
+from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import LogFactory
 from streamlog.log.api.metrics import LogMetrics
@@ -25,6 +25,7 @@ from streamlog.log.topics.topic_record import (
 )
 from streamlog.log.topics.topics import CachedTopic, Topics
 from streamlog.model.kv import KVClient
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.gather import run_limited
 from streamlog.runtime.progress import Due

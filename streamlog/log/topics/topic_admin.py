@@ -23,7 +23,6 @@ from streamlog.errors import (
     ValueConflict,
 )
 from streamlog.log.api import topic_config
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.api.config import LogConfig
 from streamlog.log.api.log_factory import LogFactory, TopicIdentity
 from streamlog.log.api.names import check_topic_name
@@ -38,6 +37,7 @@ from streamlog.log.topics.topic_record import (
 )
 from streamlog.log.topics.topics import CachedTopic, TopicDescription, Topics
 from streamlog.model.kv import KVClient
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.concurrency.gather import gather_limited
 from streamlog.runtime.rand import Random
 

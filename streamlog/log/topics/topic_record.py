@@ -23,9 +23,9 @@ from enum import IntEnum
 from uuid import UUID
 
 from streamlog.errors import UnsupportedVersion
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.api.wire import Reader, Writer
 from streamlog.model.kv import Key
+from streamlog.model.partition import TopicPartition
 
 VERSION = 1
 TOPIC_NAMESPACE = "_topic"

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.api.wire import Writer
 from streamlog.log.shared.meta.codec import Description, decode_entry, is_entry
 from streamlog.log.shared.meta.state import MetaState
@@ -29,6 +28,7 @@ from streamlog.log.topics.topic_record import (
     topic_key,
 )
 from streamlog.model.batch import StreamSlice
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.repair.findings import Finding, Kind, Progress, Report, Severity
 from streamlog.repair.in_flight import in_flight

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from streamlog.testing.simulation.history import Failed, Report, mode_of, run_history
 from streamlog.testing.simulation.many import Total, run_many
-from streamlog.testing.simulation.world.environment import WalMode
+from streamlog.wal.config import WalMode
 
 MODES: tuple[WalMode, ...] = ("disk", "object")
 

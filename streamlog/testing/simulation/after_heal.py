@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.manager import LogManager
+from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import Violation, few
 from streamlog.testing.simulation.workloads.observers import DELETED_WHILE_OPENED
 from streamlog.testing.simulation.world.node import Node

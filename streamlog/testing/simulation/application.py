@@ -18,11 +18,11 @@ from streamlog.errors import (
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 from streamlog.testing.simulation.history import Failed
-from streamlog.testing.simulation.world.environment import WalMode
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
 from streamlog.testing.simulation.world.node import NODE_CONFIG, Node
 from streamlog.testing.simulation.world.world import World
+from streamlog.wal.config import WalMode
 from streamlog.wiring import OpenEngine
 
 PASSING = (Unavailable, OutcomeUnknown, Fenced, Conflict, WalPending, DeadlinePassed)

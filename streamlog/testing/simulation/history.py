@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from streamlog.engine.config import ReadConfig, StreamEngineConfig
 from streamlog.errors import NotFound
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.model.batch import CreateStreamOptions
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.keys import DATA_PREFIX
 from streamlog.repair.findings import Severity
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
@@ -37,7 +37,6 @@ from streamlog.testing.simulation.workloads.observers import (
 from streamlog.testing.simulation.workloads.recovery import OLD_NODES_LIVE_S, MetadataLoss
 from streamlog.testing.simulation.workloads.staging import StagingWorkload
 from streamlog.testing.simulation.workloads.streams import PASSING, StreamWorkload, take_over_holder
-from streamlog.testing.simulation.world.environment import WalMode
 from streamlog.testing.simulation.world.faults import FAULTS, FaultRates
 from streamlog.testing.simulation.world.incarnation import SimulationClock
 from streamlog.testing.simulation.world.loop import SimulationLoop, run
@@ -51,6 +50,7 @@ from streamlog.testing.simulation.world.node import (
 )
 from streamlog.testing.simulation.world.offload import InlineOffload
 from streamlog.testing.simulation.world.world import World
+from streamlog.wal.config import WalMode
 
 PATIENCE_S = 300
 """Virtual seconds within which all dead objects are deleted."""

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from streamlog.testing.simulation.history import Failed, Report, run_history
-from streamlog.testing.simulation.world.environment import WalMode
+from streamlog.wal.config import WalMode
 
 PROGRESS_S = 5.0
 SEEDS_PER_PROCESS = 500

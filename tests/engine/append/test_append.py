@@ -10,7 +10,6 @@ import pytest
 
 from streamlog.engine.append.group import Group
 from streamlog.engine.config import AppendConfig
-from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     Closed,
     DiskFull,
@@ -25,6 +24,7 @@ from streamlog.errors import (
 )
 from streamlog.model.batch import AppendContext, CreateStreamOptions, RecordBatch
 from streamlog.runtime.clock import SystemClock
+from streamlog.wal.config import WalMode
 from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
 
 MODES: list[WalMode] = ["disk", "object"]

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from streamlog.engine.config import MIB
-from streamlog.engine.engine import Engine, WalMode
+from streamlog.engine.engine import Engine
 from streamlog.errors import Overloaded, StreamFenced
 from streamlog.model.batch import AppendContext, Priority, RecordBatch
 from streamlog.model.stream import Stream
+from streamlog.wal.config import WalMode
 from tests.engine.harness import NO_CACHE, QUICK, World, batch, error_of, sent, until
 from tests.engine.remote import virtually
 

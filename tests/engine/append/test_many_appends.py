@@ -11,12 +11,11 @@ import pytest
 
 import streamlog
 from streamlog.engine.config import StreamEngineConfig
-from streamlog.engine.engine import WalMode
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
 from streamlog.runtime.clock import SystemClock
-from streamlog.wal.config import WalConfig
+from streamlog.wal.config import WalConfig, WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import QUICK, FlakyStore, batch, payloads, run, sent
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.engine.engine import Engine, WalMode
+from streamlog.engine.engine import Engine
 from streamlog.errors import (
     Closed,
     DeadlinePassed,
@@ -22,6 +22,7 @@ from streamlog.errors import (
 )
 from streamlog.model.batch import AppendContext
 from streamlog.model.stream import Stream
+from streamlog.wal.config import WalMode
 from tests.engine.harness import QUICK, World, batch, error_of, read_all, run, sent, until
 
 both = pytest.mark.parametrize("mode", ["disk", "object"])

@@ -8,10 +8,10 @@ import dataclasses
 import pytest
 
 from streamlog.engine.config import ObjectConfig, ReadConfig, StreamEngineConfig
-from streamlog.engine.engine import WalMode
 from streamlog.errors import Corrupt, OffsetOutOfRange
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.objectstore.keys import data_key
+from streamlog.wal.config import WalMode
 from tests.engine.harness import (
     NO_CACHE,
     QUICK,

@@ -28,14 +28,8 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.testing.stream_conformance import StreamConformance
-from streamlog.wal.config import WalConfig
-from streamlog.wiring import (
-    Components,
-    OpenEngine,
-    WalMode,
-    open_metadata_store,
-    open_object_store,
-)
+from streamlog.wal.config import WalConfig, WalMode
+from streamlog.wiring import Components, OpenEngine, open_metadata_store, open_object_store
 from tests.support.s3 import S3Tests
 from tests.support.slow_store import SlowStore
 

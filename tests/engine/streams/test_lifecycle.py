@@ -8,7 +8,6 @@ import dataclasses
 import pytest
 
 from streamlog.engine.config import UploadConfig
-from streamlog.engine.engine import WalMode
 from streamlog.errors import Closed, Corrupt, Invalid, StreamFenced, StreamNotFound
 from streamlog.metadata.interface import CommitEntry
 from streamlog.model.batch import (
@@ -17,6 +16,7 @@ from streamlog.model.batch import (
     OpenStreamOptions,
     StreamState,
 )
+from streamlog.wal.config import WalMode
 from tests.engine.harness import (
     NO_CACHE,
     QUICK,

@@ -17,8 +17,7 @@ from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import LogConformance
-from streamlog.wal.config import WalConfig
-from streamlog.wiring import WalMode
+from streamlog.wal.config import WalConfig, WalMode
 from tests.engine.streams.test_conformance import EngineUnderTest
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
 from tests.support.s3 import S3Tests

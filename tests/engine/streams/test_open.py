@@ -25,7 +25,8 @@ from streamlog.model.kv import Key
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.wiring import Components, OpenEngine, WalMode
+from streamlog.wal.config import WalMode
+from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import batch, error_of, read_all, run, until
 from tests.support.slow_store import SlowStore
 

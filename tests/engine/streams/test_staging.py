@@ -13,7 +13,6 @@ import pytest
 
 import streamlog
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
-from streamlog.engine.engine import WalMode
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import (
     Conflict,
@@ -29,6 +28,7 @@ from streamlog.metadata.interface import CommitEntry, Committed
 from streamlog.model.batch import AppendContext, RecordBatch
 from streamlog.model.staging import AttachedRow, StagedObject
 from streamlog.model.stream import Stream
+from streamlog.wal.config import WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.compaction.test_end_to_end import COMPACTION, CONFIG
 from tests.engine.harness import batch, error_of, read_all, sent, until

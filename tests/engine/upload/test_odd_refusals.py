@@ -14,7 +14,6 @@ import pytest
 import streamlog
 from streamlog.compaction.collect.collector import CollectorConfig
 from streamlog.compaction.plan.config import CompactionConfig
-from streamlog.engine.engine import WalMode
 from streamlog.errors import (
     Internal,
     Invalid,
@@ -34,6 +33,7 @@ from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.clock import SystemClock
+from streamlog.wal.config import WalMode
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import QUICK, batch, error_of, payloads, run, sent, until
 

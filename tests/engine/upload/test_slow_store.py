@@ -18,10 +18,10 @@ from streamlog.engine.config import (
     StreamEngineConfig,
     UploadConfig,
 )
-from streamlog.engine.engine import WalMode
 from streamlog.model.batch import AppendResult
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
+from streamlog.wal.config import WalMode
 from tests.engine.harness import batch, payloads, read_all, sent
 from tests.engine.remote import RemoteWorld, latency, virtually
 from tests.support.slow_store import Latency, SlowStore, Traffic

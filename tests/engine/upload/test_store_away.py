@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from streamlog.engine.config import MIB, AppendConfig, FlushConfig, StreamEngineConfig, UploadConfig
-from streamlog.engine.engine import Engine, WalMode
+from streamlog.engine.engine import Engine
 from streamlog.errors import (
     MetadataUnavailable,
     OutcomeUnknown,
@@ -19,6 +19,7 @@ from streamlog.errors import (
 )
 from streamlog.model.batch import AppendContext, CreateStreamOptions
 from streamlog.model.stream import Stream
+from streamlog.wal.config import WalMode
 from tests.engine.harness import batch, error_of, read_all
 from tests.engine.remote import RemoteWorld, latency, virtually
 

@@ -15,7 +15,7 @@ import pytest
 from grpc._cython.cygrpc import ExecuteBatchError
 from prometheus_client import CollectorRegistry
 
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.grpc.calls import Calls

@@ -12,7 +12,7 @@ import pytest
 from streamlog import errors
 from streamlog.codec.batch import resealed
 from streamlog.codec.records import decode
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.model.partition import TopicPartition
 from streamlog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.server_harness import Answers, Running, batch, new_channel, running, with_limits

@@ -9,7 +9,8 @@ from streamlog.client.aio import Producer
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.abstract_log import Isolation, TopicPartition
+from streamlog.log.api.abstract_log import Isolation
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
 from streamlog.server.context import RequestContext, allow_all

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from streamlog.log.api.abstract_log import Isolation, LogFetch, TopicPartition
+from streamlog.log.api.abstract_log import Isolation, LogFetch
+from streamlog.model.partition import TopicPartition
 from streamlog.v1 import log_pb2
 from tests.support.server_fakes import ListLog
 from tests.support.server_harness import batch, running

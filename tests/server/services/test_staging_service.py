@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from streamlog.errors import Invalid, PolicyViolation, StreamlogError, Unauthorized
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.shared.staged_logs import ManifestEntry
+from streamlog.model.partition import TopicPartition
 from streamlog.server.context import CLUSTER, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.staging import EXPIRES_MS_MAX, StagingService
 from streamlog.settings.limits import LimitsConfig

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
-from streamlog.log.api.abstract_log import TopicPartition
+from streamlog.model.partition import TopicPartition
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
 from tests.support.running_node import RunningNode, running_node

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from streamlog.testing.simulation.world.environment import WalMode
+from streamlog.wal.config import WalMode
 
 
 class Patch:

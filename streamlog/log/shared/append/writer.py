@@ -26,7 +26,7 @@ from streamlog.errors import (
     QuotaExceeded,
     StreamlogError,
 )
-from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext, TopicPartition
+from streamlog.log.api.abstract_log import LogAppendInfo, ProduceContext
 from streamlog.log.api.environment import LogEnvironment
 from streamlog.log.api.topic_config import LOG_APPEND_TIME, TopicConfig
 from streamlog.log.partition.ack_queue import AckQueue, PendingAppend
@@ -46,6 +46,7 @@ from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.model.batch import AppendContext, BatchAttributes, RecordBatch, Reservation
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 
 ATTACHED_RUNS_MAX = 32

@@ -40,6 +40,7 @@ from streamlog.runtime.offload import Lane, Offload, ThreadOffload
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.jobs.tasks import run_tasks
 from streamlog.spark.read.worker import worker
+from streamlog.wal.config import WalMode
 
 UNLIMITED = 1 << 40
 """Bytes per second: nobody is served by these stores meanwhile, as far as this command knows."""
@@ -51,7 +52,7 @@ class CompactionPlaces:
 
     store: str
     meta: str | None = None
-    wal: wiring.WalMode | None = None
+    wal: WalMode | None = None
     wal_dir: str | None = None
     node_id: int = 1
 

@@ -25,13 +25,8 @@ from streamlog.errors import (
     StreamlogError,
     UnknownTopicOrPartition,
 )
-from streamlog.log.api.abstract_log import (
-    AbstractLog,
-    Isolation,
-    LogFetch,
-    ProduceContext,
-    TopicPartition,
-)
+from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch, ProduceContext
+from streamlog.model.partition import TopicPartition
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.checker import (
     PartitionModel,

@@ -17,10 +17,10 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.kvstore.interface import Put
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.metadata.keys import pin
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.model.batch import CreateStreamOptions, RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.objectstore.keys import data_key
 from streamlog.testing.simulation.checker import Violation
 from streamlog.testing.simulation.workloads.streams import PASSING, note_failure, run_sessions

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.simulation.world.faults import FaultRates, FaultSource
 from streamlog.testing.simulation.world.incarnation import SimulationClock, Trace
 from streamlog.testing.simulation.world.loop import SimulationLoop
+from streamlog.wal.config import WalMode
 
-WalMode = Literal["disk", "object"]
 WILD_CLOCKS = 0.15
 """Share of the histories with clocks that differ by more than the deletion delay."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from streamlog.engine.config import StreamEngineConfig
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.testing.simulation.world.environment import Environment, WalMode
+from streamlog.testing.simulation.world.environment import Environment
 from streamlog.testing.simulation.world.faults import (
     FAULTS,
     REMOTE_KINDS,
@@ -19,6 +19,7 @@ from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.testing.simulation.world.node import Machine, Node
 from streamlog.testing.simulation.world.waiting import WaitingCalls
 from streamlog.testing.torn_disk import DiskFault
+from streamlog.wal.config import WalMode
 
 FAULT_KINDS = frozenset(
     [f"{where}-{kind}" for where in ("store", "kv") for kind in (*REMOTE_KINDS, "outage")]
