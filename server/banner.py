@@ -1,9 +1,11 @@
-"""What a node says when it is up: where it listens, where the data is, and what to type next."""
+"""The text that a node prints when it is up: its addresses, its data, and what to type next."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+
+from streamlog.server.addresses import Endpoint
 
 LOST_METADATA = (
     "losing this machine loses the metadata on it; `streamlog recover` rebuilds it from the store, "
@@ -17,7 +19,7 @@ ACKNOWLEDGED = {
 
 
 def durability(wal: str, store: str, meta: str) -> str:
-    """When an append is acknowledged, and what a lost machine loses then. Arguments: as in status.
+    """When an append is acknowledged, and what is lost with the machine. Arguments: as in status.
 
     The WAL mode alone does not decide it: objects and metadata may be on the same machine.
     """
@@ -37,7 +39,7 @@ def durability(wal: str, store: str, meta: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Banner:
-    """`grpc` and `http` are HOST:PORT."""
+    """`grpc` and `http` are the addresses, HOST:PORT, that the node listens on."""
 
     version: str
     mode: str
@@ -52,6 +54,7 @@ class Banner:
     insecure: bool
     pid: int
     note: str = ""
+    listeners: tuple[Endpoint, ...] = ()
 
     def _durability(self) -> str:
         return durability(self.wal, self.store, self.meta)
@@ -60,7 +63,7 @@ class Banner:
         return json.dumps({**asdict(self), "lost_disk": self._durability()})
 
     def as_text(self, command: str = "streamlog") -> str:
-        """`command` is how our name is typed here."""
+        """`command`: how the user typed our name."""
         where = f" in {self.wal_dir}" if self.wal_dir else ""
         server = "" if self.grpc == "127.0.0.1:9644" else f" --server {self.grpc}"
         lines = [
@@ -71,6 +74,11 @@ class Banner:
             f"  store  {self.store}",
             f"  meta   {self.meta}",
             f"  wal    {self.wal}{where}: {self._durability()}",
+        ]
+        lines += [
+            f"  {endpoint.protocol} clients are told {endpoint.advertised}"
+            for endpoint in self.listeners
+            if endpoint.advertised != endpoint.address
         ]
         if self.note:
             lines.append(f"  NOTE   {self.note}")

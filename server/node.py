@@ -1,8 +1,8 @@
-"""A node: an engine opened from settings, its listeners, and their life as a process.
+"""A node: an engine opened from settings, the server over it, and their life as a process.
 
-SIGINT or SIGTERM drains and closes; a second one stops at once, as a crash would. A store or
-metadata that is away is waited for (`starting.py`), with the listeners up as soon as that takes
-longer than a second. What else keeps a node from starting is one line on stderr and exit code 1.
+SIGINT or SIGTERM drains and closes; a second one stops at once, as a crash would. A start waits
+for a store or metadata that is away (`starting.py`), and answers clients as soon as that takes
+longer than a second. Any other failure to start is one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from streamlog.runtime.allocator import collect_rarely, keep_large_blocks
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.disk.lockfile import publish
 from streamlog.server.banner import Banner
-from streamlog.server.listeners.addresses import with_usable_listeners
-from streamlog.server.listeners.node_listeners import Listeners
-from streamlog.server.service import Backend, Service
+from streamlog.server.composition import Backend
+from streamlog.server.listeners.checks import with_usable_listeners
+from streamlog.server.listeners.listeners import Listeners, node_listeners
+from streamlog.server.node_server import NodeServer
 from streamlog.server.starting import WORDS_EVERY_S, Starting, open_patiently
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 DEV_DATA = "streamlog-data"
 STOPPED_AT_ONCE = 130
 QUIET_S = 1.0
-"""A start that takes longer listens meanwhile."""
+"""A start that takes longer answers clients meanwhile."""
 STOP_WAITING_S = 3.0
 
 
@@ -90,18 +91,18 @@ def _with_compactor(engine: StreamEngineConfig, store: str) -> StreamEngineConfi
 
 
 class Node:
-    """An engine and its listeners; of use between `start` and `stop`."""
+    """An engine and the server over it; of use between `start` and `stop`."""
 
     def __init__(self, settings: Settings, *, mode: str = "serve") -> None:
         settings = settings.for_mode(mode)
         self.mode = mode
         self.settings = replace(settings, node=with_places(settings.node, mode))
         self._exit = AsyncExitStack()
-        self._service: Service | None = None
+        self._server: NodeServer | None = None
         self.engine: OpenEngine | None = None
 
     async def start(self) -> Banner:
-        """Opens the engine, waiting for what is away, and listens; where.
+        """Opens the engine, waiting for what is away, and serves; returns where.
 
         Errors: DataInUse, ForeignCluster, LineageFenced, UnsupportedVersion, StoreUntrusted,
         Invalid, Unauthorized, Corrupt, WalPending; Unavailable of what waiting cannot mend, or with
@@ -109,7 +110,29 @@ class Node:
         """
         self.settings, note = with_usable_listeners(self.settings, self.mode)
         starting = Starting(SystemClock())
-        listeners = Listeners(self.settings, lambda: starting.reason)
+        listeners = node_listeners(self.settings, lambda: starting.reason)
+        try:
+            # The node knows its addresses before the engine registers it with the cluster.
+            await listeners.bind()
+            self._exit = await self._open_and_listen(listeners, starting)
+            assert self.engine is not None
+            server = self._server = NodeServer(_backend(self.engine), self.settings, listeners)
+            await server.start()
+            banner = await self._banner(self.engine, listeners, note)
+        except BaseException:
+            if self._server is not None:
+                await self._server.stop(0)
+            await listeners.stop(0)
+            await self._exit.aclose()
+            raise
+        _publish_address(banner)
+        return banner
+
+    async def _open_and_listen(self, listeners: Listeners, starting: Starting) -> AsyncExitStack:
+        """Opens the engine, and answers clients meanwhile if that takes long; what closes it.
+
+        When it raises, the engine is closed.
+        """
         opening = asyncio.create_task(self._open(starting), name="node.open")
         listening = asyncio.create_task(
             self._listen_meanwhile(listeners, starting, opening), name="node.listen_meanwhile"
@@ -117,28 +140,19 @@ class Node:
         try:
             await asyncio.wait({opening, listening}, return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():
-                listening.result()  # an address that cannot be listened on
-            self._exit = opening.result()
+                listening.result()  # It ends before `opening` only by an error.
+            engine_exit = await opening
             await listening
-            assert self.engine is not None
-            backend = _backend(self.engine)
-            service = self._service = Service(backend, self.settings, listeners=listeners)
-            await service.start()
-            banner = await self._banner(self.engine, service, note)
+            return engine_exit
         except BaseException:
             opening.cancel()
             await asyncio.gather(opening, listening, return_exceptions=True)
-            if self._service is not None:
-                await self._service.stop(0)
-            await listeners.stop(0)
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 await opening.result().aclose()
             raise
-        _publish_address(banner)
-        return banner
 
     async def _open(self, starting: Starting) -> AsyncExitStack:
-        """Opens `engine`; what closes it."""
+        """Opens `engine`; returns what closes it."""
 
         async def attempt() -> AsyncExitStack:
             node = self.settings.node
@@ -167,9 +181,10 @@ class Node:
     async def _listen_meanwhile(
         self, listeners: Listeners, starting: Starting, opening: asyncio.Task[AsyncExitStack]
     ) -> None:
-        """Listens when opening fails or takes long, and says what it waits for; until it ends.
+        """Answers clients, with what the node waits for, once opening fails or takes long.
 
-        Not before: most starts are over by then, and a client that is refused costs it a pause.
+        Before that their connections wait: most starts are over by then, and a client that is
+        refused pauses before it tries again.
         """
         failed = asyncio.create_task(starting.is_waiting.wait())
         try:
@@ -181,7 +196,7 @@ class Node:
             await listeners.start()
             log.info(
                 "listening while the node starts",
-                extra={"grpc": listeners.grpc_address, "http": listeners.http_address},
+                extra={endpoint.name: endpoint.address for endpoint in listeners.endpoints},
             )
             while not opening.done():
                 await asyncio.wait({opening}, timeout=WORDS_EVERY_S)
@@ -190,7 +205,7 @@ class Node:
         finally:
             failed.cancel()
 
-    async def _banner(self, engine: OpenEngine, service: Service, note: str) -> Banner:
+    async def _banner(self, engine: OpenEngine, listeners: Listeners, note: str) -> Banner:
         status = await engine.status()
         node = self.settings.node
         return Banner(
@@ -198,25 +213,26 @@ class Node:
             mode=self.mode,
             cluster_id=status.cluster_id,
             node_id=status.node_id,
-            grpc=service.grpc_address,
-            http=service.http_address,
+            grpc=listeners.endpoint("grpc").address,
+            http=listeners.endpoint("http").address,
             store=status.store_url,
             meta=status.meta_url,
             wal=status.wal,
             wal_dir=node.wal_dir or "" if status.wal == "disk" else "",
-            insecure=service.is_insecure,
+            insecure=listeners.is_insecure,
             pid=os.getpid(),
             note=note,
+            listeners=listeners.endpoints,
         )
 
     async def stop(self) -> None:
         """Drains, ends the listeners, closes the engine."""
-        if self._service is not None:
-            await self._service.stop(self.settings.node.shutdown_grace_ms / 1000)
+        if self._server is not None:
+            await self._server.stop(self.settings.node.shutdown_grace_ms / 1000)
         await self._exit.aclose()
 
     async def serve(self, announce: Callable[[Banner], None]) -> None:
-        """Runs until a signal comes, or the engine fails for good. Errors: as for `start`."""
+        """Runs until a signal, or until the engine fails for good. Errors: as for `start`."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
 
@@ -242,7 +258,7 @@ class Node:
                 loop.remove_signal_handler(number)
 
     async def _start_unless(self, ended: asyncio.Event) -> Banner | None:
-        """None: a signal came before the node was open; nothing stays open."""
+        """Starts the node; None if a signal came first. Then nothing stays open."""
         start = asyncio.create_task(self.start(), name="node.start")
         signalled = asyncio.create_task(ended.wait())
         try:
@@ -253,7 +269,7 @@ class Node:
             start.cancel()
             await asyncio.wait({start}, timeout=STOP_WAITING_S)
             if not start.done():
-                # A request to a store that hangs holds its thread up; nothing here depends on it.
+                # A request to a store that hangs blocks a thread; nothing depends on that thread.
                 logging.shutdown()
                 os._exit(0)
             if not start.cancelled() and start.exception() is None:
@@ -263,7 +279,7 @@ class Node:
             signalled.cancel()
 
     async def _until(self, ended: asyncio.Event) -> StreamlogError | None:
-        """Waits for the end; the reason, when the engine has failed."""
+        """Waits for the signal, or for a failure of the engine, which it returns."""
         assert self.engine is not None
         async with asyncio.TaskGroup() as group:
             failed = group.create_task(self.engine.wait_stopped())
@@ -276,7 +292,7 @@ class Node:
 
 
 def _publish_address(banner: Banner) -> None:
-    """Writes where the node listens into its locks, for the message of a second node."""
+    """Writes the node's gRPC address into its lock files, for the error of a second node."""
     for path in lock_paths(banner.meta, banner.wal_dir):
         try:
             publish(path, banner.grpc)
@@ -289,9 +305,9 @@ def _backend(engine: OpenEngine) -> Backend:
         return await engine.metadata.object(object_id) is not None
 
     async def status() -> dict[str, Any]:
-        facts = asdict(await engine.status())
-        del facts["queued_bytes"]
-        return {"version": version("streamlog-engine"), **facts}
+        fields = asdict(await engine.status())
+        del fields["queued_bytes"]
+        return {"version": version("streamlog-engine"), **fields}
 
     return Backend(
         streams=engine.streams,
@@ -320,10 +336,13 @@ def _backend(engine: OpenEngine) -> Backend:
 def run(
     settings: Settings, *, mode: str = "serve", json: bool = False, command: str = "streamlog"
 ) -> int:
-    """Runs a node until it is stopped; the exit code. `command` stands in the banner's hints."""
+    """Runs a node until it is stopped; returns the exit code.
+
+    `command`: how the user typed our name, for the hints in the banner.
+    """
     keep_large_blocks()
     collect_rarely()
-    # Each counter's time of birth, a third of the page: nobody asks for it.
+    # The creation time of each counter would be a third of the page, and has no reader.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     logs.set_up(sys.stderr, style=settings.node.log_format, level=settings.node.log_level)
 
@@ -331,7 +350,7 @@ def run(
         try:
             print(banner.as_json() if json else banner.as_text(command), flush=True)
         except OSError as error:
-            # Such as a closed stdout: the node is of use without its banner.
+            # Such as a closed stdout. The node is of use without its banner.
             log.warning("banner not printed", extra={"grpc": banner.grpc, "error": str(error)})
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -11,8 +10,8 @@ import grpc
 
 from streamlog.errors import DeadlinePassed, Invalid, StreamlogError
 from streamlog.model.located import OffsetWindow
-from streamlog.server.context import CLUSTER, Authorize, Operation, RequestContext
-from streamlog.server.grpc.calls import Calls, Context, Handlers, Unary, deserializer
+from streamlog.server.context import RequestContext
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, Unary, deserializer
 from streamlog.server.services.admin import (
     AdminService,
     ConfigChange,
@@ -23,6 +22,7 @@ from streamlog.server.services.admin import (
 from streamlog.server.services.kv import checked_limit
 from streamlog.server.services.locating import LocatedPart, LocateService
 from streamlog.server.services.objects import ObjectService, ObjectSummary
+from streamlog.server.services.status import StatusService
 from streamlog.v1 import admin_pb2
 from streamlog.v1support.errors import to_proto
 
@@ -48,26 +48,20 @@ _METHODS = (
 
 
 class GrpcAdmin:
-    """`status` gives the fields of GetStatusResponse by name, `backup` a file in pieces."""
-
     def __init__(
         self,
         admin: AdminService,
         objects: ObjectService,
         locating: LocateService,
-        status: Callable[[], Awaitable[dict[str, Any]]],
-        backup: Callable[[], AsyncIterator[bytes]],
+        status: StatusService,
         *,
         calls: Calls,
-        authorize: Authorize,
     ) -> None:
         self._admin = admin
         self._objects = objects
         self._locating = locating
         self._status = status
-        self._backup = backup
         self._calls = calls
-        self._authorize = authorize
 
     def handlers(self) -> Handlers:
         handles: tuple[Unary, ...] = (
@@ -105,7 +99,7 @@ class GrpcAdmin:
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
     async def _create_topics(
-        self, known: RequestContext, request: admin_pb2.CreateTopicsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.CreateTopicsRequest, _: Rpc
     ) -> admin_pb2.CreateTopicsResponse:
         _check_count(len(request.topics))
         response = admin_pb2.CreateTopicsResponse()
@@ -113,7 +107,7 @@ class GrpcAdmin:
             out = response.topics.add(name=topic.name)
             try:
                 made = await self._admin.create_topic(
-                    known, topic.name, topic.partitions, topic.configs, request.validate_only
+                    context, topic.name, topic.partitions, topic.configs, request.validate_only
                 )
             except StreamlogError as error:
                 out.error.CopyFrom(to_proto(error))
@@ -123,22 +117,22 @@ class GrpcAdmin:
         return response
 
     async def _delete_topics(
-        self, known: RequestContext, request: admin_pb2.DeleteTopicsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.DeleteTopicsRequest, _: Rpc
     ) -> admin_pb2.DeleteTopicsResponse:
         _check_count(len(request.names))
         response = admin_pb2.DeleteTopicsResponse()
         for name in request.names:
             out = response.topics.add(name=name)
             try:
-                await self._admin.delete_topic(known, name)
+                await self._admin.delete_topic(context, name)
             except StreamlogError as error:
                 out.error.CopyFrom(to_proto(error))
         return response
 
     async def _list_topics(
-        self, known: RequestContext, request: admin_pb2.ListTopicsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.ListTopicsRequest, _: Rpc
     ) -> admin_pb2.ListTopicsResponse:
-        found = self._admin.list_topics(known, request.after, checked_limit(request.limit))
+        found = self._admin.list_topics(context, request.after, checked_limit(request.limit))
         return admin_pb2.ListTopicsResponse(
             topics=[
                 admin_pb2.TopicSummary(
@@ -149,14 +143,16 @@ class GrpcAdmin:
         )
 
     async def _describe_topics(
-        self, known: RequestContext, request: admin_pb2.DescribeTopicsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.DescribeTopicsRequest, _: Rpc
     ) -> admin_pb2.DescribeTopicsResponse:
         _check_count(len(request.names))
         response = admin_pb2.DescribeTopicsResponse()
         for name in request.names:
             out = response.topics.add(name=name)
             try:
-                topic = await self._admin.topic(known, name, auto_create=request.allow_auto_create)
+                topic = await self._admin.topic(
+                    context, name, auto_create=request.allow_auto_create
+                )
             except StreamlogError as error:
                 out.error.CopyFrom(to_proto(error))
                 continue
@@ -191,16 +187,16 @@ class GrpcAdmin:
         out.txn_stream_id = description.storage_ids.get("txn", 0)
 
     async def _create_partitions(
-        self, known: RequestContext, request: admin_pb2.CreatePartitionsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.CreatePartitionsRequest, _: Rpc
     ) -> admin_pb2.CreatePartitionsResponse:
-        await self._admin.create_partitions(known, request.topic, request.partitions)
+        await self._admin.create_partitions(context, request.topic, request.partitions)
         return admin_pb2.CreatePartitionsResponse()
 
     async def _describe_configs(
-        self, known: RequestContext, request: admin_pb2.DescribeConfigsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.DescribeConfigsRequest, _: Rpc
     ) -> admin_pb2.DescribeConfigsResponse:
         entries = await self._admin.describe_configs(
-            known, _kind(request.resource), request.resource.name
+            context, _kind(request.resource), request.resource.name
         )
         return admin_pb2.DescribeConfigsResponse(
             entries=[
@@ -218,7 +214,7 @@ class GrpcAdmin:
         )
 
     async def _alter_configs(
-        self, known: RequestContext, request: admin_pb2.IncrementalAlterConfigsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.IncrementalAlterConfigsRequest, _: Rpc
     ) -> admin_pb2.IncrementalAlterConfigsResponse:
         changes = []
         for change in request.changes:
@@ -229,7 +225,7 @@ class GrpcAdmin:
             operation = ConfigOperation(int(change.operation))
             changes.append(ConfigChange(change.name, operation, change.value))
         await self._admin.alter_configs(
-            known,
+            context,
             _kind(request.resource),
             request.resource.name,
             changes,
@@ -238,33 +234,32 @@ class GrpcAdmin:
         return admin_pb2.IncrementalAlterConfigsResponse()
 
     async def _get_status(
-        self, known: RequestContext, _request: admin_pb2.GetStatusRequest, _: Context
+        self, context: RequestContext, _request: admin_pb2.GetStatusRequest, _: Rpc
     ) -> admin_pb2.GetStatusResponse:
-        self._authorize(known, Operation.DESCRIBE, CLUSTER)
-        return admin_pb2.GetStatusResponse(**await self._status())
+        fields = await self._status.status(context)
+        listeners = [admin_pb2.ListenerStatus(**listener) for listener in fields.pop("listeners")]
+        return admin_pb2.GetStatusResponse(**fields, listeners=listeners)
 
     async def _send_backup(
-        self, known: RequestContext, _request: admin_pb2.BackupRequest, context: Context
+        self, context: RequestContext, _request: admin_pb2.BackupRequest, rpc: Rpc
     ) -> None:
-        # It holds every user's values: reading it asks for more than a look.
-        self._authorize(known, Operation.ALTER, CLUSTER)
-        async for data in self._backup():
-            await context.write(admin_pb2.BackupResponse(data=data))
+        async for data in self._status.backup(context):
+            await rpc.write(admin_pb2.BackupResponse(data=data))
 
     async def _list_objects(
-        self, known: RequestContext, request: admin_pb2.ListObjectsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.ListObjectsRequest, _: Rpc
     ) -> admin_pb2.ListObjectsResponse:
         found, token = await self._objects.list(
-            known, request.page_token or None, checked_limit(request.limit, most=1000)
+            context, request.page_token or None, checked_limit(request.limit, most=1000)
         )
         return admin_pb2.ListObjectsResponse(
             objects=[_summary(one) for one in found], next_page_token=token or ""
         )
 
     async def _describe_object(
-        self, known: RequestContext, request: admin_pb2.DescribeObjectRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.DescribeObjectRequest, _: Rpc
     ) -> admin_pb2.DescribeObjectResponse:
-        found = await self._objects.describe(known, request.key)
+        found = await self._objects.describe(context, request.key)
         return admin_pb2.DescribeObjectResponse(
             object=_summary(found.summary),
             format_version=found.format_version,
@@ -285,35 +280,35 @@ class GrpcAdmin:
         )
 
     async def _pin_objects(
-        self, known: RequestContext, request: admin_pb2.PinObjectsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.PinObjectsRequest, _: Rpc
     ) -> admin_pb2.PinObjectsResponse:
         renewed = request.pin_id if request.HasField("pin_id") else None
-        pin_id = await self._locating.pin(known, renewed, request.owner, request.ttl_ms)
+        pin_id = await self._locating.pin(context, renewed, request.owner, request.ttl_ms)
         return admin_pb2.PinObjectsResponse(pin_id=pin_id)
 
     async def _unpin_objects(
-        self, known: RequestContext, request: admin_pb2.UnpinObjectsRequest, _: Context
+        self, context: RequestContext, request: admin_pb2.UnpinObjectsRequest, _: Rpc
     ) -> admin_pb2.UnpinObjectsResponse:
-        await self._locating.unpin(known, request.pin_id)
+        await self._locating.unpin(context, request.pin_id)
         return admin_pb2.UnpinObjectsResponse()
 
     async def _locate_records(
-        self, known: RequestContext, request: admin_pb2.LocateRecordsRequest, context: Context
+        self, context: RequestContext, request: admin_pb2.LocateRecordsRequest, rpc: Rpc
     ) -> None:
         windows = [
             OffsetWindow(one.topic, one.partition, one.start_offset, one.end_offset)
             for one in request.windows
         ]
-        async with aclosing(self._locating.locate(known, windows)) as parts:
+        async with aclosing(self._locating.locate(context, windows)) as parts:
             async for part in parts:
-                await _write(context, _part_to_proto(part))
+                await _write(rpc, _part_to_proto(part))
 
 
-async def _write(context: Context, answer: admin_pb2.LocateRecordsResponse) -> None:
+async def _write(rpc: Rpc, answer: admin_pb2.LocateRecordsResponse) -> None:
     """Errors: DeadlinePassed, where the client takes nothing: others wait for its turn."""
     try:
         async with asyncio.timeout(UNREAD_S):
-            await context.write(answer)
+            await rpc.write(answer)
     except TimeoutError as error:
         raise DeadlinePassed(
             f"the client took nothing of the answer for {UNREAD_S} s; ask again, and read on"

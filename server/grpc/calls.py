@@ -1,7 +1,7 @@
-"""What every gRPC call goes through: context, counting, typed errors as status.
+"""The frame of every gRPC call: request context, counting, typed errors as status.
 
-A handler is `async (RequestContext, request, ServicerContext) → response`; StreamlogError ends the
-call with its status and details, anything else is a bug here and becomes Internal.
+A handler is `async (RequestContext, request, Rpc) → response`. A StreamlogError ends the call with
+its status and details; any other exception is a bug of the server and becomes Internal.
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from streamlog.errors import Internal, Invalid, Overloaded, StreamlogError
-from streamlog.runtime.clock import Clock
-from streamlog.runtime.logs import client_id as current_client_id
-from streamlog.runtime.logs import trace_id as current_trace_id
-from streamlog.runtime.rand import Random
+from streamlog.errors import Internal, Invalid, StreamlogError
 from streamlog.server.context import ANONYMOUS, RequestContext
 from streamlog.server.grpc.ended_calls import is_ended
-from streamlog.server.metrics import ClientMetrics, ServerMetrics
-from streamlog.settings.limits import CLIENT_ID_BYTES_MAX, LimitsConfig
+from streamlog.server.limits.shared import ListenerResources
+from streamlog.settings.limits import CLIENT_ID_BYTES_MAX
 from streamlog.v1support import metadata
 from streamlog.v1support.errors import to_status
 
 log = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Rpc = grpc.aio.ServicerContext[Any, Any]
+"""gRPC's side of one call: its metadata, its messages and its status."""
 Handlers: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
-Unary = Callable[[RequestContext, Any, Context], Awaitable[Any]]
-Streaming = Callable[[RequestContext, Any, Context], Awaitable[None]]
+Unary = Callable[[RequestContext, Any, Rpc], Awaitable[Any]]
+Streaming = Callable[[RequestContext, Any, Rpc], Awaitable[None]]
 
 
 def parse(message_type: Any, data: bytes) -> Any:
@@ -46,8 +43,10 @@ def parse(message_type: Any, data: bytes) -> Any:
 
 
 def deserializer(message_type: Any) -> Callable[[bytes], Any]:
-    """For gRPC, which would turn an exception into a status without details: an Invalid instead of
-    the message goes to the handler, where `checked` raises it."""
+    """Gives the handler an Invalid for a message that cannot be parsed; `checked` raises it.
+
+    An exception here would become a status without details.
+    """
 
     def deserialize(data: bytes) -> Any:
         try:
@@ -68,60 +67,38 @@ def checked(request: Any) -> Any:
 class Calls:
     """Makes gRPC handlers out of plain coroutines."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        random: Random,
-        limits: LimitsConfig,
-        metrics: ServerMetrics,
-        clients: ClientMetrics,
-    ) -> None:
-        self._clients = clients
-        self._clock = clock
-        self._random = random
-        self._limits = limits
-        self._metrics = metrics
-        self._active = 0
+    def __init__(self, resources: ListenerResources) -> None:
+        self._requests = resources.requests
+        self._clock = resources.clock
+        self._random = resources.random
 
-    @property
-    def active(self) -> int:
-        """Calls under way."""
-        return self._active
-
-    def unary(self, name: str, handle: Unary) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def call(request: Any, context: Context) -> Any:
-            async with self._enter(name, context) as known:
-                return await handle(known, checked(request), context)
+    def unary(self, name: str, handle: Unary) -> Callable[[Any, Rpc], Awaitable[Any]]:
+        async def call(request: Any, rpc: Rpc) -> Any:
+            async with self._enter(name, rpc) as context:
+                return await handle(context, checked(request), rpc)
 
         return call
 
-    def streaming(self, name: str, handle: Streaming) -> Callable[[Any, Context], Awaitable[None]]:
-        """For calls that read or write through the ServicerContext themselves."""
+    def streaming(self, name: str, handle: Streaming) -> Callable[[Any, Rpc], Awaitable[None]]:
+        """For calls that read or write through the Rpc themselves."""
 
-        async def call(request: Any, context: Context) -> None:
-            async with self._enter(name, context) as known:
-                await handle(known, checked(request), context)
+        async def call(request: Any, rpc: Rpc) -> None:
+            async with self._enter(name, rpc) as context:
+                await handle(context, checked(request), rpc)
 
         return call
 
     @asynccontextmanager
-    async def _enter(self, name: str, context: Context) -> AsyncIterator[RequestContext]:
-        status, tokens = "OK", None
-        self._active += 1
-        self._metrics.requests_active.set(self._active)
+    async def _enter(self, name: str, rpc: Rpc) -> AsyncIterator[RequestContext]:
+        status, named = "OK", None
+        self._requests.begin()
         try:
-            if self._active > self._limits.requests_max:
-                raise Overloaded(
-                    f"{self._limits.requests_max} requests are under way; retry with back-off",
-                    bound=self._limits.requests_max,
-                )
-            known = self._request_context(context)
-            tokens = current_trace_id.set(known.trace_id), current_client_id.set(known.client_id)
-            self._clients.requested(known.client_id)
-            yield known
+            self._requests.check_bound()
+            context = self._request_context(rpc)
+            named = self._requests.name(context)
+            yield context
         except StreamlogError as error:
-            status = self._refuse(name, error, context)
+            status = self._refuse(name, error, rpc)
         except grpc.aio.AbortError:
             status = "ABORTED"
             raise
@@ -132,30 +109,25 @@ class Calls:
             log.exception("request failed by a bug", extra={"method": name})
             bug = Internal(f"a bug in the server: {type(error).__name__}: {error}")
             bug.has_no_side_effects = False
-            status = self._refuse(name, bug, context)
+            status = self._refuse(name, bug, rpc)
         except BaseException:
             status = "CANCELLED"
             raise
         finally:
-            self._active -= 1
-            self._metrics.requests_active.set(self._active)
-            self._metrics.requests.labels(name, status).inc()
-            if tokens is not None:
-                current_trace_id.reset(tokens[0])
-                current_client_id.reset(tokens[1])
+            self._requests.end(name, status, named)
 
-    def _refuse(self, name: str, error: StreamlogError, context: Context) -> str:
+    def _refuse(self, name: str, error: StreamlogError, rpc: Rpc) -> str:
         """Sets status and details; the call ends with them."""
         wire = to_status(error)
         log.debug("request refused", extra={"method": name, "error": wire.message})
-        context.set_trailing_metadata(wire.trailers)
-        context.set_code(wire.code)
-        context.set_details(wire.message)
+        rpc.set_trailing_metadata(wire.trailers)
+        rpc.set_code(wire.code)
+        rpc.set_details(wire.message)
         return wire.code.name
 
-    def _request_context(self, context: Context) -> RequestContext:
+    def _request_context(self, rpc: Rpc) -> RequestContext:
         client_id = trace_id = ""
-        for key, value in context.invocation_metadata() or ():
+        for key, value in rpc.invocation_metadata() or ():
             if key == metadata.CLIENT_ID:
                 client_id = str(value)
             elif key == metadata.TRACE_ID:
@@ -164,11 +136,11 @@ class Calls:
                 trace_id = str(value).split("-")[1] if str(value).count("-") == 3 else ""
         if len(client_id) > CLIENT_ID_BYTES_MAX or len(trace_id) > CLIENT_ID_BYTES_MAX:
             raise Invalid(f"client id and trace id have at most {CLIENT_ID_BYTES_MAX} bytes")
-        remaining = context.time_remaining()
+        remaining = rpc.time_remaining()
         return RequestContext(
             principal=ANONYMOUS,
             client_id=client_id,
             trace_id=trace_id or self._random.bytes(8).hex(),
             deadline=None if remaining is None else self._clock.monotonic() + remaining,
-            peer=context.peer(),
+            peer=rpc.peer(),
         )

@@ -17,7 +17,7 @@ from streamlog.compaction.compactor import Totals
 from streamlog.compaction.workers.remote import RemoteExecutor
 from streamlog.errors import Closed, Invalid, StreamlogError, Unavailable
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc.calls import Calls, Context, Handlers, parse
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, parse
 from streamlog.server.grpc.log import reader
 from streamlog.server.limits.pipeline import Drain
 from streamlog.server.services.merging import MergeService
@@ -46,26 +46,26 @@ class GrpcCompaction:
         }
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
-    async def _on_execute_merges(self, known: RequestContext, _: object, context: Context) -> None:
-        read = reader(context)
+    async def _on_execute_merges(self, context: RequestContext, _: object, rpc: Rpc) -> None:
+        read = reader(rpc)
         first = await _heard(read)
         if first is None or first.WhichOneof("said") != "executor":
             raise Invalid("the first message of the call is to say who carries merges out")
-        with self._merging.lent(known, first.executor.owner) as remote:
-            await context.write(
+        with self._merging.lent(context, first.executor.owner) as remote:
+            await rpc.write(
                 compaction_pb2.ExecuteMergesResponse(
                     accepted=compaction_pb2.MergesAccepted(
                         cluster_id=self._merging.cluster_id, store_url=self._merging.store_url
                     )
                 )
             )
-            found = await self._merge(remote, read, context)
+            found = await self._merge(remote, read, rpc)
         settled = compaction_pb2.MergesSettled(
             merges=found.specs, inputs=found.inputs, outputs=found.outputs
         )
-        await context.write(compaction_pb2.ExecuteMergesResponse(settled=settled))
+        await rpc.write(compaction_pb2.ExecuteMergesResponse(settled=settled))
 
-    async def _merge(self, remote: RemoteExecutor, read: Read, context: Context) -> Totals:
+    async def _merge(self, remote: RemoteExecutor, read: Read, rpc: Rpc) -> Totals:
         def end() -> None:
             remote.end(Closed("the node is shutting down; begin again when it is back"))
 
@@ -74,7 +74,7 @@ class GrpcCompaction:
             async with asyncio.TaskGroup() as group:
                 others = [
                     group.create_task(_listen(remote, read)),
-                    group.create_task(_send(remote, context)),
+                    group.create_task(_send(remote, rpc)),
                 ]
                 try:
                     return await self._merging.merge_all(remote)
@@ -116,8 +116,8 @@ async def _listen(remote: RemoteExecutor, read: Read) -> None:
         remote.end(error)
 
 
-async def _send(remote: RemoteExecutor, context: Context) -> None:
+async def _send(remote: RemoteExecutor, rpc: Rpc) -> None:
     while True:
         number, job = await remote.next_job()
         sent = compaction_pb2.MergeJob(number=number, job=job)
-        await context.write(compaction_pb2.ExecuteMergesResponse(job=sent))
+        await rpc.write(compaction_pb2.ExecuteMergesResponse(job=sent))

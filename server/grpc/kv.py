@@ -11,7 +11,7 @@ import grpc
 from streamlog.errors import Closed, Invalid, StreamlogError
 from streamlog.model.kv import Key, Value
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer
 from streamlog.server.limits.pipeline import Drain
 from streamlog.server.services.kv import KVService, PutMode, checked_limit
 from streamlog.v1 import kv_pb2
@@ -55,16 +55,16 @@ class GrpcKV:
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
     async def _get(
-        self, known: RequestContext, request: kv_pb2.GetKvsRequest, _: Context
+        self, context: RequestContext, request: kv_pb2.GetKvsRequest, _: Rpc
     ) -> kv_pb2.GetKvsResponse:
         _check_count(len(request.keys))
         response = kv_pb2.GetKvsResponse()
         for key in request.keys:
-            await _entry(response.entries.add(key=key), partial(self._kv.get, known, _key(key)))
+            await _entry(response.entries.add(key=key), partial(self._kv.get, context, _key(key)))
         return response
 
     async def _put(
-        self, known: RequestContext, request: kv_pb2.PutKvsRequest, _: Context
+        self, context: RequestContext, request: kv_pb2.PutKvsRequest, _: Rpc
     ) -> kv_pb2.PutKvsResponse:
         _check_count(len(request.puts))
         if any(put.mode not in _MODES for put in request.puts):
@@ -75,7 +75,7 @@ class GrpcKV:
                 response.entries.add(key=put.key),
                 partial(
                     self._kv.put,
-                    known,
+                    context,
                     _key(put.key),
                     put.data,
                     _MODES[put.mode],
@@ -85,19 +85,21 @@ class GrpcKV:
         return response
 
     async def _delete(
-        self, known: RequestContext, request: kv_pb2.DeleteKvsRequest, _: Context
+        self, context: RequestContext, request: kv_pb2.DeleteKvsRequest, _: Rpc
     ) -> kv_pb2.DeleteKvsResponse:
         _check_count(len(request.keys))
         response = kv_pb2.DeleteKvsResponse()
         for key in request.keys:
-            await _entry(response.entries.add(key=key), partial(self._kv.delete, known, _key(key)))
+            await _entry(
+                response.entries.add(key=key), partial(self._kv.delete, context, _key(key))
+            )
         return response
 
     async def _list(
-        self, known: RequestContext, request: kv_pb2.ListKvsRequest, _: Context
+        self, context: RequestContext, request: kv_pb2.ListKvsRequest, _: Rpc
     ) -> kv_pb2.ListKvsResponse:
         found = await self._kv.list(
-            known,
+            context,
             request.namespace,
             request.prefix,
             request.after if request.HasField("after") else None,
@@ -111,22 +113,22 @@ class GrpcKV:
         return response
 
     async def _watch(
-        self, known: RequestContext, request: kv_pb2.WatchKvsRequest, context: Context
+        self, context: RequestContext, request: kv_pb2.WatchKvsRequest, rpc: Rpc
     ) -> None:
         start, changes = await self._kv.watch(
-            known,
+            context,
             request.namespace,
             request.prefix,
             request.from_revision if request.HasField("from_revision") else None,
         )
-        await context.write(kv_pb2.WatchKvsResponse(revision=start - 1))
+        await rpc.write(kv_pb2.WatchKvsResponse(revision=start - 1))
         async for change in self._drain.until(changes):
             response = kv_pb2.WatchKvsResponse(revision=change.revision)
             entry = response.changes.add()
             _set_key(entry.key, change.key)
             if change.value is not None:
                 _set_value(entry, change.value)
-            await context.write(response)
+            await rpc.write(response)
         raise Closed("the node is shutting down; watch again, from the last revision seen + 1")
 
 

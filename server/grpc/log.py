@@ -12,7 +12,7 @@ import grpc.aio
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer, parse
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
 from streamlog.server.grpc.conversion import (
     fetch_call,
     isolation,
@@ -141,19 +141,19 @@ class GrpcLog:
             )
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
-    async def _on_produce(self, known: RequestContext, message: bytes, _: Context) -> bytes:
+    async def _on_produce(self, context: RequestContext, message: bytes, _: Rpc) -> bytes:
         call = parse_request(message)
         if call is None:
             call = produce_call(parse(log_pb2.ProduceRequest, message))
-        with self._budgets.of(known.peer) as budget:
+        with self._budgets.of(context.peer) as budget:
             await budget.take(len(message))
             try:
-                sequenced = await self._produce.sequence(known, call)
+                sequenced = await self._produce.sequence(context, call)
                 return produce_response(await sequenced.results()).SerializeToString()
             finally:
                 budget.release(len(message))
 
-    async def _on_produce_stream(self, known: RequestContext, _: object, context: Context) -> None:
+    async def _on_produce_stream(self, context: RequestContext, _: object, rpc: Rpc) -> None:
         async def start(message: bytes) -> Answer:
             found = parse_stream_request(message)
             correlation_id = 0
@@ -163,26 +163,24 @@ class GrpcLog:
                     correlation_id = request.correlation_id
                     found = correlation_id, produce_call(request.request)
                 correlation_id, call = found
-                return _ProduceAnswer(correlation_id, await self._produce.sequence(known, call))
+                return _ProduceAnswer(correlation_id, await self._produce.sequence(context, call))
             except StreamlogError as error:
                 return Refusal(_response(correlation_id=correlation_id, error=to_proto(error)))
 
-        with self._budgets.of(known.peer) as budget:
-            await Pipeline(
-                reader(context), context.write, start, budget, self._drain, is_joined=True
-            ).run()
+        with self._budgets.of(context.peer) as budget:
+            await Pipeline(reader(rpc), rpc.write, start, budget, self._drain, is_joined=True).run()
 
     async def _on_fetch(
-        self, known: RequestContext, request: log_pb2.FetchRequest, _: Context
+        self, context: RequestContext, request: log_pb2.FetchRequest, _: Rpc
     ) -> bytes:
         call = fetch_call(request)
-        found = await self._fetch.fetch(known, call)
+        found = await self._fetch.fetch(context, call)
         if call.as_records:  # Made of messages, one for each record: some ms of CPU.
             return await self._offload.run(Lane.CPU, encode_fetch_response, found)
         return encode_fetch_response(found)
 
     async def _on_list_offsets(
-        self, known: RequestContext, request: log_pb2.ListOffsetsRequest, _: Context
+        self, context: RequestContext, request: log_pb2.ListOffsetsRequest, _: Rpc
     ) -> log_pb2.ListOffsetsResponse:
         refuse_replica_id(request)
         questions = [
@@ -191,7 +189,7 @@ class GrpcLog:
             for p in t.partitions
         ]
         answers = await self._logs.list_offsets(
-            known, questions, isolation(request.isolation_level)
+            context, questions, isolation(request.isolation_level)
         )
         response = log_pb2.ListOffsetsResponse()
         for out, answer in _answered(response, questions, answers):
@@ -204,7 +202,7 @@ class GrpcLog:
         return response
 
     async def _on_offsets_for_leader_epoch(
-        self, known: RequestContext, request: log_pb2.OffsetsForLeaderEpochRequest, _: Context
+        self, context: RequestContext, request: log_pb2.OffsetsForLeaderEpochRequest, _: Rpc
     ) -> log_pb2.OffsetsForLeaderEpochResponse:
         refuse_replica_id(request)
         questions = [
@@ -212,7 +210,7 @@ class GrpcLog:
             for t in request.topics
             for p in t.partitions
         ]
-        answers = await self._logs.offsets_for_leader_epoch(known, questions)
+        answers = await self._logs.offsets_for_leader_epoch(context, questions)
         response = log_pb2.OffsetsForLeaderEpochResponse()
         for out, answer in _answered(response, questions, answers):
             if answer.end_offset >= 0:
@@ -221,14 +219,14 @@ class GrpcLog:
         return response
 
     async def _on_init_producer_id(
-        self, known: RequestContext, request: log_pb2.InitProducerIdRequest, _: Context
+        self, context: RequestContext, request: log_pb2.InitProducerIdRequest, _: Rpc
     ) -> log_pb2.InitProducerIdResponse:
         if request.transactional_id:
             raise not_yet("transactional_id", "transactions")
         if request.transaction_timeout_ms:
             raise not_yet("transaction_timeout_ms", "transactions")
         producer_id, producer_epoch = await self._logs.init_producer_id(
-            known,
+            context,
             request.producer_id if request.HasField("producer_id") else None,
             request.producer_epoch if request.HasField("producer_epoch") else None,
         )
@@ -237,7 +235,7 @@ class GrpcLog:
         )
 
     async def _on_delete_records(
-        self, known: RequestContext, request: log_pb2.DeleteRecordsRequest, _: Context
+        self, context: RequestContext, request: log_pb2.DeleteRecordsRequest, _: Rpc
     ) -> log_pb2.DeleteRecordsResponse:
         questions = [
             PartitionQuestion(
@@ -251,7 +249,7 @@ class GrpcLog:
         ]
         if request.timeout_ms < 0:
             raise Invalid(f"timeout_ms is {request.timeout_ms}; give 0 (the default) or more")
-        answers = await self._logs.delete_records(known, questions, request.timeout_ms)
+        answers = await self._logs.delete_records(context, questions, request.timeout_ms)
         response = log_pb2.DeleteRecordsResponse()
         for out, log_start_offset in _answered(response, questions, answers):
             out.log_start_offset = log_start_offset
@@ -265,11 +263,11 @@ def _response(**answer: Any) -> bytes:
     ).SerializeToString()
 
 
-def reader(context: Context) -> Callable[[], Awaitable[bytes | None]]:
+def reader(rpc: Rpc) -> Callable[[], Awaitable[bytes | None]]:
     """Reads a bidirectional call's next request; None after the last."""
 
     async def read() -> bytes | None:
-        message = await context.read()
+        message = await rpc.read()
         return message if isinstance(message, bytes) else None
 
     return read

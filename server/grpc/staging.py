@@ -13,7 +13,7 @@ from streamlog.log.shared.staged_logs import CommittedPart, ManifestEntry
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer, parse
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.services.staging import StagingService
 from streamlog.v1 import staging_pb2
@@ -52,14 +52,14 @@ class GrpcStaging:
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
     async def _on_stage(
-        self, known: RequestContext, message: bytes, _: Context
+        self, context: RequestContext, message: bytes, _: Rpc
     ) -> staging_pb2.StageResponse:
-        with self._budgets.of(known.peer) as budget:
+        with self._budgets.of(context.peer) as budget:
             await budget.take(len(message))
             try:
                 request = parse(staging_pb2.StageRequest, message)
                 found = await self._staging.stage(
-                    known,
+                    context,
                     request.writer_id,
                     request.attempt,
                     _batches(request),
@@ -80,18 +80,18 @@ class GrpcStaging:
         return response
 
     async def _on_commit(
-        self, known: RequestContext, request: staging_pb2.CommitRequest, _: Context
+        self, context: RequestContext, request: staging_pb2.CommitRequest, _: Rpc
     ) -> staging_pb2.CommitResponse:
         manifest = await _manifest(request)
-        found = await self._staging.commit(known, request.writer_id, request.epoch, manifest)
+        found = await self._staging.commit(context, request.writer_id, request.epoch, manifest)
         return staging_pb2.CommitResponse(
             epoch=found.epoch, was_committed=found.was_committed, parts=_parts(found.parts)
         )
 
     async def _on_status(
-        self, known: RequestContext, request: staging_pb2.StatusRequest, _: Context
+        self, context: RequestContext, request: staging_pb2.StatusRequest, _: Rpc
     ) -> staging_pb2.StatusResponse:
-        found = await self._staging.status(known, request.writer_id)
+        found = await self._staging.status(context, request.writer_id)
         return staging_pb2.StatusResponse(
             last_epoch=found.last_epoch if found.last_epoch >= 0 else None,
             committed_ms=found.committed_ms,
@@ -100,9 +100,9 @@ class GrpcStaging:
         )
 
     async def _on_abort(
-        self, known: RequestContext, request: staging_pb2.AbortRequest, _: Context
+        self, context: RequestContext, request: staging_pb2.AbortRequest, _: Rpc
     ) -> staging_pb2.AbortResponse:
-        dropped = await self._staging.abort(known, request.writer_id, request.object_ids)
+        dropped = await self._staging.abort(context, request.writer_id, request.object_ids)
         return staging_pb2.AbortResponse(dropped=dropped)
 
 
@@ -125,9 +125,9 @@ async def _manifest(request: staging_pb2.CommitRequest) -> list[ManifestEntry]:
         partitions: list[TopicPartition] = []
         for named in one.partitions:
             work += len(named.partitions)
-            known = seen.setdefault(named.topic, set())
-            new = set(named.partitions) - known
-            known |= new
+            named_before = seen.setdefault(named.topic, set())
+            new = set(named.partitions) - named_before
+            named_before |= new
             partitions += [TopicPartition(named.topic, number) for number in new]
         found.append(ManifestEntry(one.object_id, partitions))
         work += _OBJECT_WORK

@@ -10,7 +10,7 @@ from streamlog.errors import Closed, Invalid, StreamlogError
 from streamlog.model.batch import OpenStreamOptions, RecordBatch, StoredBatch
 from streamlog.runtime.buffers import join, parts_size
 from streamlog.server.context import RequestContext
-from streamlog.server.grpc.calls import Calls, Context, Handlers, deserializer, parse
+from streamlog.server.grpc.calls import Calls, Handlers, Rpc, deserializer, parse
 from streamlog.server.grpc.log import Refusal, reader
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
@@ -102,57 +102,57 @@ class GrpcStream:
         return grpc.method_handlers_generic_handler(SERVICE, raw)
 
     async def _create(
-        self, known: RequestContext, request: stream_pb2.CreateStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.CreateStreamRequest, _: Rpc
     ) -> stream_pb2.CreateStreamResponse:
-        described = await self._streams.create(known, dict(request.tags))
+        described = await self._streams.create(context, dict(request.tags))
         return stream_pb2.CreateStreamResponse(stream=_info(described))
 
     async def _open(
-        self, known: RequestContext, request: stream_pb2.OpenStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.OpenStreamRequest, _: Rpc
     ) -> stream_pb2.OpenStreamResponse:
         options = OpenStreamOptions(
             request.epoch if request.HasField("epoch") else None, request.accept_data_loss
         )
-        described = await self._streams.open(known, request.stream_id, options)
+        described = await self._streams.open(context, request.stream_id, options)
         return stream_pb2.OpenStreamResponse(stream=_info(described))
 
     async def _close(
-        self, known: RequestContext, request: stream_pb2.CloseStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.CloseStreamRequest, _: Rpc
     ) -> stream_pb2.CloseStreamResponse:
-        await self._streams.close(known, request.stream_id)
+        await self._streams.close(context, request.stream_id)
         return stream_pb2.CloseStreamResponse()
 
     async def _delete(
-        self, known: RequestContext, request: stream_pb2.DeleteStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.DeleteStreamRequest, _: Rpc
     ) -> stream_pb2.DeleteStreamResponse:
         epoch = request.epoch if request.HasField("epoch") else None
-        await self._streams.delete(known, request.stream_id, epoch)
+        await self._streams.delete(context, request.stream_id, epoch)
         return stream_pb2.DeleteStreamResponse()
 
     async def _describe(
-        self, known: RequestContext, request: stream_pb2.DescribeStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.DescribeStreamRequest, _: Rpc
     ) -> stream_pb2.DescribeStreamResponse:
-        described = await self._streams.describe(known, request.stream_id)
+        described = await self._streams.describe(context, request.stream_id)
         return stream_pb2.DescribeStreamResponse(stream=_info(described))
 
     async def _list(
-        self, known: RequestContext, request: stream_pb2.ListStreamsRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.ListStreamsRequest, _: Rpc
     ) -> stream_pb2.ListStreamsResponse:
-        found = await self._streams.list(known, request.after, checked_limit(request.limit))
+        found = await self._streams.list(context, request.after, checked_limit(request.limit))
         return stream_pb2.ListStreamsResponse(streams=[_info(described) for described in found])
 
     async def _trim(
-        self, known: RequestContext, request: stream_pb2.TrimStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.TrimStreamRequest, _: Rpc
     ) -> stream_pb2.TrimStreamResponse:
-        start = await self._streams.trim(known, request.stream_id, request.new_start_offset)
+        start = await self._streams.trim(context, request.stream_id, request.new_start_offset)
         return stream_pb2.TrimStreamResponse(start_offset=start)
 
     async def _set_fencing_token(
-        self, known: RequestContext, request: stream_pb2.SetFencingTokenRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.SetFencingTokenRequest, _: Rpc
     ) -> stream_pb2.SetFencingTokenResponse:
         _check_timeout(request.timeout_ms)
         await self._streams.set_fencing_token(
-            known,
+            context,
             request.stream_id,
             request.fencing_token,
             request.expected_fencing_token if request.HasField("expected_fencing_token") else None,
@@ -162,12 +162,12 @@ class GrpcStream:
         return stream_pb2.SetFencingTokenResponse()
 
     async def _fetch(
-        self, known: RequestContext, request: stream_pb2.FetchStreamRequest, _: Context
+        self, context: RequestContext, request: stream_pb2.FetchStreamRequest, _: Rpc
     ) -> stream_pb2.FetchStreamResponse:
         if request.max_bytes_hint < 0 or request.max_wait_ms < 0:
             raise Invalid("max_bytes_hint and max_wait_ms are 0 or more")
         found, start, confirm = await self._streams.fetch(
-            known,
+            context,
             request.stream_id,
             request.start_offset,
             request.end_offset if request.HasField("end_offset") else None,
@@ -181,11 +181,11 @@ class GrpcStream:
         )
 
     async def _read(
-        self, known: RequestContext, request: stream_pb2.ReadStreamRequest, context: Context
+        self, context: RequestContext, request: stream_pb2.ReadStreamRequest, rpc: Rpc
     ) -> None:
         """One chunk at a time: the next is read when the connection has taken the last."""
         chunks = self._streams.read(
-            known,
+            context,
             request.stream_id,
             request.start_offset,
             request.end_offset if request.HasField("end_offset") else None,
@@ -194,7 +194,7 @@ class GrpcStream:
             size = sum(parts_size(batch.parts) for batch in batches)
             self._metrics.read_stream_bytes.inc(size)
             try:
-                await context.write(
+                await rpc.write(
                     stream_pb2.ReadStreamResponse(
                         batches=[_batch(batch) for batch in batches], confirm_offset=confirm
                     )
@@ -204,13 +204,13 @@ class GrpcStream:
         if self._drain.is_draining:
             raise Closed("the node is shutting down; read on from the last offset seen")
 
-    async def _append(self, known: RequestContext, _: object, context: Context) -> None:
+    async def _append(self, context: RequestContext, _: object, rpc: Rpc) -> None:
         async def start(message: bytes) -> Answer:
             correlation_id = 0
             try:
                 request: stream_pb2.AppendRequest = parse(stream_pb2.AppendRequest, message)
                 correlation_id = request.correlation_id
-                sequenced = await self._streams.append(known, _append_call(request))
+                sequenced = await self._streams.append(context, _append_call(request))
             except StreamlogError as error:
                 return Refusal(
                     stream_pb2.AppendResponse(
@@ -219,8 +219,8 @@ class GrpcStream:
                 )
             return _AppendAnswer(correlation_id, sequenced)
 
-        with self._budgets.of(known.peer) as budget:
-            await Pipeline(reader(context), context.write, start, budget, self._drain).run()
+        with self._budgets.of(context.peer) as budget:
+            await Pipeline(reader(rpc), rpc.write, start, budget, self._drain).run()
 
 
 def _check_timeout(timeout_ms: int) -> None:
@@ -245,17 +245,17 @@ def _append_call(request: stream_pb2.AppendRequest) -> AppendCall:
 
 
 def _info(described: DescribedStream) -> stream_pb2.StreamInfo:
-    known = described.description
+    description = described.description
     return stream_pb2.StreamInfo(
-        stream_id=known.stream_id,
-        epoch=known.epoch,
-        state=int(known.state),  # type: ignore[arg-type]
+        stream_id=description.stream_id,
+        epoch=description.epoch,
+        state=int(description.state),  # type: ignore[arg-type]
         start_offset=described.start_offset,
         confirm_offset=described.confirm_offset,
         next_offset=described.next_offset,
-        holder=known.holder,
-        tags=known.tags,
-        fencing_token=known.fencing_token,
+        holder=description.holder,
+        tags=description.tags,
+        fencing_token=description.fencing_token,
     )
 
 

@@ -1,4 +1,4 @@
-"""What bounds a connection's requests: bytes in flight and requests in order.
+"""What all listeners share: bounds on requests and on bytes in flight, answers in order, draining.
 
-Imports the metrics. Used by every listener.
+Imports the metrics and the request context. Used by every listener; knows no protocol.
 """

@@ -1,4 +1,4 @@
-"""Listeners: addresses checked and opened, gRPC and HTTP started, drained and stopped.
+"""Listeners: the addresses of a node, each with its protocol, from `bind` to `stop`.
 
-Imports `server.grpc`. Used by the node and the service.
+Imports `server.grpc` and the composed services. Used by the node and the node's server.
 """

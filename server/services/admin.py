@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -84,7 +84,7 @@ class AdminService:
         authorize: Authorize,
         metrics: ServerMetrics,
         topic_metrics: TopicMetrics,
-        auto_create: Callable[[], bool],
+        auto_create: bool,
     ) -> None:
         self._logs = logs
         self._settings = settings
@@ -134,7 +134,7 @@ class AdminService:
         """Errors: UnknownTopicOrPartition, unless it may be made and is."""
         self._authorize(context, Operation.DESCRIBE, _topic(name))
         found = self._logs.topic(name)
-        if found is None and auto_create and self._auto_create():
+        if found is None and auto_create and self._auto_create:
             try:
                 return await self.create_topic(context, name, 0, {}, validate_only=False)
             except TopicAlreadyExists:

@@ -22,14 +22,13 @@ from streamlog.errors import (
 from streamlog.log.api.abstract_log import AbstractLog, Isolation, LogFetch
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.clock import Clock
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.offload import Lane
 from streamlog.runtime.progress import Due
-from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import ClientMetrics, TopicMetrics
+from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.in_order import in_order
+from streamlog.server.services.parts import RecordParts
 from streamlog.server.services.plain_records import decode_plain_records
-from streamlog.server.services.ports import Logs, check_partitions, opened_until
+from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.requests import (
     FetchCall,
     FetchPartition,
@@ -38,7 +37,7 @@ from streamlog.server.services.requests import (
     FetchTopicResult,
 )
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
-from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX, LimitsConfig
+from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -161,28 +160,18 @@ class _Progress:
 
 
 class FetchService:
-    def __init__(
-        self,
-        logs: Logs,
-        polls: LongPolls,
-        *,
-        clock: Clock,
-        authorize: Authorize,
-        limits: LimitsConfig,
-        metrics: TopicMetrics,
-        offload: Offload,
-        record_bytes_max: int,
-        clients: ClientMetrics,
-    ) -> None:
-        self._logs = logs
-        self._clients = clients
-        self._record_bytes_max = record_bytes_max
+    """`record_bytes_max`: what a record may expand to where plain records are asked for."""
+
+    def __init__(self, parts: RecordParts, polls: LongPolls, *, record_bytes_max: int) -> None:
+        self._logs = parts.logs
+        self._clients = parts.clients
+        self._offload = parts.offload
+        self._clock = parts.clock
+        self._authorize = parts.authorize
+        self._limits = parts.limits
+        self._metrics = parts.topics
         self._polls = polls
-        self._offload = offload
-        self._clock = clock
-        self._authorize = authorize
-        self._limits = limits
-        self._metrics = metrics
+        self._record_bytes_max = record_bytes_max
 
     async def fetch(self, context: RequestContext, call: FetchCall) -> list[FetchTopicResult]:
         """In request order. Cancellation leaves nothing behind. Errors: Invalid."""

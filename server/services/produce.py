@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -21,11 +21,12 @@ from streamlog.errors import (
 from streamlog.log.api.abstract_log import AbstractLog, LogAppendInfo, ProduceContext
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
-from streamlog.runtime.offload import Lane, Offload
-from streamlog.server.context import Authorize, Operation, RequestContext, Resource, ResourceType
-from streamlog.server.metrics import ClientMetrics, TopicMetrics
+from streamlog.runtime.offload import Lane
+from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
+from streamlog.server.metrics import TopicMetrics
+from streamlog.server.services.parts import RecordParts
 from streamlog.server.services.plain_records import encode_plain_records
-from streamlog.server.services.ports import Logs, check_partitions, opened_until
+from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.requests import (
     ProduceCall,
     ProducePartition,
@@ -34,7 +35,6 @@ from streamlog.server.services.requests import (
     ProduceTopicResult,
 )
 from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
-from streamlog.settings.limits import LimitsConfig
 
 Outcome = Awaitable[LogAppendInfo] | StreamlogError
 
@@ -135,25 +135,16 @@ def _observe(future: asyncio.Future[LogAppendInfo]) -> None:
 
 
 class ProduceService:
-    def __init__(
-        self,
-        logs: Logs,
-        *,
-        clock: Clock,
-        authorize: Authorize,
-        limits: LimitsConfig,
-        metrics: TopicMetrics,
-        auto_create: Callable[[], bool],
-        offload: Offload,
-        clients: ClientMetrics,
-    ) -> None:
-        self._logs = logs
-        self._clients = clients
-        self._offload = offload
-        self._clock = clock
-        self._authorize = authorize
-        self._limits = limits
-        self._metrics = metrics
+    """`auto_create`: a topic that does not exist is created when records come for it."""
+
+    def __init__(self, parts: RecordParts, *, auto_create: bool) -> None:
+        self._logs = parts.logs
+        self._clients = parts.clients
+        self._offload = parts.offload
+        self._clock = parts.clock
+        self._authorize = parts.authorize
+        self._limits = parts.limits
+        self._metrics = parts.topics
         self._auto_create = auto_create
 
     async def sequence(self, context: RequestContext, call: ProduceCall) -> SequencedProduce:
@@ -230,7 +221,7 @@ class ProduceService:
         try:
             return await self._logs.log(partition)
         except UnknownTopicOrPartition:
-            if topic_id or not self._auto_create() or self._logs.topic(partition.topic) is not None:
+            if topic_id or not self._auto_create or self._logs.topic(partition.topic) is not None:
                 raise
         self._authorize(context, Operation.CREATE, Resource(ResourceType.TOPIC, partition.topic))
         with suppress(TopicAlreadyExists):  # Somebody else may have made it meanwhile.

@@ -44,6 +44,15 @@ class NodeConfig:
         "127.0.0.1:9645",
         "HTTP address of /metrics, /livez and /readyz; port 0 takes a free one.",
     )
+    advertised: str | None = setting(
+        None,
+        "gRPC address that clients are told, HOST:PORT, where it is not the one that the node "
+        "listens on, as behind NAT or in a container. Default: the address that it listens on. "
+        "Shown in the banner and by `streamlog status`.",
+    )
+    http_advertised: str | None = setting(
+        None, "HTTP address that clients are told, as `advertised` for gRPC."
+    )
     insecure: bool = setting(
         False,
         "Allows addresses beyond loopback without TLS: anybody who reaches the port may read and "

@@ -268,7 +268,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "cluster_id", "node_id", "tenure", "store_url", "meta_url", "wal", "started_ms", "streams", "topics", "partitions", "objects", "pending_upload_bytes", "wal_bytes", "metadata_revision", "rss_bytes", "connections", "alarms")
+    __slots__ = ("version", "cluster_id", "node_id", "tenure", "store_url", "meta_url", "wal", "started_ms", "streams", "topics", "partitions", "objects", "pending_upload_bytes", "wal_bytes", "metadata_revision", "rss_bytes", "connections", "alarms", "listeners")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +287,7 @@ class GetStatusResponse(_message.Message):
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     ALARMS_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
     version: str
     cluster_id: str
     node_id: int
@@ -305,7 +306,20 @@ class GetStatusResponse(_message.Message):
     rss_bytes: int
     connections: int
     alarms: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., tenure: _Optional[str] = ..., store_url: _Optional[str] = ..., meta_url: _Optional[str] = ..., wal: _Optional[str] = ..., started_ms: _Optional[int] = ..., streams: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., objects: _Optional[int] = ..., pending_upload_bytes: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ...) -> None: ...
+    listeners: _containers.RepeatedCompositeFieldContainer[ListenerStatus]
+    def __init__(self, version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., tenure: _Optional[str] = ..., store_url: _Optional[str] = ..., meta_url: _Optional[str] = ..., wal: _Optional[str] = ..., started_ms: _Optional[int] = ..., streams: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., objects: _Optional[int] = ..., pending_upload_bytes: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., listeners: _Optional[_Iterable[_Union[ListenerStatus, _Mapping]]] = ...) -> None: ...
+
+class ListenerStatus(_message.Message):
+    __slots__ = ("name", "protocol", "address", "advertised")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    protocol: str
+    address: str
+    advertised: str
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., address: _Optional[str] = ..., advertised: _Optional[str] = ...) -> None: ...
 
 class ListObjectsRequest(_message.Message):
     __slots__ = ("page_token", "limit")

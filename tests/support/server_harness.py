@@ -1,4 +1,4 @@
-"""A service over fakes on a real socket, on the test's own event loop."""
+"""A server over fakes on a real socket, on the test's own event loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from streamlog.codec.records import encode_values
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
-from streamlog.server.service import Backend, Service
+from streamlog.server.composition import Backend
+from streamlog.server.limits.in_flight import Budgets
+from streamlog.server.limits.pipeline import Drain
+from streamlog.server.limits.requests import ActiveRequests
+from streamlog.server.limits.shared import ListenerResources
+from streamlog.server.metrics import ClientMetrics, ServerMetrics
+from streamlog.server.node_server import NodeServer
 from streamlog.settings import Settings, load
+from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
 from tests.support.server_fakes import FakeLogs
@@ -24,7 +31,7 @@ from tests.support.server_fakes import FakeLogs
 
 @dataclass
 class Running:
-    service: Service
+    service: NodeServer
     logs: FakeLogs
     channel: grpc.aio.Channel
     registry: CollectorRegistry
@@ -40,6 +47,21 @@ class Running:
 def with_limits(**limits: int) -> Settings:
     settings = load(None, {}, {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0"})
     return replace(settings, limits=replace(settings.limits, **limits))
+
+
+def listener_resources(registry: CollectorRegistry) -> ListenerResources:
+    """For a listener's part alone, with the default limits."""
+    limits, metrics = LimitsConfig(), ServerMetrics(registry)
+    return ListenerResources(
+        limits=limits,
+        metrics=metrics,
+        requests=ActiveRequests(limits.requests_max, metrics, ClientMetrics(registry, 10)),
+        budgets=Budgets(limits.in_flight_bytes_per_connection_max, metrics),
+        drain=Drain(),
+        clock=SystemClock(),
+        random=SeededRandom(1),
+        offload=ThreadOffload(),
+    )
 
 
 async def _status() -> dict[str, Any]:
@@ -72,7 +94,7 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
             **parts,
         }
     )
-    service = Service(backend, (settings or with_limits()).for_mode("serve"))
+    service = NodeServer(backend, (settings or with_limits()).for_mode("serve"))
     await service.start()
     channel = new_channel(service)
     try:
@@ -83,7 +105,7 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
         await offload.close()
 
 
-def new_channel(service: Service) -> grpc.aio.Channel:
+def new_channel(service: NodeServer) -> grpc.aio.Channel:
     """A connection of its own."""
     return grpc.aio.insecure_channel(
         service.grpc_address,

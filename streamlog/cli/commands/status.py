@@ -29,6 +29,7 @@ FIELDS = (
     "rss_bytes",
     "connections",
 )
+LISTENER_FIELDS = ("name", "protocol", "address", "advertised")
 
 
 @click.command()
@@ -44,7 +45,14 @@ def status(state: State) -> None:
         found = client.status()
     values = {name: getattr(found, name) for name in FIELDS} | {"alarms": list(found.alarms)}
     if state.json:
-        emit({"server": state.server} | values)
+        listeners = [
+            {
+                name: getattr(listener, name)
+                for name in ("name", "protocol", "address", "advertised")
+            }
+            for listener in found.listeners
+        ]
+        emit({"server": state.server} | values | {"listeners": listeners})
         return
     started = datetime.fromtimestamp(values.pop("started_ms") / 1000, UTC)
     readable = {
@@ -55,4 +63,9 @@ def status(state: State) -> None:
     if found.alarms:
         click.echo()
     readable["alarms"] = len(found.alarms) or "none"
+    readable["listeners"] = ", ".join(
+        f"{listener.protocol} {listener.address}"
+        + (f" as {listener.advertised}" if listener.advertised != listener.address else "")
+        for listener in found.listeners
+    )
     facts({"server": state.server} | readable)

@@ -16,16 +16,12 @@ from grpc._cython.cygrpc import ExecuteBatchError
 from prometheus_client import CollectorRegistry
 
 from streamlog.model.partition import TopicPartition
-from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.rand import SeededRandom
 from streamlog.server.grpc.calls import Calls
 from streamlog.server.grpc.ended_calls import GRPC_LOGGER
-from streamlog.server.metrics import ClientMetrics, ServerMetrics
-from streamlog.settings.limits import LimitsConfig
 from streamlog.v1 import log_pb2
 from streamlog.v1.log_pb2_grpc import LogServiceStub
 from tests.engine.harness import until
-from tests.support.server_harness import batch, running
+from tests.support.server_harness import batch, listener_resources, running
 
 ROUNDS = 30
 POLLS = 40
@@ -152,13 +148,7 @@ def test_a_stream_whose_client_left_is_counted_as_cancelled(
     error: ExecuteBatchError, status: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = CollectorRegistry()
-    calls = Calls(
-        clock=SystemClock(),
-        random=SeededRandom(1),
-        limits=LimitsConfig(),
-        metrics=ServerMetrics(registry),
-        clients=ClientMetrics(registry, 10),
-    )
+    calls = Calls(listener_resources(registry))
 
     async def write(_: object, __: object, ___: object) -> None:
         raise error

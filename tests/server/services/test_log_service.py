@@ -420,7 +420,7 @@ def test_connections_over_the_limit_are_refused_and_counted() -> None:
                 refused = Running(node.service, node.logs, third, node.registry).log_stub
                 error = await refusal(refused.Fetch(fetch_request(0)))
                 assert isinstance(error, errors.Unavailable)
-                assert node.service._listeners.grpc.connections() == 2
+                assert node.service._listeners.connections() == 2
             finally:
                 await second.close()
                 await third.close()

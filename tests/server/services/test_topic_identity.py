@@ -200,7 +200,7 @@ def test_a_topics_lines_do_not_come_back_after_its_deletion() -> None:
             log.hold()
             late = asyncio.ensure_future(node.log_stub.Produce(produce_request()))
             await eventually(lambda: log.log_end_offset == 2)
-            await node.service._admin.delete_topic(None, "t")  # type: ignore[arg-type]
+            await node.service.services.admin.delete_topic(None, "t")  # type: ignore[arg-type]
             log.let_go()
             assert error_of(await late) is None
             lines = [one for metric in node.registry.collect() for one in metric.samples]

@@ -1,4 +1,4 @@
-"""The addresses that a node listens on, checked before it opens anything.
+"""The addresses of a node's settings, checked before it opens anything.
 
 A node that finds its port taken only after it opened its data has done work for nothing, and has
 kept the data from another node meanwhile.
@@ -10,11 +10,12 @@ import errno
 from dataclasses import replace
 
 from streamlog.errors import Invalid, StreamlogError, Unavailable
-from streamlog.server.grpc.server import is_loopback, probe, split_address
+from streamlog.server.addresses import is_loopback, probe, split_address
 from streamlog.settings import Settings
 from streamlog.settings.node import NodeConfig
 
 PATHS = {"listen": "node.listen", "http_listen": "node.http_listen"}
+ADVERTISED = ("advertised", "http_advertised")
 
 
 def check_listeners(node: NodeConfig) -> bool:
@@ -22,6 +23,7 @@ def check_listeners(node: NodeConfig) -> bool:
 
     Errors: Invalid (an address, both the same, or one that is not allowed).
     """
+    _check_advertised(node)
     grpc_place, http_place = (_split(node, field) for field in PATHS)
     if grpc_place == http_place and grpc_place[1] != 0:
         raise Invalid(
@@ -38,14 +40,15 @@ def check_listeners(node: NodeConfig) -> bool:
 
 
 def with_usable_listeners(settings: Settings, mode: str) -> tuple[Settings, str]:
-    """Settings whose addresses can be listened on now, and what was changed, for people.
+    """Settings whose addresses can be listened on now, and a note of what was changed, for people.
 
-    A `dev` node that was told no address takes free ports where the default ones are in use.
+    A `dev` node without an address in its settings takes free ports where the default ones are in
+    use.
     Errors: Invalid, Unavailable.
     """
     node = settings.node
     check_listeners(node)
-    moved: list[str] = []
+    in_use: list[str] = []
     chosen = {field: str(getattr(node, field)) for field in PATHS}
     for field, path in PATHS.items():
         address = chosen[field]
@@ -54,13 +57,30 @@ def with_usable_listeners(settings: Settings, mode: str) -> tuple[Settings, str]
         except StreamlogError as error:
             if mode != "dev" or path in settings.sources or not _is_taken(error):
                 raise
-            moved.append(address)
+            in_use.append(address)
             chosen[field] = f"{address.rpartition(':')[0]}:0"
-    if not moved:
+    if not in_use:
         return settings, ""
-    note = f"{' and '.join(moved)} in use, perhaps by another node; free ports were taken"
+    note = f"{' and '.join(in_use)} in use, perhaps by another node; free ports were taken"
     node = replace(node, listen=chosen["listen"], http_listen=chosen["http_listen"])
     return replace(settings, node=node), note
+
+
+def _check_advertised(node: NodeConfig) -> None:
+    """Errors: Invalid for an address that no client can connect to."""
+    for field in ADVERTISED:
+        address = getattr(node, field)
+        if address is None:
+            continue
+        try:
+            host, port = split_address(address)
+        except Invalid as error:
+            raise Invalid(f"node.{field}: {error.message}") from error
+        if port == 0 or host in ("0.0.0.0", "::"):
+            raise Invalid(
+                f"node.{field}: clients cannot connect to {address}; give the host and the port "
+                "that they reach the node at"
+            )
 
 
 def _split(node: NodeConfig, field: str) -> tuple[str, int]:

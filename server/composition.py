@@ -1,0 +1,181 @@
+"""Builds the services of a node, once, over an open engine.
+
+Listeners are handed the result and serve it over their protocols. This module knows none of them:
+whatever speaks gRPC, or later Kafka's protocol, stands above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.compaction.compactor import Compactor
+from streamlog.model.kv import KVClient
+from streamlog.model.stream import StreamClient
+from streamlog.objectstore.interface import ObjectStore
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.progress import ProgressWatch
+from streamlog.runtime.rand import Random
+from streamlog.server.addresses import Endpoint
+from streamlog.server.context import Authorize
+from streamlog.server.limits.in_flight import Budgets
+from streamlog.server.limits.pipeline import Drain
+from streamlog.server.limits.requests import ActiveRequests
+from streamlog.server.limits.shared import ListenerResources
+from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
+from streamlog.server.process_metrics import resident_bytes
+from streamlog.server.services.admin import AdminService
+from streamlog.server.services.fetch import FetchService, LongPolls
+from streamlog.server.services.kv import KVService
+from streamlog.server.services.locating import LocatableMetadata, LocateService, ObjectPins
+from streamlog.server.services.log import LogService
+from streamlog.server.services.merging import MergeService
+from streamlog.server.services.objects import ObjectService
+from streamlog.server.services.parts import RecordParts
+from streamlog.server.services.ports import Logs
+from streamlog.server.services.produce import ProduceService
+from streamlog.server.services.staging import StagingService
+from streamlog.server.services.status import StatusService
+from streamlog.server.services.stream import StreamService
+from streamlog.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What the services stand on. `status` gives fields of GetStatusResponse by name."""
+
+    streams: StreamClient
+    kv: KVClient
+    kv_revision: Callable[[], Awaitable[int]]
+    logs: Logs
+    store: ObjectStore
+    is_live_object: Callable[[int], Awaitable[bool]]
+    metadata: LocatableMetadata
+    pins: ObjectPins
+    status: Callable[[], Awaitable[dict[str, Any]]]
+    backup: Callable[[], AsyncIterator[bytes]]
+    is_alive: Callable[[], bool]
+    registry: CollectorRegistry
+    clock: Clock
+    random: Random
+    offload: Offload
+    cluster_id: str = ""
+    compactor: Compactor | None = None
+    not_ready_reason: Callable[[], str | None] = lambda: None
+    """Why requests may wait or fail, though the engine lives."""
+    progress: ProgressWatch | None = None
+    """The node's watch over its own work; the services add their checks to it."""
+    read_bytes: Callable[[], int] = lambda: 0
+    """Bytes that were read from the store so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Every service of a node, and what the listeners that serve them share."""
+
+    produce: ProduceService
+    fetch: FetchService
+    log: LogService
+    streams: StreamService
+    staging: StagingService
+    kv: KVService
+    admin: AdminService
+    objects: ObjectService
+    locating: LocateService
+    merging: MergeService
+    status: StatusService
+    polls: LongPolls
+    topic_metrics: TopicMetrics
+    resources: ListenerResources
+
+
+def compose(
+    backend: Backend,
+    settings: Settings,
+    authorize: Authorize,
+    *,
+    connections: Callable[[], int],
+    endpoints: Callable[[], Sequence[Endpoint]],
+) -> Services:
+    """The services over `backend`. `connections`, `endpoints`: of the listeners, for the status."""
+    logs, clock, limits = backend.logs, backend.clock, settings.limits
+    clients = ClientMetrics(backend.registry, limits.client_ids_max)
+    resources = _resources(backend, settings, clients)
+    topics = TopicMetrics(backend.registry, lambda name: logs.topic(name) is not None)
+    polls = _long_polls(backend, resources.metrics)
+    parts = RecordParts(logs, clock, authorize, limits, topics, clients, backend.offload)
+    may_auto_create = bool(settings.broker.auto_create_topics_enable)
+    admin = AdminService(
+        logs,
+        settings,
+        node_id=settings.node.node_id,
+        authorize=authorize,
+        metrics=resources.metrics,
+        topic_metrics=topics,
+        auto_create=may_auto_create,
+    )
+
+    async def status() -> dict[str, Any]:
+        topic_count, partition_count = admin.count()
+        return {
+            **await backend.status(),
+            "topics": topic_count,
+            "partitions": partition_count,
+            "rss_bytes": resident_bytes(),
+            "connections": connections(),
+            "listeners": [asdict(endpoint) for endpoint in endpoints()],
+        }
+
+    return Services(
+        produce=ProduceService(parts, auto_create=may_auto_create),
+        fetch=FetchService(parts, polls, record_bytes_max=settings.log.decoded_bytes_max),
+        log=LogService(logs, clock=clock, authorize=authorize, limits=limits),
+        streams=StreamService(
+            backend.streams, polls, clock=clock, authorize=authorize, limits=limits
+        ),
+        staging=StagingService(logs, authorize=authorize, limits=limits),
+        kv=KVService(backend.kv, backend.kv_revision, authorize=authorize, limits=limits),
+        admin=admin,
+        objects=ObjectService(backend.store, backend.is_live_object, authorize=authorize),
+        locating=LocateService(
+            logs, backend.metadata, backend.pins, authorize=authorize, limits=limits
+        ),
+        merging=MergeService(
+            backend.compactor, backend.cluster_id, backend.store, authorize=authorize
+        ),
+        status=StatusService(status, backend.backup, authorize=authorize),
+        polls=polls,
+        topic_metrics=topics,
+        resources=resources,
+    )
+
+
+def _resources(backend: Backend, settings: Settings, clients: ClientMetrics) -> ListenerResources:
+    limits = settings.limits
+    metrics = ServerMetrics(backend.registry)
+    metrics.requests_bound.set(limits.requests_max)
+    metrics.connections_bound.set(limits.connections_max)
+    metrics.in_flight_bytes_bound.set(limits.in_flight_bytes_per_connection_max)
+    metrics.message_bytes_bound.set(limits.message_bytes_max)
+    return ListenerResources(
+        limits=limits,
+        metrics=metrics,
+        requests=ActiveRequests(limits.requests_max, metrics, clients),
+        budgets=Budgets(limits.in_flight_bytes_per_connection_max, metrics),
+        drain=Drain(),
+        clock=backend.clock,
+        random=backend.random,
+        offload=backend.offload,
+    )
+
+
+def _long_polls(backend: Backend, metrics: ServerMetrics) -> LongPolls:
+    polls = LongPolls()
+    metrics.long_polls.set_function(lambda: polls.waiting)
+    if backend.progress is not None:
+        backend.progress.watch("long_polls", polls.progress)
+    return polls

@@ -1,0 +1,45 @@
+"""The gRPC services of a node: handlers of every call, over the services that listeners share."""
+
+from __future__ import annotations
+
+from streamlog.server.composition import Services
+from streamlog.server.grpc import admin, compaction, kv, log, staging, stream
+from streamlog.server.grpc.calls import Calls, Handlers
+
+NAMES = (
+    log.SERVICE,
+    stream.SERVICE,
+    kv.SERVICE,
+    admin.SERVICE,
+    staging.SERVICE,
+    compaction.SERVICE,
+)
+
+
+def handlers(services: Services) -> list[Handlers]:
+    resources = services.resources
+    calls, budgets, drain = Calls(resources), resources.budgets, resources.drain
+    return [
+        log.GrpcLog(
+            services.produce,
+            services.fetch,
+            services.log,
+            calls=calls,
+            budgets=budgets,
+            drain=drain,
+            offload=resources.offload,
+        ).handlers(),
+        stream.GrpcStream(
+            services.streams,
+            calls=calls,
+            budgets=budgets,
+            drain=drain,
+            metrics=resources.metrics,
+        ).handlers(),
+        staging.GrpcStaging(services.staging, calls=calls, budgets=budgets).handlers(),
+        kv.GrpcKV(services.kv, calls=calls, drain=drain).handlers(),
+        admin.GrpcAdmin(
+            services.admin, services.objects, services.locating, services.status, calls=calls
+        ).handlers(),
+        compaction.GrpcCompaction(services.merging, calls=calls, drain=drain).handlers(),
+    ]

@@ -1,0 +1,55 @@
+"""Requests under way through all listeners: counted, bounded, and named in the log."""
+
+from __future__ import annotations
+
+from contextvars import Token
+from typing import TypeAlias
+
+from streamlog.errors import Overloaded
+from streamlog.runtime.logs import client_id as current_client_id
+from streamlog.runtime.logs import trace_id as current_trace_id
+from streamlog.server.context import RequestContext
+from streamlog.server.metrics import ClientMetrics, ServerMetrics
+
+Named: TypeAlias = tuple[Token[str], Token[str]]
+
+
+class ActiveRequests:
+    """Every listener begins and ends its requests here, so that one bound holds for all of them."""
+
+    def __init__(self, bound: int, metrics: ServerMetrics, clients: ClientMetrics) -> None:
+        self._bound = bound
+        self._metrics = metrics
+        self._clients = clients
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Requests under way."""
+        return self._count
+
+    def begin(self) -> None:
+        """Counts a request; each call needs one of `end`."""
+        self._count += 1
+        self._metrics.requests_active.set(self._count)
+
+    def check_bound(self) -> None:
+        """Called after `begin`. Errors: Overloaded."""
+        if self._count > self._bound:
+            raise Overloaded(
+                f"{self._bound} requests are under way; retry with back-off", bound=self._bound
+            )
+
+    def name(self, context: RequestContext) -> Named:
+        """Log lines carry the request's trace id and client id, until `end`."""
+        self._clients.requested(context.client_id)
+        return current_trace_id.set(context.trace_id), current_client_id.set(context.client_id)
+
+    def end(self, method: str, status: str, named: Named | None) -> None:
+        """`named`: what `name` returned; None if the request ended before it."""
+        self._count -= 1
+        self._metrics.requests_active.set(self._count)
+        self._metrics.requests.labels(method, status).inc()
+        if named is not None:
+            current_trace_id.reset(named[0])
+            current_client_id.reset(named[1])

@@ -1,0 +1,33 @@
+"""What all listeners of a node share, so that one more changes neither services nor bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+from streamlog.server.limits.in_flight import Budgets
+from streamlog.server.limits.pipeline import Drain
+from streamlog.server.limits.requests import ActiveRequests
+from streamlog.server.metrics import ServerMetrics
+from streamlog.settings.limits import LimitsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerResources:
+    """Bounds, counters and the drain, made once for each node.
+
+    `requests` bounds requests under way, `budgets` the bytes of each connection, and `drain` ends
+    open streams when the node stops. A listener bounds its connections itself, by
+    `limits.connections_max`, and says how many it has.
+    """
+
+    limits: LimitsConfig
+    metrics: ServerMetrics
+    requests: ActiveRequests
+    budgets: Budgets
+    drain: Drain
+    clock: Clock
+    random: Random
+    offload: Offload

@@ -1,0 +1,104 @@
+"""The listeners of one node: a list, whose members come up in order and end in reverse.
+
+    bind → start → serve → drain → stop
+
+A further protocol is one more class with the calls of `Listener`, and one more line in
+`node_listeners`; the services do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+from streamlog.server.addresses import Endpoint
+from streamlog.server.composition import Services
+from streamlog.server.listeners.checks import check_listeners
+from streamlog.server.listeners.grpc_listener import GrpcListener
+from streamlog.server.listeners.http import HttpListener
+from streamlog.server.listeners.listener import Listener, NodeView
+from streamlog.settings import Settings
+
+
+class _State(IntEnum):
+    NEW = 0
+    BOUND = 1
+    STARTED = 2
+    SERVING = 3
+    STOPPED = 4
+
+
+class Listeners:
+    """Made inside a running loop. HTTP stands first: it says how the node is until the end."""
+
+    def __init__(self, listeners: Sequence[Listener], *, is_insecure: bool = False) -> None:
+        self._listeners = tuple(listeners)
+        self._state = _State.NEW
+        self.is_insecure = is_insecure
+        """An address reaches beyond this machine, without TLS."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """With the ports that were chosen, from `bind` on."""
+        return tuple(listener.endpoint for listener in self._listeners)
+
+    def endpoint(self, name: str) -> Endpoint:
+        return next(endpoint for endpoint in self.endpoints if endpoint.name == name)
+
+    def connections(self) -> int:
+        return sum(listener.connections() for listener in self._listeners)
+
+    async def bind(self) -> None:
+        """Takes all addresses. Errors: Invalid, Unavailable (port in use); then none is taken."""
+        if self._state >= _State.BOUND:
+            return
+        bound: list[Listener] = []
+        try:
+            for listener in self._listeners:
+                await listener.bind()
+                bound.append(listener)
+        except BaseException:
+            for listener in reversed(bound):
+                await listener.stop(0)
+            raise
+        self._state = _State.BOUND
+
+    async def start(self) -> None:
+        """Answers every request with what the node waits for. Errors: those of `bind`."""
+        await self.bind()
+        if self._state >= _State.STARTED:
+            return
+        for listener in self._listeners:
+            await listener.start()
+        self._state = _State.STARTED
+
+    async def serve(self, services: Services, view: NodeView) -> None:
+        """Serves the node. Errors: those of `bind`."""
+        await self.start()
+        for listener in self._listeners:
+            await listener.serve(services, view)
+        self._state = _State.SERVING
+
+    async def drain(self) -> None:
+        """Clients are told to go elsewhere."""
+        for listener in self._listeners:
+            await listener.drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends the last listener first; harmless in any state."""
+        if self._state in (_State.NEW, _State.STOPPED):
+            return
+        self._state = _State.STOPPED
+        for listener in reversed(self._listeners):
+            await listener.stop(grace_s)
+
+
+def node_listeners(settings: Settings, reason: Callable[[], str] = lambda: "starting") -> Listeners:
+    """The listeners that the settings ask for. `reason`: what the node waits for until it serves.
+
+    Errors: Invalid (an address that is not allowed).
+    """
+    is_insecure = check_listeners(settings.node)
+    return Listeners(
+        [HttpListener(settings, reason), GrpcListener(settings, reason)], is_insecure=is_insecure
+    )

@@ -1,0 +1,25 @@
+"""What produce and fetch need of the node beside their own arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.server.context import Authorize
+from streamlog.server.metrics import ClientMetrics, TopicMetrics
+from streamlog.server.services.ports import Logs
+from streamlog.settings.limits import LimitsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RecordParts:
+    """Parts of the services that carry records. `topics` and `clients` count those records."""
+
+    logs: Logs
+    clock: Clock
+    authorize: Authorize
+    limits: LimitsConfig
+    topics: TopicMetrics
+    clients: ClientMetrics
+    offload: Offload
