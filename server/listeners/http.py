@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from streamlog.errors import Unavailable
@@ -29,7 +31,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class HttpListener:
-    """A `Listener`. Answers from `bind` on: until `serve`, /readyz says what the node waits for."""
+    """A `Listener`. Between `start` and `serve`, /readyz says what the node waits for."""
 
     def __init__(self, settings: Settings, reason: Callable[[], str]) -> None:
         node = settings.node
@@ -38,7 +40,8 @@ class HttpListener:
             NAME, "http", node.http_listen, node.http_advertised or node.http_listen
         )
         self._view = _starting_view(reason)
-        app = web.Application()
+        self._is_answering = asyncio.Event()
+        app = web.Application(middlewares=[self._wait_until_started])
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -67,7 +70,7 @@ class HttpListener:
         self.endpoint = Endpoint(NAME, "http", address, self._advertised or address)
 
     async def start(self) -> None:
-        """Nothing is left to do."""
+        self._is_answering.set()
 
     async def serve(self, services: Services, view: NodeView) -> None:
         self._view = view
@@ -76,11 +79,19 @@ class HttpListener:
         """/readyz says so by itself."""
 
     async def stop(self, grace_s: float) -> None:
+        self._is_answering.set()
         await self._runner.cleanup()
 
     def connections(self) -> int:
         """None of them counts: they read pages."""
         return 0
+
+    @web.middleware
+    async def _wait_until_started(
+        self, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        await self._is_answering.wait()
+        return await handler(request)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         view = self._view

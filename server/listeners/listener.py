@@ -40,7 +40,7 @@ class Listener(Protocol):
         ...
 
     async def bind(self) -> None:
-        """Takes the address; nothing needs to be answered yet. Errors: Invalid, Unavailable."""
+        """Takes the address: connections wait, unanswered. Errors: Invalid, Unavailable."""
         ...
 
     async def start(self) -> None:
