@@ -3,7 +3,7 @@
 import asyncio
 
 import streamlog
-from streamlog.model.batch import single
+from streamlog.model import single
 
 
 async def main() -> None:

@@ -2,9 +2,9 @@
 
     python examples/simulated_ledger.py [SEEDS]
 
-The ledger pays out only what it holds. Each entry is appended under the offset at which its author
-had read the ledger, so that of two authors who both read the old balance one is refused. What a
-caller was told is remembered outside, and held against the stream in the end.
+The ledger pays out only what it holds. Each entry is appended at the offset up to which its author
+had read the ledger: where two authors read the same balance, the second append is refused. The test
+remembers what callers were told, and compares it with the stream in the end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import asyncio
 import logging
 import sys
 
+from streamlog import OpenEngine
 from streamlog.errors import DeadlinePassed, OffsetConflict, OutcomeUnknown
-from streamlog.model.batch import AppendContext, OpenStreamOptions, single
-from streamlog.model.stream import Stream
-from streamlog.runtime.clock import Clock
+from streamlog.model import AppendContext, OpenStreamOptions, Stream, single
+from streamlog.runtime import Clock
 from streamlog.testing.simulation import Life, simulate
-from streamlog.wiring import OpenEngine
 
 
 class Ledger:
@@ -34,8 +33,8 @@ class Ledger:
 
     async def read(self) -> None:
         while self.end < self._stream.confirm_offset:
-            found = await self._stream.fetch(self.end, self._stream.confirm_offset, 1 << 16)
-            for batch in found.batches:
+            fetched = await self._stream.fetch(self.end, self._stream.confirm_offset, 1 << 16)
+            for batch in fetched.batches:
                 name, amount = bytes(b"".join(batch.parts)).decode().split("=")
                 self.entries.append(name)
                 self.balance += int(amount)
@@ -43,7 +42,7 @@ class Ledger:
                 self.end = batch.end_offset
 
     async def change(self, name: str, amount: int) -> bool:
-        """Whether the entry was made; errors leave that open."""
+        """Whether the entry was made. After OutcomeUnknown it may have been made."""
         await self.read()
         if self.balance + amount < 0:
             return False
@@ -65,7 +64,7 @@ class Scenario:
         self.stream_id: int | None = None
         self.made: list[str] = []
         self.open: set[str] = set()
-        """Entries of which nobody knows."""
+        """Entries of unknown outcome: they may be in the ledger or not."""
         self.next_name = 0
 
     async def application(self, engine: OpenEngine, life: Life) -> None:
@@ -102,7 +101,7 @@ class Scenario:
         assert ledger.lowest >= 0, f"it paid out {-ledger.lowest} that it did not hold"
         assert len(set(ledger.entries)) == len(ledger.entries), "an entry was made twice"
         lost = set(self.made) - set(ledger.entries)
-        assert not lost, f"told and lost: {lost}"
+        assert not lost, f"acknowledged, and lost: {lost}"
         unexplained = set(ledger.entries) - set(self.made) - self.open
         assert not unexplained, f"refused, and there: {unexplained}"
 

@@ -1,0 +1,42 @@
+"""Topics and their partitions: logs on streams, or on any other storage.
+
+Imports no engine: a medium that keeps the protocols of `streamlog.model` is enough.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog.runtime.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from streamlog.log.api.abstract_log import AbstractLog as AbstractLog
+    from streamlog.log.api.abstract_log import AbstractLogSegment as AbstractLogSegment
+    from streamlog.log.api.abstract_log import LogAppendInfo as LogAppendInfo
+    from streamlog.log.api.abstract_log import LogFetch as LogFetch
+    from streamlog.log.api.log_factory import LogFactory as LogFactory
+    from streamlog.log.manager import LogManager as LogManager
+    from streamlog.model.partition import TopicPartition as TopicPartition
+
+__all__ = [
+    "AbstractLog",
+    "AbstractLogSegment",
+    "LogAppendInfo",
+    "LogFactory",
+    "LogFetch",
+    "LogManager",
+    "TopicPartition",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "AbstractLog": "streamlog.log.api.abstract_log",
+        "AbstractLogSegment": "streamlog.log.api.abstract_log",
+        "LogAppendInfo": "streamlog.log.api.abstract_log",
+        "LogFetch": "streamlog.log.api.abstract_log",
+        "TopicPartition": "streamlog.model.partition",
+        "LogFactory": "streamlog.log.api.log_factory",
+        "LogManager": "streamlog.log.manager",
+    },
+)

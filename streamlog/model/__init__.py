@@ -1,1 +1,78 @@
 """What a stream is to its users: plain values and protocols, no behaviour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog.runtime.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from streamlog.model.batch import AppendContext as AppendContext
+    from streamlog.model.batch import AppendResult as AppendResult
+    from streamlog.model.batch import CloseStreamOptions as CloseStreamOptions
+    from streamlog.model.batch import CreateStreamOptions as CreateStreamOptions
+    from streamlog.model.batch import DeleteStreamOptions as DeleteStreamOptions
+    from streamlog.model.batch import FetchContext as FetchContext
+    from streamlog.model.batch import FetchResult as FetchResult
+    from streamlog.model.batch import OpenStreamOptions as OpenStreamOptions
+    from streamlog.model.batch import RecordBatch as RecordBatch
+    from streamlog.model.batch import Reservation as Reservation
+    from streamlog.model.batch import StoredBatch as StoredBatch
+    from streamlog.model.batch import StreamDescription as StreamDescription
+    from streamlog.model.batch import single as single
+    from streamlog.model.kv import Key as Key
+    from streamlog.model.kv import KeyValue as KeyValue
+    from streamlog.model.kv import KVChange as KVChange
+    from streamlog.model.kv import KVClient as KVClient
+    from streamlog.model.kv import Value as Value
+    from streamlog.model.stream import Stream as Stream
+    from streamlog.model.stream import StreamClient as StreamClient
+
+__all__ = [
+    "AppendContext",
+    "AppendResult",
+    "CloseStreamOptions",
+    "CreateStreamOptions",
+    "DeleteStreamOptions",
+    "FetchContext",
+    "FetchResult",
+    "KVChange",
+    "KVClient",
+    "Key",
+    "KeyValue",
+    "OpenStreamOptions",
+    "RecordBatch",
+    "Reservation",
+    "StoredBatch",
+    "Stream",
+    "StreamClient",
+    "StreamDescription",
+    "Value",
+    "single",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "AppendContext": "streamlog.model.batch",
+        "AppendResult": "streamlog.model.batch",
+        "CloseStreamOptions": "streamlog.model.batch",
+        "CreateStreamOptions": "streamlog.model.batch",
+        "DeleteStreamOptions": "streamlog.model.batch",
+        "FetchContext": "streamlog.model.batch",
+        "FetchResult": "streamlog.model.batch",
+        "OpenStreamOptions": "streamlog.model.batch",
+        "RecordBatch": "streamlog.model.batch",
+        "Reservation": "streamlog.model.batch",
+        "StoredBatch": "streamlog.model.batch",
+        "StreamDescription": "streamlog.model.batch",
+        "single": "streamlog.model.batch",
+        "KVChange": "streamlog.model.kv",
+        "KVClient": "streamlog.model.kv",
+        "Key": "streamlog.model.kv",
+        "KeyValue": "streamlog.model.kv",
+        "Value": "streamlog.model.kv",
+        "Stream": "streamlog.model.stream",
+        "StreamClient": "streamlog.model.stream",
+    },
+)

@@ -1,0 +1,57 @@
+"""What the tests of users import: conformance classes, media and disks in memory, a simulator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog.runtime.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from streamlog.testing.basic_kv import BasicKV as BasicKV
+    from streamlog.testing.basic_streams import Backing as Backing
+    from streamlog.testing.basic_streams import BasicStreamClient as BasicStreamClient
+    from streamlog.testing.clocks import ManualClock as ManualClock
+    from streamlog.testing.file_streams import FileMedium as FileMedium
+    from streamlog.testing.kv_conformance import KVStoreConformance as KVStoreConformance
+    from streamlog.testing.log_conformance import LogConformance as LogConformance
+    from streamlog.testing.log_conformance import LogUnderTest as LogUnderTest
+    from streamlog.testing.memory_streams import MemoryMedium as MemoryMedium
+    from streamlog.testing.store_conformance import ObjectStoreConformance as ObjectStoreConformance
+    from streamlog.testing.stream_conformance import MediumUnderTest as MediumUnderTest
+    from streamlog.testing.stream_conformance import StreamConformance as StreamConformance
+    from streamlog.testing.torn_disk import TornDisk as TornDisk
+
+__all__ = [
+    "Backing",
+    "BasicKV",
+    "BasicStreamClient",
+    "FileMedium",
+    "KVStoreConformance",
+    "LogConformance",
+    "LogUnderTest",
+    "ManualClock",
+    "MediumUnderTest",
+    "MemoryMedium",
+    "ObjectStoreConformance",
+    "StreamConformance",
+    "TornDisk",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "BasicKV": "streamlog.testing.basic_kv",
+        "Backing": "streamlog.testing.basic_streams",
+        "BasicStreamClient": "streamlog.testing.basic_streams",
+        "ManualClock": "streamlog.testing.clocks",
+        "FileMedium": "streamlog.testing.file_streams",
+        "KVStoreConformance": "streamlog.testing.kv_conformance",
+        "LogConformance": "streamlog.testing.log_conformance",
+        "LogUnderTest": "streamlog.testing.log_conformance",
+        "MemoryMedium": "streamlog.testing.memory_streams",
+        "ObjectStoreConformance": "streamlog.testing.store_conformance",
+        "MediumUnderTest": "streamlog.testing.stream_conformance",
+        "StreamConformance": "streamlog.testing.stream_conformance",
+        "TornDisk": "streamlog.testing.torn_disk",
+    },
+)
