@@ -24,7 +24,7 @@ from streamlog.errors import (
 from streamlog.metadata.compaction_interface import CompactionTenure, Replacement
 from streamlog.metadata.interface import Committed, Tenure
 from streamlog.objectstore.keys import data_key
-from tests.compaction.test_end_to_end import (
+from tests.compaction.compacting_engine import (
     BY_HAND,
     History,
     engine,

@@ -19,8 +19,8 @@ from streamlog.codec import records
 from streamlog.codec.plain_decoder import decode_plain
 from streamlog.errors import CorruptMessage, InvalidRecord
 from tests.fuzz.codec_parsers import BATCHES, LIMIT_BYTES, mend_batch
+from tests.fuzz.examples import FUZZ
 from tests.fuzz.mutations import damaged
-from tests.fuzz.test_parsers import FUZZ
 
 PLAIN = BATCHES[:2]
 """Uncompressed: damage reaches the records."""

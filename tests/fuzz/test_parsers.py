@@ -6,24 +6,14 @@ every run): `make fuzz`.
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz.examples import FUZZ
 from tests.fuzz.mutations import damaged
 from tests.fuzz.parser import Parser, Refused
 from tests.fuzz.parsers import ALL
-
-EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
-FUZZ = settings(
-    max_examples=int(EXAMPLES or 30),
-    derandomize=EXAMPLES is None,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
 
 each_parser = pytest.mark.parametrize("parser", ALL, ids=lambda parser: parser.name)
 

@@ -18,7 +18,7 @@ from streamlog.metadata.interface import StreamRow
 from streamlog.model.batch import StreamState
 from streamlog.objectstore.keys import data_key
 from tests.engine.harness import World, run
-from tests.engine.read.test_requests import CONFIG
+from tests.engine.read.large_objects import CONFIG
 
 TOTAL = 64 * MIB
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from streamlog.codec.batch import LOG_APPEND_TIME, scan
-from streamlog.codec.records import BatchBuilder, Producer, decode
+from streamlog.codec.records import Producer
 from streamlog.engine.staging.client import EngineStaging
 from streamlog.errors import (
     Conflict,
@@ -24,79 +24,20 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.shared.shared_log import SharedLog
-from streamlog.log.shared.staged_logs import (
-    CommittedPart,
-    ManifestEntry,
-    StagedBatches,
-    StagedCommit,
-    StagedLogs,
-)
+from streamlog.log.shared.staged_logs import CommittedPart, ManifestEntry, StagedCommit
 from streamlog.model.batch import BatchAttributes
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
 from streamlog.wal.config import WalMode
-from streamlog.wiring import OpenEngine
-from tests.compaction.test_end_to_end import CONFIG
+from tests.compaction.compacting_engine import CONFIG
 from tests.engine.harness import error_of, until
-from tests.engine.streams.test_staging import MODES, Site, answer_lost, run
+from tests.engine.streams.site import MODES, Site, answer_lost, run
+from tests.log.staging import NOW_MS, contents, encoded, entry, epoch_of, stage, staged_of, topic
 from tests.repair.cluster import Cluster
-
-NOW_MS = 1_700_000_000_000
-
-
-def encoded(
-    values: Sequence[bytes], *, at_ms: int = NOW_MS, producer: Producer | None = None
-) -> bytes:
-    builder = BatchBuilder(1 << 20)
-    builder.extend(values, timestamp_ms=at_ms)
-    return bytes(builder.build() if producer is None else builder.build(producer))
-
-
-def staged_of(engine: OpenEngine) -> StagedLogs:
-    assert engine.logs.staged is not None
-    return engine.logs.staged
-
-
-def entry(found: StagedBatches) -> ManifestEntry:
-    return ManifestEntry(found.staged.object_id, [part.partition for part in found.parts])
-
-
-async def topic(
-    engine: OpenEngine, partitions: int = 1, configs: Mapping[str, str] | None = None
-) -> list[TopicPartition]:
-    await engine.logs.create_topic("t", partitions, configs or {})
-    return [TopicPartition("t", n) for n in range(partitions)]
-
-
-async def stage(
-    engine: OpenEngine, attempt: str, batches: Mapping[TopicPartition, bytes]
-) -> StagedBatches:
-    return await staged_of(engine).stage("w", attempt, batches)
 
 
 async def produce(log: AbstractLog, *values: bytes) -> int:
     return (await (await log.append(encoded(values)))).base_offset
-
-
-async def contents(log: AbstractLog) -> list[tuple[int, bytes | None]]:
-    """(offset, value) of every record; each batch is scanned with its CRC."""
-    found: list[tuple[int, bytes | None]] = []
-    position = log.log_start_offset
-    while position < log.high_watermark:
-        fetched = await log.fetch(position, 1 << 20)
-        for batch in scan(join(fetched.parts)):
-            assert batch.header.leader_epoch == epoch_of(log, batch.header.base_offset)
-            for offset, _, _, value, _ in decode(batch.view):
-                if offset >= position:
-                    found.append((offset, value))
-        position = fetched.next_offset
-    return found
-
-
-def epoch_of(log: AbstractLog, offset: int) -> int:
-    assert isinstance(log, SharedLog)
-    return log._tail.epochs.epoch_at(offset)
 
 
 def numbered(*values: bytes) -> list[tuple[int, bytes]]:

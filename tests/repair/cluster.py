@@ -17,8 +17,12 @@ from streamlog.model.batch import RecordBatch
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
 from streamlog.objectstore.memory import MemoryObjectStore
+from streamlog.repair.backup.backup import backup
+from streamlog.repair.backup.file import Backup, decode
+from streamlog.repair.backup.restore import restore
 from streamlog.repair.findings import Report
 from streamlog.repair.fsck.fsck import FsckOptions, fsck
+from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
@@ -113,3 +117,33 @@ async def read(stream: Stream) -> dict[int, bytes]:
             found[one.base_offset] = b"".join(one.parts)
             at = one.end_offset
     return found
+
+
+async def recovered(cluster: Cluster, **options: bool) -> Report:
+    return await recover(
+        cluster.kv,
+        cluster.store,
+        clock=cluster.clock,
+        random=cluster.random,
+        offload=cluster.offload,
+        options=RecoverOptions(**options),
+    )
+
+
+async def backed_up(cluster: Cluster) -> Backup:
+    pieces = [
+        piece async for piece in backup(cluster.kv, clock=cluster.clock, offload=cluster.offload)
+    ]
+    return decode(b"".join(pieces), "test")
+
+
+async def restored(cluster: Cluster, content: Backup, **options: bool) -> Report:
+    return await restore(
+        cluster.kv,
+        cluster.store,
+        content,
+        clock=cluster.clock,
+        random=cluster.random,
+        offload=cluster.offload,
+        options=RecoverOptions(**options),
+    )

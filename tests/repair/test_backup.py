@@ -10,7 +10,6 @@ from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Unsupported
 from streamlog.kvstore.interface import KeyValue
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
-from streamlog.repair.backup.backup import backup
 from streamlog.repair.backup.file import (
     CHUNK_BYTES_MAX,
     Backup,
@@ -20,11 +19,18 @@ from streamlog.repair.backup.file import (
     encode_head,
     encode_keys,
 )
-from streamlog.repair.backup.restore import restore
-from streamlog.repair.findings import Report
-from streamlog.repair.recover.recover import RecoverOptions
 from streamlog.runtime.rand import SeededRandom
-from tests.repair.cluster import Cluster, append, consume, partition, produce, read, run
+from tests.repair.cluster import (
+    Cluster,
+    append,
+    backed_up,
+    consume,
+    partition,
+    produce,
+    read,
+    restored,
+    run,
+)
 
 HEAD = BackupHead("c1", 77, 1234)
 SMALL = (
@@ -32,25 +38,6 @@ SMALL = (
     + encode_keys([KeyValue(b"k", b"value", 5, 9), KeyValue(b"u/x", b"", 6, 6)])
     + encode_end()
 )
-
-
-async def backed_up(cluster: Cluster) -> Backup:
-    pieces = [
-        piece async for piece in backup(cluster.kv, clock=cluster.clock, offload=cluster.offload)
-    ]
-    return decode(b"".join(pieces), "test")
-
-
-async def restored(cluster: Cluster, content: Backup, **options: bool) -> Report:
-    return await restore(
-        cluster.kv,
-        cluster.store,
-        content,
-        clock=cluster.clock,
-        random=cluster.random,
-        offload=cluster.offload,
-        options=RecoverOptions(**options),
-    )
 
 
 def test_a_file_comes_back_as_it_was() -> None:

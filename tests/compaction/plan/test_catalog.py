@@ -10,16 +10,10 @@ from streamlog.compaction.plan.catalog import TOLD_MAX, Catalog
 from streamlog.compaction.plan.config import MIB, CompactionConfig
 from streamlog.compaction.plan.planner import DEAD, tier_of
 from streamlog.metadata.compaction_interface import Replacement
-from streamlog.metadata.interface import (
-    CommitEntry,
-    NewObject,
-    ObjectRow,
-    RangeRow,
-    StreamEpoch,
-)
+from streamlog.metadata.interface import CommitEntry, NewObject, ObjectRow, RangeRow, StreamEpoch
 from streamlog.metadata.session import MetadataSession
-from tests.metadata.checkpoint.test_checkpoint import CountingStore
 from tests.metadata.compacting import History
+from tests.metadata.counting_store import CountingStore
 from tests.metadata.world import InlineOffload, World, append, create
 from tests.support.metadata_filler import RECORDS_PER_RANGE, fill_metadata
 from tests.support.object_ids import take_id, take_ids

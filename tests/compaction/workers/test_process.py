@@ -48,9 +48,9 @@ from streamlog.objectstore.local.store import LocalObjectStore
 from streamlog.objectstore.store_config import StoreConfig
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
+from tests.compaction.compacting_engine import BY_HAND, History, engine, live, make, sample, stored
 from tests.compaction.model import stats_of
 from tests.compaction.objects import Streams, job, read_object, spec
-from tests.compaction.test_end_to_end import BY_HAND, History, engine, live, make, sample, stored
 from tests.engine.harness import until
 
 FAST = 1 << 40

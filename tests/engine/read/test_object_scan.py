@@ -18,7 +18,7 @@ from streamlog.objectstore.keys import data_key
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.clocks import ManualClock
 from tests.engine.harness import QUICK, FlakyStore, World, run, until
-from tests.engine.read.test_requests import PAYLOAD, read_through, store_object
+from tests.engine.read.large_objects import PAYLOAD, read_through, store_object
 
 STREAMS = range(1, 401)
 SIZE = len(STREAMS) * len(PAYLOAD)

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from streamlog.engine.config import ReadConfig
+from streamlog.engine.config import MIB, ReadConfig
 from streamlog.engine.engine import Engine
 from streamlog.errors import Closed, Corrupt, StoreUnavailable
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import Arrived, tell_pieces
 from streamlog.objectstore.keys import data_key
 from tests.engine.harness import QUICK, FlakyStore, World, read_all, run, until
-from tests.engine.read.test_requests import MIB, PAYLOAD, store_object
+from tests.engine.read.large_objects import PAYLOAD, store_object
 
 SIZE = 12 * MIB
 BATCHES = SIZE // len(PAYLOAD)

@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Sequence
 from unittest.mock import ANY
 
 import pytest
 
-from streamlog.codec.crc import crc32c
-from streamlog.engine.config import MIB, ReadConfig
-from streamlog.engine.streams.client import EngineStreamClient
+from streamlog.engine.config import MIB
 from streamlog.errors import Corrupt
-from streamlog.format.entry import StreamEntry
-from streamlog.format.object.build import build_object
-from streamlog.format.object.footer import ObjectIdentity
-from streamlog.metadata.interface import StreamRow
-from streamlog.model.batch import StreamState
 from streamlog.objectstore.keys import data_key
-from tests.engine.harness import QUICK, World, run, until
+from tests.engine.harness import World, run, until
+from tests.engine.read.large_objects import CONFIG, PAYLOAD, read_through, store_object
 
 GIB = 1 << 30
-PAYLOAD = bytes(range(256)) * 512
-"""128 KiB."""
-CONFIG = dataclasses.replace(QUICK, read=ReadConfig())
-
-
-async def store_object(
-    world: World, object_id: int, streams: Sequence[tuple[int, int]], batches: int
-) -> None:
-    """One object with `batches` of each (stream, first offset), as a compaction would write it."""
-    metadata = world.metadata
-    entries = [
-        StreamEntry(stream_id, 1, first + number, 1, 0, (PAYLOAD,), b"", crc32c(PAYLOAD))
-        for stream_id, first in streams
-        for number in range(batches)
-    ]
-    built = build_object(ObjectIdentity("fake", 1, 1, object_id), entries)
-    await world.store.put(data_key(object_id), built.parts)
-    for row in built.ranges:
-        metadata.ranges.setdefault(row.stream_id, []).append((row, built.row))
-        metadata.rows[row.stream_id] = StreamRow(
-            row.stream_id, 1, metadata.tenure, 0, row.end, StreamState.OPEN, b"", {}
-        )
-
-
-async def read_through(streams: EngineStreamClient, stream_id: int, hint: int) -> int:
-    stream = await streams.open_stream(stream_id)
-    position = size = 0
-    while position < stream.confirm_offset:
-        found = (await stream.fetch(position, stream.confirm_offset, hint)).batches
-        size += sum(len(part) for batch in found for part in batch.parts)
-        position = found[-1].end_offset
-    return size
 
 
 def test_streams_of_64_mib_need_at_most_80_gets_a_gib() -> None:

@@ -18,7 +18,7 @@ from streamlog.log.topics.topic_record import encode_partition, partition_key
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import LogConformance
 from streamlog.wal.config import WalConfig, WalMode
-from tests.engine.streams.test_conformance import EngineUnderTest
+from tests.engine.streams.under_test import EngineUnderTest
 from tests.log.harness import PARTITION, SharedLogUnderTest, shared_log
 from tests.support.s3 import S3Tests
 

@@ -18,36 +18,12 @@ from streamlog.metadata.keys import checkpoint, fence
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ListPage, ObjectStore
-from streamlog.runtime.buffers import Buffer
+from tests.metadata.counting_store import CountingStore
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints
 from tests.metadata.world import World, append, create, new_object, ranges_of
 from tests.support.metadata_filler import fill_metadata
 
 PREFIX = prefix_of("test")
-
-
-class CountingStore:
-    """Counts what is read and written; fails puts on demand."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.gets: list[tuple[str, int]] = []
-        self.puts: list[str] = []
-        self.fail_puts = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
-        data = await self._store.get(key, start, length)
-        self.gets.append((key, len(data)))
-        return data
-
-    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> Any:
-        if self.fail_puts:
-            raise StoreUnavailable("the store is away", operation="put")
-        self.puts.append(key)
-        return await self._store.put(key, parts, if_absent=if_absent)
 
 
 async def keys(world: World, letter: str) -> list[bytes]:

@@ -11,7 +11,7 @@ from streamlog.metadata.compaction_interface import CompactionPoint, Replacement
 from streamlog.metadata.fold.overlay import ObjectRange
 from streamlog.metadata.fold.replacement import check_replaced
 from streamlog.metadata.interface import NewObject, ObjectRow, RangeRow
-from tests.metadata.fold.test_fold import A, Harness
+from tests.metadata.fold.harness import A, Harness
 
 
 def test_a_hole_in_the_metadata_ends_the_check() -> None:

@@ -9,7 +9,7 @@ from streamlog.format.rows import Rows
 from streamlog.metadata.compaction_interface import Replacement
 from streamlog.metadata.interface import CommitEntry, NewObject, ObjectRow, RangeRow, TrimEntry
 from streamlog.metadata.session import MetadataSession
-from tests.metadata.checkpoint.test_checkpoint import CountingStore
+from tests.metadata.counting_store import CountingStore
 from tests.metadata.world import World, append, create, new_object
 from tests.support.metadata_filler import fill_metadata
 from tests.support.object_ids import take_ids

@@ -18,8 +18,7 @@ from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.findings import Kind
 from streamlog.wiring import OpenEngine
-from tests.repair.cluster import Cluster, append, read, run
-from tests.repair.recover.test_recover import recovered
+from tests.repair.cluster import Cluster, append, read, recovered, run
 
 CONFIG = StreamEngineConfig(
     read=ReadConfig(tail_cache_bytes=0),

@@ -11,6 +11,7 @@ import pytest
 
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import Corrupt, OutcomeUnknown
+from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.shared.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
@@ -21,10 +22,9 @@ from streamlog.repair.findings import Kind, Severity
 from streamlog.repair.fsck import fsck
 from streamlog.wiring import OpenEngine
 from tests.engine.harness import until
-from tests.log.test_staged_logs import TopicPartition, contents, encoded, staged_of
-from tests.repair.cluster import Cluster, append, partition, produce, read, run
-from tests.repair.recover.test_recover import recovered
-from tests.repair.recover.test_recover_wal import CONFIG, DiskCluster
+from tests.log.staging import contents, encoded, staged_of
+from tests.repair.cluster import Cluster, append, partition, produce, read, recovered, run
+from tests.repair.disk_cluster import CONFIG, DiskCluster
 
 
 def test_fsck_knows_what_is_staged_and_what_was_attached() -> None:

@@ -22,8 +22,7 @@ from streamlog.repair.recover.resolve import Piece, Row, resolve
 from streamlog.repair.recover.streams import WINDOW_IDS, _Footers
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
-from tests.repair.cluster import Cluster, append, read, run
-from tests.repair.recover.test_recover import recovered
+from tests.repair.cluster import Cluster, append, read, recovered, run
 
 BLOCK = 1 << 20
 NAMED = Checkpoint(7, {}, FileRef(Tenure(1, 1), 2, 100, 50, 1), None)

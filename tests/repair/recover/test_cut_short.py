@@ -11,9 +11,17 @@ from streamlog.errors import Conflict, ForeignCluster, StoreUnavailable
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.stream import Stream
 from streamlog.repair.recover.recover import recover
-from tests.repair.cluster import Cluster, append, partition, produce, read, run
-from tests.repair.recover.test_recover import recovered
-from tests.repair.test_backup import backed_up, restored
+from tests.repair.cluster import (
+    Cluster,
+    append,
+    backed_up,
+    partition,
+    produce,
+    read,
+    recovered,
+    restored,
+    run,
+)
 
 CALLS = ("get", "put", "list", "head", "delete", "range", "revision", "txn", "raise_revision")
 

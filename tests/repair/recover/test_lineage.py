@@ -31,9 +31,7 @@ from streamlog.repair.findings import Severity
 from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.runtime.buffers import Buffer
 from streamlog.wiring import OpenEngine, open_object_store
-from tests.repair.cluster import Cluster, append, read, run
-from tests.repair.recover.test_recover import recovered
-from tests.repair.test_backup import backed_up, restored
+from tests.repair.cluster import Cluster, append, backed_up, read, recovered, restored, run
 from tests.support.s3 import S3Tests
 
 NEVER = 1 << 30

@@ -19,7 +19,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
 from streamlog.objectstore.keys import data_key
-from streamlog.repair.findings import Kind, Report, Severity
+from streamlog.repair.findings import Kind, Severity
 from streamlog.repair.recover import handover
 from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.repair.wal.folder import Places, look
@@ -28,18 +28,7 @@ from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SeededRandom
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import open_metadata_store, open_object_store
-from tests.repair.cluster import Cluster, append, consume, partition, produce, read, run
-
-
-async def recovered(cluster: Cluster, **options: bool) -> Report:
-    return await recover(
-        cluster.kv,
-        cluster.store,
-        clock=cluster.clock,
-        random=cluster.random,
-        offload=cluster.offload,
-        options=RecoverOptions(**options),
-    )
+from tests.repair.cluster import Cluster, append, consume, partition, produce, read, recovered, run
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -29,7 +29,7 @@ from streamlog.v1 import compaction_pb2
 from streamlog.v1.compaction_pb2_grpc import CompactionServiceStub
 from streamlog.v1support.errors import from_rpc_error, to_proto
 from streamlog.wiring import OpenEngine
-from tests.compaction.test_end_to_end import History, compacted, live, make, sample
+from tests.compaction.compacting_engine import History, compacted, live, make, sample
 from tests.engine.harness import error_of, until
 from tests.support.running_node import RunningNode, running_node
 

@@ -11,7 +11,7 @@ from streamlog.server.context import CLUSTER, Operation, RequestContext, Resourc
 from streamlog.server.services.staging import EXPIRES_MS_MAX, StagingService
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import error_of
-from tests.log.test_staged_logs import encoded
+from tests.log.staging import encoded
 from tests.repair.cluster import Cluster, run
 
 CONTEXT = RequestContext(principal="job")
