@@ -3,25 +3,15 @@ damage is told with what to do, and a loss that the user accepts lets the engine
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-
 import pytest
-from prometheus_client import CollectorRegistry
 
-import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import Corrupt, StreamlogError
-from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.stream import Stream
-from streamlog.objectstore.memory import MemoryObjectStore
-from streamlog.runtime.clock import SystemClock
-from streamlog.runtime.rand import SeededRandom
-from streamlog.testing.torn_disk import DiskFault, TornDisk
 from streamlog.wal.config import WalConfig
-from streamlog.wiring import Components, OpenEngine
+from streamlog.wiring import OpenEngine
 from tests.engine.harness import batch, error_of, read_all, run, sent, until
-from tests.wal.wal_helpers import InlineOffload
+from tests.support.disk_machine import DiskMachine
 
 KIB = 1 << 10
 CONFIG = StreamEngineConfig(
@@ -36,57 +26,6 @@ LOSSY = StreamEngineConfig(
 )
 
 
-class Machine:
-    """Store, metadata and disk outlive the engines; nothing is uploaded by itself."""
-
-    def __init__(self, seed: int) -> None:
-        self.clock = SystemClock()
-        self.random = SeededRandom(seed)
-        self.store = MemoryObjectStore(self.clock)
-        self.kv = MemoryKVStore(self.clock)
-        self.disk = TornDisk(SeededRandom(seed))
-
-    @asynccontextmanager
-    async def engine(
-        self, end: Callable[[], None] | None = None, *, config: StreamEngineConfig = CONFIG
-    ) -> AsyncIterator[OpenEngine]:
-        """`end` takes the disk away from the engine before it is closed, as a crash does."""
-        async with streamlog.open(
-            "memory://",
-            meta="memory://",
-            wal="disk",
-            node_id=1,
-            config=config,
-            components=Components(
-                registry=CollectorRegistry(),
-                random=self.random,
-                offload=InlineOffload(),
-                store=self.store,
-                kv=self.kv,
-                disk=self.disk,
-            ),
-        ) as engine:
-            yield engine
-            if end is not None:
-                await engine.kill()
-                end()
-
-    def fail_writes(self) -> None:
-        def plan(operation: str, name: str) -> DiskFault | None:
-            return DiskFault.IO_ERROR if operation == "write" else None
-
-        self.disk.plan_faults = plan
-
-    def kill(self) -> None:
-        """kill -9: the machine stays up."""
-        self.disk.plan_faults = None
-        self.disk.restart()
-
-    def cut_power(self) -> None:
-        self.disk.plan_faults = None
-        self.disk.crash()
-
-
 async def append(stream: Stream, *payloads: bytes) -> None:
     for payload in payloads:
         await stream.append(batch(payload))
@@ -99,7 +38,7 @@ async def reopened(engine: OpenEngine, stream_id: int) -> Stream:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_write_that_failed_is_not_taken_for_durable_after_a_restart(seed: int) -> None:
     async def scenario() -> None:
-        machine = Machine(seed)
+        machine = DiskMachine(CONFIG, seed=seed)
         async with machine.engine(machine.kill) as engine:
             stream = await engine.streams.create_and_open_stream()
             await append(stream, b"acknowledged")
@@ -126,7 +65,7 @@ def test_accepting_a_loss_opens_a_damaged_log(harm: str) -> None:
     read, and what is acknowledged afterwards needs no second acceptance."""
 
     async def scenario() -> None:
-        machine = Machine(1)
+        machine = DiskMachine(CONFIG)
         async with machine.engine(machine.kill) as engine:
             one = await engine.streams.create_and_open_stream()
             other = await engine.streams.create_and_open_stream()

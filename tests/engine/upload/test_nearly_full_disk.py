@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-import streamlog
 from streamlog.engine.config import AppendConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import DiskFull, StoreUnavailable
-from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.stream import Stream
 from streamlog.objectstore.interface import ObjectInfo
 from streamlog.objectstore.keys import DATA_PREFIX
@@ -24,9 +20,9 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import TornDisk, TornFile
 from streamlog.wal.config import WalConfig
-from streamlog.wiring import Components, OpenEngine
+from streamlog.wiring import OpenEngine
 from tests.engine.harness import batch, read_all, run, until
-from tests.wal.wal_helpers import InlineOffload
+from tests.support.disk_machine import DiskMachine
 
 KIB = 1 << 10
 FILE_BYTES = 1 << 20
@@ -104,36 +100,16 @@ class SpaceStore(MemoryObjectStore):
             self.space.objects.pop(key, None)
 
 
-class Machine:
+class Machine(DiskMachine):
+    """WAL and objects share one file system."""
+
+    store: SpaceStore
+
     def __init__(self, total_bytes: int) -> None:
         self.space = Space(total_bytes)
-        self.disk = SpaceDisk(self.space)
-        self.store = SpaceStore(self.space)
-        self.kv = MemoryKVStore(SystemClock())
-        self.random = SeededRandom(3)
+        disk, store = SpaceDisk(self.space), SpaceStore(self.space)
+        super().__init__(CONFIG, seed=3, disk=disk, store=store)
         self.sent = 0
-
-    @asynccontextmanager
-    async def engine(self, *, is_killed: bool = False) -> AsyncIterator[OpenEngine]:
-        async with streamlog.open(
-            "memory://",
-            meta="memory://",
-            wal="disk",
-            node_id=1,
-            config=CONFIG,
-            components=Components(
-                registry=CollectorRegistry(),
-                random=self.random,
-                offload=InlineOffload(),
-                store=self.store,
-                kv=self.kv,
-                disk=self.disk,
-            ),
-        ) as engine:
-            yield engine
-            if is_killed:
-                await engine.kill()
-                self.disk.restart()
 
     async def fill(self, stream: Stream, count: int) -> None:
         for _ in range(count):
@@ -174,14 +150,14 @@ def test_smaller_uploads_free_the_wal(is_restarted: bool) -> None:
 
     async def scenario() -> None:
         machine = Machine(total_bytes=64 << 20)
-        async with machine.engine(is_killed=True) as engine:
+        async with machine.engine(machine.kill) as engine:
             stream = await engine.streams.create_and_open_stream()
             machine.store.is_away = True
             await machine.fill(stream, 40)
             assert (await engine.status()).pending_upload_bytes > 3 * TARGET_BYTES
         machine.store.is_away = False
         machine.space.ballast = machine.space.free_bytes - TARGET_BYTES // 3
-        async with machine.engine(is_killed=is_restarted) as engine:
+        async with machine.engine(machine.kill if is_restarted else None) as engine:
             await until(lambda: len(machine.space.objects) > 1)
             if not is_restarted:
                 await in_store(engine)
