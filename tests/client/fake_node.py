@@ -262,7 +262,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
             if fault is Fault.HANG:
                 self._hang(context)
                 return
-            response = self._produce(request.request, fault is Fault.REFUSE)
+            response = self.produce(request.request, fault is Fault.REFUSE)
             if fault is Fault.LOSE_ANSWER:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "lost on command")
             if fault is Fault.STORE_AND_HANG:
@@ -278,7 +278,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         while context.is_active() and not self._stopping.wait(0.02):
             pass
 
-    def _produce(self, request: Any, refuse: bool) -> Any:
+    def produce(self, request: Any, refuse: bool) -> Any:
         response = log_pb2.ProduceResponse()
         for topic in request.topics:
             out = response.topics.add(topic=topic.topic)
@@ -290,7 +290,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     error = self.refusal(topic.topic, part.partition)
                     if error is not None:
                         raise error
-                    result.base_offset, result.duplicate = self._store(
+                    result.base_offset, result.duplicate = self.store_part(
                         topic.topic, topic.topic_id, part
                     )
                     if request.acks == log_pb2.ACKS_NONE:
@@ -299,7 +299,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     result.error.CopyFrom(to_proto(refused))
         return response
 
-    def _store(self, topic: str, topic_id: str, part: Any) -> tuple[int, bool]:
+    def store_part(self, topic: str, topic_id: str, part: Any) -> tuple[int, bool]:
         found = self.topics.get(topic)
         if found is None:
             raise UnknownTopicOrPartition(f"no topic {topic}", topic=topic)

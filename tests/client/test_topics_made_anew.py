@@ -208,7 +208,7 @@ def test_records_keep_their_order_where_the_new_topic_refuses_the_first(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("t")
-    store, refused = node._store, list[str]()
+    store, refused = node.store_part, list[str]()
 
     def refuse_one(topic: str, topic_id: str, part: Any) -> tuple[int, bool]:
         if topic_id == node.topics[topic].topic_id and not refused:
@@ -221,7 +221,7 @@ def test_records_keep_their_order_where_the_new_topic_refuses_the_first(
     with Producer(node.server, retry_backoff_ms=1, **small) as producer:
         producer.send("t", b"old").result(WAIT_S)
         node.create("t")
-        monkeypatch.setattr(node, "_store", refuse_one)
+        monkeypatch.setattr(node, "store_part", refuse_one)
         node.hold.clear()
         sent = [producer.send("t", value) for value in values]
         node.hold.set()

@@ -17,6 +17,7 @@ from streamlog.objectstore.store_config import StoreConfig
 from streamlog.objectstore.store_metrics import StoreMetrics
 from streamlog.runtime.buffers import Buffer
 from streamlog.testing.clocks import ManualClock
+from tests.support.metrics import value_of
 
 
 class SteeredStore(MemoryObjectStore):
@@ -83,7 +84,7 @@ def test_a_quick_get_is_sent_once() -> None:
         inner.is_quick = True
         for n in range(50):
             assert await store.get("a") == b"%d" % n
-        assert metrics.hedged_gets._value.get() == 0
+        assert value_of(metrics.hedged_gets) == 0
 
     run(body, delay_ms=NEVER_MS)
 
@@ -99,8 +100,8 @@ def test_the_first_answer_counts_and_the_other_is_dropped(winner: int) -> None:
         inner.is_quick = True
         await store.get("a")
         assert inner.cancelled == [1 - winner]
-        assert metrics.hedged_gets._value.get() == 1
-        assert metrics.hedge_wins._value.get() == winner
+        assert value_of(metrics.hedged_gets) == 1
+        assert value_of(metrics.hedge_wins) == winner
 
     run(body)
 
@@ -145,7 +146,7 @@ def test_a_store_that_is_slow_as_a_whole_gets_a_bounded_share() -> None:
             event.set()
         inner.is_quick = True
         await asyncio.gather(*gets)
-        assert BURST <= metrics.hedged_gets._value.get() <= most
+        assert BURST <= value_of(metrics.hedged_gets) <= most
 
     run(body)
 
@@ -227,7 +228,7 @@ def test_both_requests_tell_their_pieces(winner: int) -> None:
         inner.gets[winner].set()
         await got
         assert told == [(0, b"0"), (0, b"1"), (1, b"%d" % winner)]
-        assert metrics.hedge_wins._value.get() == winner
+        assert value_of(metrics.hedge_wins) == winner
         await store.close()
         with pytest.raises(Closed):
             await store.get_pieces("a", 0, (1, 1), arrived)

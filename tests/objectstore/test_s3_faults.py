@@ -42,6 +42,7 @@ from tests.support.fault_proxy import (
     Script,
     fault_proxy,
 )
+from tests.support.metrics import value_of
 from tests.support.s3 import BUCKET, S3Tests
 
 T = TypeVar("T")
@@ -366,7 +367,7 @@ def test_a_store_that_refuses_is_unavailable_after_the_deadline(faults: Faults) 
             assert raised.value.is_retryable
             assert raised.value.has_no_side_effects
         assert world.count("put", "unavailable") > 2
-        assert world.metrics.retries.labels("put")._value.get() > 1
+        assert value_of(world.metrics.retries.labels("put")) > 1
         world.proxy.plan = lambda request: None
         await world.patiently(lambda: world.store.put("a", (b"x",), if_absent=True))
         assert bytes(await world.direct.get("a")) == b"x"

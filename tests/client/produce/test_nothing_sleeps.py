@@ -259,7 +259,7 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("t", 2)
-    produce, left_out = node._produce, []
+    produce, left_out = node.produce, []
 
     def answer(request: Any, refuse: bool) -> Any:
         response = produce(request, refuse)
@@ -267,7 +267,7 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(
             left_out.append(response.topics.pop())
         return response
 
-    monkeypatch.setattr(node, "_produce", answer)
+    monkeypatch.setattr(node, "produce", answer)
     with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
         sent = [producer.send("t", b"v", partition=number) for number in (0, 1)]
         assert [one.result(WAIT_S).offset for one in sent] == [0, 0]

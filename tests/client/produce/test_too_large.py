@@ -262,7 +262,7 @@ def test_a_batch_that_may_be_stored_is_not_split(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("t")
-    store = node._store
+    store = node.store_part
 
     def lower_behind(*arguments: Any) -> tuple[int, bool]:
         place = store(*arguments)
@@ -272,7 +272,7 @@ def test_a_batch_that_may_be_stored_is_not_split(
     values = [b"x" * 3_000, b"y" * 3_000]
     with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
         producer.send("t", b"first").result(WAIT_S)
-        monkeypatch.setattr(node, "_store", lower_behind)
+        monkeypatch.setattr(node, "store_part", lower_behind)
         node.faults.append(Fault.LOSE_ANSWER)
         assert isinstance(producer.send_many("t", values).exception(WAIT_S), OutcomeUnknown)
         assert producer.send("t", b"last").result(WAIT_S).offset == 3

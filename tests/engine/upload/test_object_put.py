@@ -26,6 +26,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
+from tests.support.metrics import value_of
 
 
 class SteeredStore(MemoryObjectStore):
@@ -94,10 +95,10 @@ def test_a_put_that_hangs_is_sent_again_with_the_same_bytes() -> None:
         await put.put("data/a", (b"one", b"two"))
         assert store.puts == [("data/a", b"onetwo")] * 2
         assert bytes(await store.get("data/a")) == b"onetwo"
-        assert metrics.hedged._value.get() == 1
+        assert value_of(metrics.hedged) == 1
         await put.put("data/b", (b"x",))
         assert store.cancelled == [0]
-        assert metrics.hedged._value.get() == 1
+        assert value_of(metrics.hedged) == 1
 
     run(body)
 
@@ -109,7 +110,7 @@ def test_stragglers_do_not_pass_for_what_is_usual() -> None:
         for number in range(10):
             await put.put(f"data/{number}", (b"x",))
         assert len(store.puts) == 20
-        assert metrics.hedged._value.get() == 10
+        assert value_of(metrics.hedged) == 10
 
     run(body)
 
@@ -147,7 +148,7 @@ def test_failures_are_repeated_until_the_object_is_there() -> None:
         store.errors = {0: StoreUnavailable("away"), 1: OutcomeUnknown("lost")}
         await put.put("data/a", (b"x",))
         assert len(store.puts) == 3
-        assert metrics.failures.labels("put")._value.get() == 2
+        assert value_of(metrics.failures.labels("put")) == 2
 
     run(body, delay_ms=100_000)
 
@@ -186,7 +187,7 @@ def test_a_refusal_that_is_on_no_list_is_waited_out_and_shown(is_hedging: bool) 
             ("data/a", 3, "third"),
         ]
         assert put.under_way == {}
-        assert metrics.failures.labels("put")._value.get() == 3
+        assert value_of(metrics.failures.labels("put")) == 3
 
     run(body, is_hedging=is_hedging, delay_ms=100_000)
 

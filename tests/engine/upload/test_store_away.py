@@ -22,6 +22,7 @@ from streamlog.model.stream import Stream
 from streamlog.wal.config import WalMode
 from tests.engine.harness import batch, error_of, read_all
 from tests.engine.remote import RemoteWorld, latency, virtually
+from tests.support.metrics import value_of
 
 MODES: list[WalMode] = ["disk", "object"]
 both = pytest.mark.parametrize("mode", MODES)
@@ -164,7 +165,7 @@ def test_errors_and_lost_answers_store_nothing_twice(mode: WalMode) -> None:
             writers = [Writer(stream, engine) for stream in streams]
             await asyncio.gather(*[one.write(60) for one in writers])
             await engine.drain()
-            assert engine.metrics.failures.labels("put")._value.get() > 20
+            assert value_of(engine.metrics.failures.labels("put")) > 20
             assert all(len(one.stored) > 50 for one in writers)
             world.store.moods = latency(30)
             await _check(world, writers, streams)
