@@ -67,7 +67,7 @@ class OpenEngine:
 
     def __init__(self, plan: EnginePlan, services: EngineServices, started_ms: int) -> None:
         self._plan = plan
-        self._collector = services.collector
+        self.collector = services.collector
         self.engine = engine = services.engine
         self.streams = services.streams
         self.kv = services.kv
@@ -111,7 +111,7 @@ class OpenEngine:
         )
 
     def _alarms(self) -> tuple[str, ...]:
-        stopped = self._collector.alarm
+        stopped = self.collector.alarm
         return (
             *(str(alarm) for alarm in self.progress.alarms),
             *([f"deletion_stopped: nothing is deleted any more: {stopped}"] if stopped else []),

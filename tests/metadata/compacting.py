@@ -31,6 +31,7 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.buffers import Buffer
 from tests.metadata.world import World, create, new_object, ranges_of
+from tests.support.metadata_insides import follower_of
 from tests.support.object_ids import give_up_ids, take_ids
 
 Ranges = list[tuple[int, int, int]]
@@ -422,7 +423,7 @@ class History:
 
 def _check_files(node: MetadataSession, live: int) -> None:
     """With nothing in memory: the files hold what lives, and what is known as dead in the base."""
-    state = node._follower.state
+    state = follower_of(node).state
     delta, base = state.levels.delta, state.levels.base
     held = sum(one.tail.range_count for one in (delta, base) if one is not None)
     assert held == live + state.base_dead_ranges

@@ -13,31 +13,40 @@ from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.session import TenureMetadata
+from tests.support.metadata_insides import (
+    allocator_of,
+    checkpointer_of,
+    committer_of,
+    fold_of,
+    follower_of,
+    garbage_of,
+    lookup_of,
+)
 
 
 def follower_of(metadata: TenureMetadata) -> Follower:
-    return metadata._follower
+    return follower_of(metadata)
 
 
 def fold_of(metadata: TenureMetadata) -> Fold:
-    return metadata._follower.state.fold
+    return fold_of(metadata)
 
 
 def checkpointer_of(metadata: TenureMetadata) -> Checkpointer:
-    return metadata._checkpointer
+    return checkpointer_of(metadata)
 
 
 def committer_of(metadata: TenureMetadata) -> Committer:
-    return metadata._committer
+    return committer_of(metadata)
 
 
 def garbage_of(metadata: TenureMetadata) -> Garbage:
-    return metadata._garbage
+    return garbage_of(metadata)
 
 
 def lookup_of(metadata: TenureMetadata) -> Lookup:
-    return metadata._lookup
+    return lookup_of(metadata)
 
 
 def allocator_of(metadata: TenureMetadata) -> ObjectIdAllocator:
-    return metadata._allocator
+    return allocator_of(metadata)

@@ -16,6 +16,7 @@ from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.model.batch import RecordBatch
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
+from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.memory import MemoryObjectStore
 from streamlog.repair.backup.backup import backup
 from streamlog.repair.backup.file import Backup, decode
@@ -41,7 +42,7 @@ class Cluster:
     config: StreamEngineConfig = field(default_factory=StreamEngineConfig)
 
     def __post_init__(self) -> None:
-        self.store = MemoryObjectStore(self.clock)
+        self.store: ObjectStore = MemoryObjectStore(self.clock)
         self.kv: KVStore = MemoryKVStore(self.clock)
         self.offload = ThreadOffload()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from streamlog.metadata.compaction_interface import CompactionTenure
 from streamlog.metadata.interface import Metadata
 from streamlog.metadata.session import MetadataSession
+from tests.support.metadata_insides import allocator_of
 
 
 async def take_id(metadata: Metadata) -> int:
@@ -22,7 +23,7 @@ async def take_ids(tenure: CompactionTenure, count: int) -> list[int]:
 
 def give_up_id(metadata: MetadataSession, object_id: int) -> None:
     """As the end of its owner does."""
-    metadata._allocator.give_up([object_id])
+    allocator_of(metadata).give_up([object_id])
 
 
 def give_up_ids(tenure: CompactionTenure, object_ids: Sequence[int]) -> None:

@@ -28,6 +28,7 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import batch, error_of, run, until
 from tests.metadata.scripted_kv import ScriptedKV, Sent
+from tests.support.metadata_insides import allocator_of
 
 WINDOW = 8
 CONFIG = StreamEngineConfig(metadata=MetadataConfig(put_window=WINDOW))
@@ -215,13 +216,13 @@ def test_uploads_wait_for_a_new_block_of_ids_while_the_metadata_is_away(
         async with world.open(config) as engine:
             stream = await engine.streams.create_and_open_stream()
             await stream.append(batch(b"1"))
-            window = engine.metadata._allocator._ids
+            window = allocator_of(engine.metadata)._ids
             window._next = window._durable = 1 << 20
             world.kv.matches = puts_key(b"b/object")
             world.kv.plan = ["away"] * 1000
             append = asyncio.ensure_future(stream.append(batch(b"2")))
-            await until(lambda: engine.metadata._allocator.waits_for_block)
-            due = engine.metadata._allocator.progress()
+            await until(lambda: allocator_of(engine.metadata).waits_for_block)
+            due = allocator_of(engine.metadata).progress()
             assert due is not None
             assert "a new block of ids" in due.waits_for
             with pytest.raises(Unavailable, match="try again"):

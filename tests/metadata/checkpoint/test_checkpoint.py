@@ -22,6 +22,7 @@ from tests.metadata.counting_store import CountingStore
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints
 from tests.metadata.world import World, append, create, new_object, ranges_of
 from tests.support.metadata_filler import fill_metadata
+from tests.support.metadata_insides import checkpointer_of, fold_of, follower_of
 
 PREFIX = prefix_of("test")
 
@@ -189,12 +190,12 @@ def test_checkpoints_come_by_themselves() -> None:
         world = World()
         async with world.tenure(checkpoint_records=5) as metadata:
             (stream,) = await create(metadata)
-            while metadata._follower.state.levels.revision == 0:
+            while follower_of(metadata).state.levels.revision == 0:
                 await append(metadata, stream, 1)
         async with world.tenure(checkpoint_interval_ms=20) as metadata:
-            before = metadata._follower.state.checkpoint_revision
+            before = follower_of(metadata).state.checkpoint_revision
             async with asyncio.timeout(60):
-                await metadata._follower.adopted(before)
+                await follower_of(metadata).adopted(before)
 
     asyncio.run(main())
 
@@ -230,8 +231,8 @@ def test_a_follower_adopts_another_nodes_checkpoint() -> None:
             for _ in range(10):
                 await append(a, stream, 1)
             await a.checkpoint()
-            await b._follower.adopted(0)
-            assert b._follower.state.fold.newest.ranges == {}
+            await follower_of(b).adopted(0)
+            assert fold_of(b).newest.ranges == {}
             assert len(await ranges_of(b, stream)) == 10
             assert b.object_count == 10
 
@@ -272,7 +273,7 @@ def test_a_failed_checkpoint_leaves_the_old_one() -> None:
             if store.fail_puts:
                 with pytest.raises(StoreUnavailable):
                     await metadata.checkpoint()
-                assert len(metadata._follower.state.fold.generations) == 1
+                assert len(fold_of(metadata).generations) == 1
             else:
                 await metadata.checkpoint()
             assert len(await ranges_of(metadata, stream)) == turn + 1
@@ -354,7 +355,7 @@ def test_files_that_nothing_names_are_swept() -> None:
         await second.take_over_previous(frozenset())
         live = await world.open(3)
         await world.store.put("checkpoint/3.1/7", [b"an attempt under way"])
-        gone = await second._checkpointer.sweep_files()
+        gone = await checkpointer_of(second).sweep_files()
         assert sorted(gone) == ["checkpoint/1.1/9", "checkpoint/2.1/1"]
         assert await files(world) == ["checkpoint/1.1/2", "checkpoint/3.1/7"]
         for metadata in (first, second, live):
@@ -388,7 +389,7 @@ def test_files_on_every_page_of_a_listing_are_swept() -> None:
         left = [f"checkpoint/9.{epoch}/1" for epoch in range(1, 6)]
         for name in left:
             await world.store.put(name, [b"of a tenure that is no more"])
-        assert sorted(await metadata._checkpointer.sweep_files()) == left
+        assert sorted(await checkpointer_of(metadata).sweep_files()) == left
         assert store.lists == 3
         assert await files(world) == ["checkpoint/1.1/1"]
         await metadata.close(drained=True)
@@ -404,7 +405,7 @@ def test_a_damaged_checkpoint_file_is_corrupt_and_named(part: str) -> None:
             (stream,) = await create(metadata)
             await append(metadata, stream, 3)
             await metadata.checkpoint()
-            ref = metadata._follower.state.levels.base
+            ref = follower_of(metadata).state.levels.base
             assert ref is not None
             name = ref.ref.name
         data = bytearray(await world.store.get(name))
@@ -440,8 +441,8 @@ def test_a_lookup_goes_on_where_a_new_checkpoint_took_the_file() -> None:
             (stream,) = await create(a)
             await append(a, stream, 3)
             await a.checkpoint()
-            await b._follower.adopted(0)
-            async with b._follower.lock:  # b cannot adopt for now
+            await follower_of(b).adopted(0)
+            async with follower_of(b).lock:  # b cannot adopt for now
                 await append(a, stream, 3)
                 await a.checkpoint()
                 looking = asyncio.ensure_future(ranges_of(b, stream))
@@ -458,11 +459,11 @@ def test_a_watch_that_fell_behind_starts_over() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
             (stream,) = await create(a)
-            async with b._follower.lock:
+            async with follower_of(b).lock:
                 for _ in range(30):
                     await append(a, stream, 1)
                 await world.kv.compact(await world.kv.revision())
-            await b._follower.reach(a.revision)
+            await follower_of(b).reach(a.revision)
             assert len(await ranges_of(b, stream)) == 30
 
     asyncio.run(main())
@@ -512,7 +513,7 @@ def test_a_base_merge_reads_and_parses_only_what_changed() -> None:
         )
         metadata = await world.open(delta_bytes_min=0, delta_percent=1)
         await metadata.take_over_previous(frozenset())
-        old = metadata._follower.state.levels.base
+        old = follower_of(metadata).state.levels.base
         assert old is not None
         before = bytes(await world.store.get(old.ref.name))
         stream = filled.streams[20]
@@ -520,7 +521,7 @@ def test_a_base_merge_reads_and_parses_only_what_changed() -> None:
             await append(metadata, stream, 1)
         await trim(metadata, filled.streams[3], 1000)
         await metadata.checkpoint()
-        new = metadata._follower.state.levels.base
+        new = follower_of(metadata).state.levels.base
         assert new is not None
         assert new is not old
         after = bytes(await world.store.get(new.ref.name))
@@ -544,7 +545,7 @@ def test_memory_is_given_up_with_the_fences_seen() -> None:
         a = await world.open(1)
         b = await world.open(2)
         await b.seal(a.tenure, even_if_alive=True)
-        assert not b._follower.state.fences[a.tenure].is_live
+        assert not follower_of(b).state.fences[a.tenure].is_live
         assert fence.decode((await world.kv.get(fence.key(PREFIX, a.tenure))).value).sealed_ms  # type: ignore[union-attr]
         assert await world.kv.get(checkpoint.key(PREFIX)) is None
         await a.kill()

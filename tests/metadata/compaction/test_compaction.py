@@ -31,6 +31,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.metadata_insides import fold_of, follower_of, garbage_of
 from tests.support.object_ids import give_up_ids, take_ids
 
 PREFIX = prefix_of("test")
@@ -115,7 +116,7 @@ def test_an_unknown_outcome_is_resolved_by_sending_the_same_bytes(plan: list[str
             assert len({str(sent) for sent in s.kv.sent}) == 1
             assert not any(await s.kv.land())
             assert (await s.ranges())[0] == (0, 10, new)
-            assert s.metadata._follower.state.fold.compactions.counter == 1
+            assert fold_of(s.metadata).compactions.counter == 1
             await s.commit([2, 3], (s.stream, 10, 20))
 
     asyncio.run(main())
@@ -296,7 +297,7 @@ def test_the_window_opens_when_ids_are_committed_or_swept() -> None:
             await s.metadata.orphans_deleted(orphans)
             taken = await more
             assert taken == [ids[2] + 1, ids[2] + 2]
-            assert s.metadata._follower.state.fold.mark(s.compactor.tenure).floor == taken[0]
+            assert fold_of(s.metadata).mark(s.compactor.tenure).floor == taken[0]
 
     asyncio.run(main())
 
@@ -376,8 +377,8 @@ def test_the_next_start_of_the_node_seals_a_compactor_that_crashed() -> None:
             assert (await fences(world))[compactor.tenure]  # no other node does
         async with world.tenure(1) as again:
             sealed = asyncio.Event()
-            again._follower.on_sealed(sealed.set, compactor.tenure)
-            if not again._follower.has_sealed(compactor.tenure):
+            follower_of(again).on_sealed(sealed.set, compactor.tenure)
+            if not follower_of(again).has_sealed(compactor.tenure):
                 await sealed.wait()
             found = {one.tenure: one.object_ids for one in await again.orphan_candidates()}
             assert object_id in found[compactor.tenure]
@@ -447,7 +448,7 @@ def test_a_retired_compactor_is_forgotten() -> None:
             await s.compactor.close()
             await s.metadata.catch_up()
             await s.metadata.checkpoint()
-            s.metadata._garbage._config = s.world.config.__class__(orphan_resweep_ms=0)
+            garbage_of(s.metadata)._config = s.world.config.__class__(orphan_resweep_ms=0)
             for _ in range(2):
                 for orphans in await s.metadata.orphan_candidates():
                     await s.metadata.orphans_deleted(orphans)

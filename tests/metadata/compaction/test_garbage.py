@@ -19,6 +19,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.runtime.clock import SystemClock
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, new_object
+from tests.support.metadata_insides import allocator_of, fold_of, follower_of, garbage_of
 from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
@@ -72,7 +73,7 @@ def test_ids_go_on_in_the_next_block() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
             (stream,) = await create(a)
-            window = a._allocator._ids
+            window = allocator_of(a)._ids
             window._next = window._durable = BLOCK_IDS - 1
             found = [await append(a, stream, 1) for _ in range(3)]
             assert found == [(2 << BITS) - 1, 3 << BITS, (3 << BITS) + 1]
@@ -89,7 +90,7 @@ def test_a_block_whose_answer_was_lost_is_the_next_one_used() -> None:
         world = World(kv=kv)
         first = await world.open(put_window=8)
         (stream,) = await create(first)
-        window = first._allocator._ids
+        window = allocator_of(first)._ids
         window._next = window._durable = BLOCK_IDS - 2
         kept = [await append(first, stream, 1) for _ in range(2)]
         kv.matches = lambda sent: any(
@@ -132,7 +133,7 @@ def test_retired_tenures_are_forgotten() -> None:
                 await metadata.catch_up()
                 assert await metadata.orphan_candidates() == []
                 assert not metadata.is_swept(orphan)
-            garbage = metadata._garbage
+            garbage = garbage_of(metadata)
             assert not garbage._listed
             assert not garbage._swept
 
@@ -239,7 +240,7 @@ def test_what_a_tenure_gave_up_is_deleted_again_after_its_end() -> None:
         await first.orphans_deleted(orphans)
         for _ in range(3):
             await append(first, stream, 1)
-        assert first._follower.state.fold.mark(first.tenure).floor > given_up
+        assert fold_of(first).mark(first.tenure).floor > given_up
         await first.kill()
         # Its PUT lands only now.
         second = await world.open(orphan_resweep_ms=0)
@@ -295,12 +296,13 @@ def test_a_tenure_is_retired_after_the_late_sweep() -> None:
         start = id_block.block_prefix(PREFIX, id_block.OBJECTS)
         blocks = (await world.kv.range(start, prefix_end(start))).kvs
         assert {id_block.decode_owner(kv.value) for kv in blocks} == {second.tenure}
-        await second._follower.reach(await world.kv.revision())
-        assert first.tenure not in second._follower.state.fold.marks
+        await follower_of(second).reach(await world.kv.revision())
+        assert first.tenure not in fold_of(second).marks
         await create(second)
         await second.checkpoint()
-        assert second._follower.state.checkpoint is not None
-        assert set(second._follower.state.checkpoint.tenures) == {second.tenure}
+        checkpoint = follower_of(second).state.checkpoint
+        assert checkpoint is not None
+        assert set(checkpoint.tenures) == {second.tenure}
         await second.close(drained=True)
         third = await world.open()
         assert third.stream_count == 2

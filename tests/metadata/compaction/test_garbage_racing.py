@@ -11,6 +11,7 @@ from streamlog.metadata.interface import CommitEntry, StreamEpoch
 from streamlog.metadata.keys import id_block
 from streamlog.metadata.keys.space import prefix_of
 from tests.metadata.world import CONFIG, World, append, create, new_object
+from tests.support.metadata_insides import garbage_of
 
 BLOCKS = id_block.block_prefix(prefix_of("test"), id_block.OBJECTS)
 
@@ -71,7 +72,7 @@ def test_an_object_that_dies_during_the_look_is_no_orphan() -> None:
         late = await append(first, stream, 1)
         await first.kill()
         async with world.tenure(1) as metadata:
-            lookup = metadata._garbage._lookup
+            lookup = garbage_of(metadata)._lookup
             found = lookup.object
 
             async def dies_first(object_id: int) -> object:

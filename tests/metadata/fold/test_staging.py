@@ -26,6 +26,7 @@ from streamlog.metadata.interface import (
 from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.metadata_insides import lookup_of
 from tests.support.object_ids import take_id
 
 
@@ -316,7 +317,7 @@ async def test_an_object_that_dies_during_a_look_up_is_placed_all_the_same() -> 
         await attach(metadata, 1, [one], [a], leader_epoch=9)
         await metadata.checkpoint()
     async with world.tenure() as metadata:
-        reader = metadata._lookup._reader
+        reader = lookup_of(metadata)._reader
         read = reader.objects
 
         async def dies_before(level: LevelFile, block: int) -> ObjectColumns:

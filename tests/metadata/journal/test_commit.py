@@ -23,6 +23,7 @@ from streamlog.metadata.session import MetadataSession
 from streamlog.runtime.offload import Lane, ThreadOffload
 from tests.metadata.scripted_kv import ScriptedKV, commits
 from tests.metadata.world import InlineOffload, World, append, create, new_object, ranges_of
+from tests.support.metadata_insides import committer_of, follower_of
 from tests.support.object_ids import give_up_id, take_id
 
 
@@ -414,7 +415,7 @@ def test_large_records_go_through_threads() -> None:
         for i in range(3):
             new = await new_object(metadata, [(s, 1, i, i + 1) for s in streams])
             done = await metadata.commit(CommitEntry(objects=[new]))
-        await other._follower.reach(done.revision)
+        await follower_of(other).reach(done.revision)
         assert {row.end for row in other.streams(limit=5000)} == {3}
         await metadata.checkpoint()
         await metadata.close(drained=True)
@@ -433,9 +434,9 @@ def test_an_answer_that_nobody_waits_for_holds_up_nobody_else() -> None:
             CommitEntry(objects=[await new_object(metadata, [row])])
             for row in ((a, 1, 0, 1), (a, 1, 1, 2), (b, 1, 0, 1))
         ]
-        first = metadata._committer.submit(entries[0])
+        first = committer_of(metadata).submit(entries[0])
         await kv.held.wait()
-        second, last = (metadata._committer.submit(entry) for entry in entries[1:])
+        second, last = (committer_of(metadata).submit(entry) for entry in entries[1:])
         first.cancel()
         second.cancel()
         kv.released.set()
@@ -454,7 +455,7 @@ def test_a_seal_that_nobody_waits_to_hear_of_ends_the_tenure_all_the_same() -> N
         (stream,) = await create(metadata)
         kv.plan = ["hold"]
         new = await new_object(metadata, [(stream, 1, 0, 1)])
-        given_up = metadata._committer.submit(CommitEntry(objects=[new]))
+        given_up = committer_of(metadata).submit(CommitEntry(objects=[new]))
         await kv.held.wait()
         async with world.tenure(2) as other:
             await other.seal(metadata.tenure, even_if_alive=True)
@@ -464,8 +465,8 @@ def test_a_seal_that_nobody_waits_to_hear_of_ends_the_tenure_all_the_same() -> N
         with pytest.raises(TenureFenced):
             await append(metadata, stream, 1)
         # Nothing is written any more, so that nothing is waited for either.
-        metadata._committer.ask_for_floor()
-        await asyncio.wait_for(metadata._committer.drained(), 60)
+        committer_of(metadata).ask_for_floor()
+        await asyncio.wait_for(committer_of(metadata).drained(), 60)
         await metadata.close(drained=True)
 
     asyncio.run(main())

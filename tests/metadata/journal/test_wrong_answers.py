@@ -29,6 +29,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, writes
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.metadata_insides import fold_of
 
 PREFIX = prefix_of("test")
 WAIT_S = 60
@@ -183,11 +184,11 @@ def test_streams_of_a_holder_without_a_fence_are_not_moved() -> None:
                 await other.open_streams([(stream, None)])
             await create(other)  # behind the deletion, which is folded on return
             # What it did stays counted: nothing of it is folded a second time.
-            assert other._follower.state.fold.mark(first.tenure).seq == 2
+            assert fold_of(other).mark(first.tenure).seq == 2
             await other.checkpoint()
             assert await ranges_of(other, stream) == [(0, 3, object_id)]
             second = await world.open(1)
-            assert second._follower.state.fold.mark(first.tenure).seq == 2
+            assert fold_of(second).mark(first.tenure).seq == 2
             with pytest.raises(Internal, match="holds streams and has no fence"):
                 await second.take_over_previous(frozenset())
             await second.kill()
@@ -260,7 +261,7 @@ def test_a_checkpoint_that_no_repetition_mends_leaves_the_state_whole() -> None:
         with pytest.raises(Internal, match="bug in the metadata store"):
             await metadata.checkpoint()
         assert len(kv.sent) == 1
-        assert len(metadata._follower.state.fold.generations) == 1
+        assert len(fold_of(metadata).generations) == 1
         await metadata.checkpoint()
         assert await ranges_of(metadata, stream) == [(0, 3, object_id)]
         assert len((await world.store.list("checkpoint/")).objects) == 1
@@ -297,8 +298,8 @@ def test_a_checkpoint_whose_last_step_fails_is_in_use_all_the_same() -> None:
         with pytest.raises(Closed, match="metadata store was closed"):
             await metadata.checkpoint()
         kv.is_closed = False
-        assert len(metadata._follower.state.fold.generations) == 1
-        assert metadata._follower.state.fold.newest.is_empty
+        assert len(fold_of(metadata).generations) == 1
+        assert fold_of(metadata).newest.is_empty
         expected = await ranges_of(metadata, stream)
         assert [(start, end) for start, end, _ in expected] == [(0, 3)]
         await append(metadata, stream, 1)

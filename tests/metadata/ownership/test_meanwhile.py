@@ -25,6 +25,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.session import MetadataSession
 from tests.metadata.scripted_kv import ScriptedKV, checkpoints, moves, writes
 from tests.metadata.world import World, append, create, ranges_of
+from tests.support.metadata_insides import follower_of
 from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
@@ -271,7 +272,9 @@ def test_only_the_latest_transfers_are_remembered(monkeypatch: pytest.MonkeyPatc
             (stream,) = await create(metadata)
             for _ in range(5):
                 await metadata.open_streams([(stream, None)])
-            known = [metadata._follower.own_transfer(metadata.tenure, gen) for gen in range(1, 6)]
+            known = [
+                follower_of(metadata).own_transfer(metadata.tenure, gen) for gen in range(1, 6)
+            ]
             assert known[:2] == [None, None]
             assert None not in known[2:]
             await append(metadata, stream, 1)

@@ -68,9 +68,10 @@ class _Story:
 
     async def collect(self, opened: OpenEngine) -> None:
         """Dead objects go."""
-        before = len(self.cluster.store._objects)
-        await opened._collector.tick()
-        assert len(self.cluster.store._objects) < before
+        before = await self.cluster.store.list("")
+        await opened.collector.tick()
+        after = await self.cluster.store.list("")
+        assert len(after.objects) < len(before.objects)
 
     async def check(self, *, trims_are_kept: bool) -> None:
         async with self.cluster.node() as opened:

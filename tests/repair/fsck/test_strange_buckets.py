@@ -112,7 +112,7 @@ def test_a_damaged_checkpoint_may_have_told_of_trims() -> None:
             await append(stream, *(b"%d" % number for number in range(1, 20)))
             await stream.trim(15)
             await engine.metadata.checkpoint()
-            await engine._collector.tick()
+            await engine.collector.tick()
             await append(stream, b"20")
         for info in (await cluster.store.list("checkpoint/")).objects:
             whole = bytes(await cluster.store.get(info.key))

@@ -32,7 +32,9 @@ from streamlog.repair.recover.recover import RecoverOptions, recover
 from streamlog.runtime.buffers import Buffer
 from streamlog.wiring import OpenEngine, open_object_store
 from tests.repair.cluster import Cluster, append, backed_up, read, recovered, restored, run
+from tests.support.metadata_insides import checkpointer_of, follower_of
 from tests.support.s3 import S3Tests
+from tests.support.slow_store import SlowStore
 
 NEVER = 1 << 30
 CONFIG = StreamEngineConfig(
@@ -48,7 +50,7 @@ COUNT = 12
 
 
 def collect(engine: OpenEngine) -> Awaitable[None]:
-    return engine._collector.tick()
+    return engine.collector.tick()
 
 
 async def fill(engine: OpenEngine) -> Stream:
@@ -108,7 +110,7 @@ async def _the_old_node_ends(cluster: Cluster, how: str) -> None:
             assert (raised.value.store_lineage, raised.value.meta_lineage) == (1, 0)
             assert before <= await keys(cluster.store)
         with pytest.raises(LineageFenced):
-            await old.metadata._checkpointer.sweep_files()
+            await checkpointer_of(old.metadata).sweep_files()
         assert before <= await keys(cluster.store)
     found = await holds(cluster, stream.stream_id)
     assert [found[n] for n in range(COUNT + 1)] == [
@@ -423,7 +425,7 @@ def test_a_recovery_that_another_one_overtook_makes_no_usable_metadata(is_one_kv
         second = first if is_one_kv else MemoryKVStore(cluster.clock)
         store, paused, goes_on = cluster.store, asyncio.Event(), asyncio.Event()
 
-        class Pausing(MemoryObjectStore):
+        class Pausing(SlowStore):
             async def put_if_match(
                 self, key: str, parts: Sequence[Buffer], etag: str
             ) -> ObjectInfo:
@@ -432,10 +434,7 @@ def test_a_recovery_that_another_one_overtook_makes_no_usable_metadata(is_one_kv
                 await goes_on.wait()
                 return info
 
-        slow = Pausing(cluster.clock)
-        slow._objects, slow._keys = store._objects, store._keys
-        slow._versions = 1 << 20
-        cluster.store = slow
+        cluster.store = Pausing(store)
         overtaken = asyncio.create_task(recovered(cluster))
         await paused.wait()
         cluster.store, cluster.kv = store, second
@@ -559,7 +558,7 @@ async def _with_the_newer_nodes_deletions(cluster: Cluster, old: OpenEngine) -> 
         await append(await new.streams.open_stream(stream.stream_id), b"new")
         await compact(new)
         await collect(new)
-        await new.metadata._checkpointer.sweep_files()
+        await checkpointer_of(new.metadata).sweep_files()
         assert new.compactor is not None
     return stream.stream_id
 
@@ -577,7 +576,7 @@ def test_an_old_node_that_misses_files_names_the_lineage(does: str) -> None:
             doing: dict[str, Callable[[], Awaitable[object]]] = {
                 "reads": lambda: read(stream),
                 "lists batches": lambda: stream.attributes(0, COUNT),
-                "loads metadata": old.metadata._follower._reload,
+                "loads metadata": follower_of(old.metadata)._reload,
                 "checkpoints": old.metadata.checkpoint,
             }
             with pytest.raises(LineageFenced, match="lineage 1") as raised:
