@@ -97,7 +97,7 @@ def run(test, **config):
     asyncio.run(body())
 
 
-def test_a_topic_from_creation_to_deletion():
+def test_a_topic_that_was_created_is_listed_and_its_partitions_open():
     async def test(made, logs):
         info = await logs.create_topic("a.topic", 3, {"retention.ms": "1000"})
         assert (info.name, info.partitions) == ("a.topic", 3)
@@ -108,6 +108,14 @@ def test_a_topic_from_creation_to_deletion():
         assert opened is await logs.log(TopicPartition("a.topic", 2))
         assert logs.open_log(TopicPartition("a.topic", 2)) is opened
         assert logs.open_log(TopicPartition("a.topic", 1)) is None
+
+    run(test)
+
+
+def test_a_partition_is_described_with_its_four_streams():
+    async def test(made, logs):
+        await logs.create_topic("a.topic", 3)
+        opened = await logs.log(TopicPartition("a.topic", 2))
         await append(opened, encoded([b"x"]))
         described = logs.describe_partition(TopicPartition("a.topic", 2))
         assert (described.high_watermark, described.segments) == (1, 1)
@@ -117,6 +125,15 @@ def test_a_topic_from_creation_to_deletion():
         for role, stream_id in ids.items():
             assert (await made.running[0][1].describe_stream(stream_id)).tags["role"] == role
         assert list(ids) == ["meta", "data", "time", "txn"]
+
+    run(test)
+
+
+def test_nothing_is_left_of_a_deleted_topic_and_its_name_is_free():
+    async def test(made, logs):
+        info = await logs.create_topic("a.topic", 3)
+        opened = await logs.log(TopicPartition("a.topic", 2))
+        await append(opened, encoded([b"x"]))
         await logs.delete_topic("a.topic")
         assert logs.topic("a.topic") is None
         assert logs.list_topics() == []

@@ -275,13 +275,11 @@ def test_more_objects_than_the_bound_wait_for_a_commit_or_an_abort(tmp_path: Pat
     run(scenario)
 
 
-def test_bad_calls_change_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_staged_is_refused_and_stages_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
-        config = dataclasses.replace(
-            QUICK, staging=StagingConfig(object_bytes_max=1024, commit_rows_max=1)
-        )
+        config = dataclasses.replace(QUICK, staging=StagingConfig(object_bytes_max=1024))
         async with Site(tmp_path, "object", config).open() as engine:
-            a, b = await two_streams(engine)
+            a, _ = await two_streams(engine)
             stage, s = engine.staging.stage, a.stream_id
             assert isinstance(await error_of(stage("", "1", {s: [batch(b"x")]})), Invalid)
             assert isinstance(await error_of(stage("w", "1" * 201, {s: [batch(b"x")]})), Invalid)
@@ -292,8 +290,19 @@ def test_bad_calls_change_nothing(tmp_path: Path) -> None:
             assert isinstance(await error_of(stage("w", "1", {999: [batch(b"x")]})), StreamNotFound)
             large = await error_of(stage("w", "1", {s: [batch(bytes(2000))]}))
             assert isinstance(large, MessageTooLarge)
-            one = await staged(engine, {s: [b"x"], b.stream_id: [b"y"]}, attempt="1")
-            two = await staged(engine, {s: [b"x"]}, attempt="2")
+            assert engine.staging.writer("w").staged_objects == 0
+
+    run(scenario)
+
+
+def test_an_attach_that_is_refused_leaves_its_objects_staged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = dataclasses.replace(QUICK, staging=StagingConfig(commit_rows_max=1))
+        async with Site(tmp_path, "object", config).open() as engine:
+            a, b = await two_streams(engine)
+            rows = {a.stream_id: [b"x"], b.stream_id: [b"y"]}
+            one = await staged(engine, rows, attempt="1")
+            two = await staged(engine, {a.stream_id: [b"x"]}, attempt="2")
             attach = engine.staging.attach
             crowded = await error_of(attach("w", 0, [one.object_id]))
             assert isinstance(crowded, Invalid)

@@ -173,55 +173,62 @@ def test_topics_are_made_on_demand_in_dev_and_not_in_serve() -> None:
     asyncio.run(main())
 
 
-def test_topic_settings_are_described_and_changed_all_or_none() -> None:
-    topic = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="t")
+TOPIC_T = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="t")
 
-    async def change(node: RunningNode, *changes: admin_pb2.ConfigChange) -> None:
-        await node.admin.IncrementalAlterConfigs(
-            admin_pb2.IncrementalAlterConfigsRequest(resource=topic, changes=changes)
-        )
 
+async def set_configs(node: RunningNode, values: dict[str, str]) -> None:
+    """Of the topic t."""
+    changes = [
+        admin_pb2.ConfigChange(name=name, operation=admin_pb2.CONFIG_OPERATION_SET, value=value)
+        for name, value in values.items()
+    ]
+    await node.admin.IncrementalAlterConfigs(
+        admin_pb2.IncrementalAlterConfigsRequest(resource=TOPIC_T, changes=changes)
+    )
+
+
+async def configs(
+    node: RunningNode, resource: admin_pb2.ConfigResource
+) -> dict[str, admin_pb2.ConfigEntry]:
+    request = admin_pb2.DescribeConfigsRequest(resource=resource)
+    answer = await node.admin.DescribeConfigs(request)
+    return {entry.name: entry for entry in answer.entries}
+
+
+def test_a_topics_settings_are_described_with_their_source() -> None:
     async def main() -> None:
         async with running_node() as node:
             await create_topic(node, "t")
-            await change(
-                node,
-                admin_pb2.ConfigChange(
-                    name="retention.ms", operation=admin_pb2.CONFIG_OPERATION_SET, value="5000"
-                ),
-            )
+            await set_configs(node, {"retention.ms": "5000"})
+            entries = await configs(node, TOPIC_T)
+            own, default = entries["retention.ms"], entries["segment.ms"]
+            assert (own.value, own.source) == ("5000", "topic")
+            assert default.source == "broker"
+
+    asyncio.run(main())
+
+
+def test_settings_are_changed_together_or_not_at_all() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            await create_topic(node, "t")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await change(
-                    node,
-                    admin_pb2.ConfigChange(
-                        name="segment.ms", operation=admin_pb2.CONFIG_OPERATION_SET, value="7"
-                    ),
-                    admin_pb2.ConfigChange(
-                        name="retention.m", operation=admin_pb2.CONFIG_OPERATION_SET, value="1"
-                    ),
-                )
+                await set_configs(node, {"segment.ms": "7", "retention.m": "1"})
             error = from_rpc_error(caught.value, may_have_happened=False)
             assert isinstance(error, errors.InvalidConfig)
             assert "retention.ms" in error.message
-            entries = {
-                entry.name: entry
-                for entry in (
-                    await node.admin.DescribeConfigs(
-                        admin_pb2.DescribeConfigsRequest(resource=topic)
-                    )
-                ).entries
-            }
-            assert (entries["retention.ms"].value, entries["retention.ms"].source) == (
-                "5000",
-                "topic",
-            )
-            assert entries["segment.ms"].source == "broker"
+            assert (await configs(node, TOPIC_T))["segment.ms"].source == "broker"
+
+    asyncio.run(main())
+
+
+def test_a_nodes_settings_are_described_and_read_only() -> None:
+    async def main() -> None:
+        async with running_node() as node:
             broker = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_BROKER)
-            shown = await node.admin.DescribeConfigs(
-                admin_pb2.DescribeConfigsRequest(resource=broker)
-            )
-            assert "node.listen" in {entry.name for entry in shown.entries}
-            assert all(entry.read_only for entry in shown.entries)
+            entries = await configs(node, broker)
+            assert "node.listen" in entries
+            assert all(entry.read_only for entry in entries.values())
 
     asyncio.run(main())
 

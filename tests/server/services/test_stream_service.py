@@ -98,17 +98,17 @@ def test_expected_offset_and_unknown_stream_are_that_appends_error() -> None:
     asyncio.run(main())
 
 
-def test_a_fencing_token_is_tested_and_changed_over_the_wire() -> None:
+def set_token(node: RunningNode, stream: int, token: bytes, **expected: Any) -> Any:
+    return node.streams.SetFencingToken(
+        pb.SetFencingTokenRequest(stream_id=stream, fencing_token=token, **expected)
+    )
+
+
+def test_an_append_with_another_fencing_token_than_the_streams_is_refused() -> None:
     async def main() -> None:
         async with running_node() as node:
             stream = await create(node)
-
-            def asked(token: bytes, **expected: Any) -> Any:
-                return node.streams.SetFencingToken(
-                    pb.SetFencingTokenRequest(stream_id=stream, fencing_token=token, **expected)
-                )
-
-            await asked(b"one", expected_fencing_token=b"", expected_next_offset=0)
+            await set_token(node, stream, b"one")
             right, wrong, none, untested = await append(
                 node,
                 pb.AppendRequest(stream_id=stream, payload=b"a", fencing_token=b"one"),
@@ -119,14 +119,34 @@ def test_a_fencing_token_is_tested_and_changed_over_the_wire() -> None:
             assert (right.base_offset, untested.base_offset) == (0, 1)
             for refused in (wrong, none):
                 assert isinstance(from_proto(refused.error), errors.TokenMismatch)
+            await set_token(node, stream, b"")
+            (after,) = await append(
+                node, pb.AppendRequest(stream_id=stream, payload=b"f", fencing_token=b"")
+            )
+            assert after.base_offset == 2
+
+    asyncio.run(main())
+
+
+def test_a_fencing_token_is_changed_where_the_stream_is_as_the_caller_expects() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            stream = await create(node)
+            await set_token(
+                node, stream, b"one", expected_fencing_token=b"", expected_next_offset=0
+            )
+            await append(node, pb.AppendRequest(stream_id=stream, payload=b"a"))
             for call, kind in (
-                (asked(b"two", expected_fencing_token=b""), errors.TokenMismatch),
-                (asked(b"two", expected_next_offset=1), errors.OffsetConflict),
-                (asked(bytes(65)), errors.Invalid),
-                (asked(b"two", timeout_ms=-1), errors.Invalid),
+                (set_token(node, stream, b"2", expected_fencing_token=b""), errors.TokenMismatch),
+                (set_token(node, stream, b"2", expected_next_offset=0), errors.OffsetConflict),
+                (set_token(node, stream, bytes(65)), errors.Invalid),
+                (set_token(node, stream, b"2", timeout_ms=-1), errors.Invalid),
+                (set_token(node, 999_999, b"2"), errors.StreamNotFound),
             ):
                 assert type(await refusal(call)) is kind
-            await asked(b"two", expected_fencing_token=b"one", expected_next_offset=2)
+            await set_token(
+                node, stream, b"two", expected_fencing_token=b"one", expected_next_offset=1
+            )
             described = pb.DescribeStreamRequest(stream_id=stream)
             answer = await node.streams.DescribeStream(described)
             assert answer.stream.fencing_token == b"two"
@@ -136,14 +156,6 @@ def test_a_fencing_token_is_tested_and_changed_over_the_wire() -> None:
                 node, pb.AppendRequest(stream_id=stream, payload=b"e", fencing_token=b"one")
             )
             assert isinstance(from_proto(late.error), errors.TokenMismatch)
-            await asked(b"")
-            (after,) = await append(
-                node, pb.AppendRequest(stream_id=stream, payload=b"f", fencing_token=b"")
-            )
-            assert after.base_offset == 2
-            unknown = pb.SetFencingTokenRequest(stream_id=999_999, fencing_token=b"x")
-            error = await refusal(node.streams.SetFencingToken(unknown))
-            assert isinstance(error, errors.StreamNotFound)
 
     asyncio.run(main())
 
