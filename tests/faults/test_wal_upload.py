@@ -115,11 +115,10 @@ def test_a_damaged_log_is_shown_and_not_uploaded(
     assert fingerprint(folder) == before
 
 
-@pytest.mark.slow
-def test_what_a_dead_node_acknowledged_is_shown_uploaded_and_read_by_another(
-    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+def test_what_a_dead_node_has_not_uploaded_is_shown(
+    dead: tuple[Path, dict[tuple[int, int], bytes]],
 ) -> None:
-    data, acknowledged = dead
+    data, _ = dead
     folder = data / "wal"
     before = fingerprint(folder)
     shown = run("wal", "show", folder, "--json", *places(data))
@@ -136,7 +135,15 @@ def test_what_a_dead_node_acknowledged_is_shown_uploaded_and_read_by_another(
     assert "pending" in text
     assert all(f"  {one['size_bytes']}" in text for one in content["entries"])
 
-    # Another cluster's store, one that nobody uses, and a folder that is no log.
+
+@pytest.mark.slow
+def test_a_log_is_uploaded_to_no_store_but_its_own(
+    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+) -> None:
+    """Not to another cluster's store, nor to an empty one; and a folder that is no log is told."""
+    data, _ = dead
+    folder = data / "wal"
+    before = fingerprint(folder)
     with NodeProcess(tmp_path / "other"):
         pass
     for strange in (tmp_path / "other", tmp_path / "empty"):
@@ -147,11 +154,20 @@ def test_what_a_dead_node_acknowledged_is_shown_uploaded_and_read_by_another(
     assert b"there is no write-ahead log in" in nothing.stderr
     assert fingerprint(folder) | {"wal-lock": ""} == before | {"wal-lock": ""}
 
+
+@pytest.mark.slow
+def test_what_a_dead_node_acknowledged_is_uploaded_and_read_by_another(
+    dead: tuple[Path, dict[tuple[int, int], bytes]], tmp_path: Path
+) -> None:
+    data, acknowledged = tmp_path / "data", dead[1]
+    shutil.copytree(dead[0], data)
+    folder = data / "wal"
+    appends = said(run("wal", "show", folder, "--json", *places(data)))["appends"]
     uploaded = run("wal", "upload", folder, "--json", *places(data))
     assert uploaded.returncode == 0, uploaded.stderr
     done = said(uploaded)
     assert f"uploading {done['appends']} appends of node 1".encode() in uploaded.stderr
-    assert (done["node_id"], done["appends"], done["left"]) == (1, content["appends"], [])
+    assert (done["node_id"], done["appends"], done["left"]) == (1, appends, [])
     assert said(run("wal", "show", folder, "--json", *places(data)))["appends"] == 0
     again = said(run("wal", "upload", folder, "--json", *places(data)))
     assert (again["appends"], again["streams"]) == (0, 0)

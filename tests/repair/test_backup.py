@@ -108,11 +108,7 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
                 await append(stream, b"13")
             expected = await consume(log)
             stream_id, start, end = stream.stream_id, stream.start_offset, stream.confirm_offset
-        with pytest.raises(AlreadyExists):
-            await restored(cluster, content)
         cluster.lose_metadata()
-        await restored(cluster, content, dry_run=True)
-        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
         report = await restored(cluster, content)
         assert report.counts["values_from_backup"] == 1
         await cluster.is_clean()
@@ -134,6 +130,21 @@ def test_nothing_that_was_acknowledged_after_the_backup_is_lost(checkpoints_afte
             assert await read(stream) == {n: b"%d" % n for n in range(start, end)}
             await append(stream, b"more")
         await cluster.is_clean()
+
+    run(scenario)
+
+
+def test_a_restore_neither_replaces_metadata_nor_writes_in_a_dry_run() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        async with cluster.node(crash=True) as engine:
+            await engine.logs.create_topic("t", 1)
+            content = await backed_up(cluster)
+        with pytest.raises(AlreadyExists):
+            await restored(cluster, content)
+        cluster.lose_metadata()
+        await restored(cluster, content, dry_run=True)
+        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
 
     run(scenario)
 

@@ -35,10 +35,42 @@ def produce(server: str, numbers: range) -> None:
             one.result(30)
 
 
+def new_node(data: Path) -> NodeProcess:
+    return NodeProcess(data, "object", ("--set", "engine.metadata.checkpoint_interval_ms=300"))
+
+
+def test_the_metadata_of_a_running_node_is_its_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with new_node(data):
+        refused = run("fsck", "--data", data)
+        assert refused.returncode == 2
+        assert DataInUse.__name__.encode() in refused.stderr
+        assert b"stop it first" in refused.stderr
+        assert b"--server" not in refused.stderr.rpartition(b"; ")[2]
+        assert run("recover", "--data", data).returncode == 1
+
+
+def test_an_object_that_is_missing_is_told_as_a_loss(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with new_node(data) as node:
+        with Admin(node.server) as admin:
+            admin.create_topic("t", 2)
+        produce(node.server, range(RECORDS))
+        node.kill()
+    objects = sorted((data / "objects" / "data").rglob("*"))
+    next(path for path in reversed(objects) if path.is_file()).unlink()
+    checked = run("fsck", "--data", data, "--repair", "--json")
+    assert checked.returncode == 1
+    (missing,) = [
+        one for one in json.loads(checked.stdout)["findings"] if one["kind"] == "object-missing"
+    ]
+    assert missing["lost"]
+
+
 @pytest.mark.slow
 def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "meta.backup"
-    node = NodeProcess(data, "object", ("--set", "engine.metadata.checkpoint_interval_ms=300"))
+    node = new_node(data)
     with node:
         with Admin(node.server) as admin:
             admin.create_topic("t", 2)
@@ -49,13 +81,6 @@ def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["size_bytes"] == file.stat().st_size
         produce(node.server, range(RECORDS, 2 * RECORDS))
-        # A running node's metadata is its own.
-        refused = run("fsck", "--data", data)
-        assert refused.returncode == 2
-        assert DataInUse.__name__.encode() in refused.stderr
-        assert b"stop it first" in refused.stderr
-        assert b"--server" not in refused.stderr.rpartition(b"; ")[2]
-        assert run("recover", "--data", data).returncode == 1
         node.kill()
     checked = run("fsck", "--data", data, "--deep", "--json")
     assert checked.returncode == 0, checked.stdout
@@ -87,12 +112,4 @@ def test_metadata_is_lost_and_comes_back(tmp_path: Path) -> None:
 
     offline = tmp_path / "offline.backup"
     assert run("backup", "--out", offline, "--data", data).returncode == 0
-    objects = sorted((data / "objects" / "data").rglob("*"))
-    next(path for path in reversed(objects) if path.is_file()).unlink()
-    checked = run("fsck", "--data", data, "--repair", "--json")
-    assert checked.returncode == 1
-    (missing,) = [
-        one for one in json.loads(checked.stdout)["findings"] if one["kind"] == "object-missing"
-    ]
-    assert missing["lost"]
     assert not list(tmp_path.glob("*.part"))
