@@ -85,6 +85,21 @@ def test_every_test_that_a_document_names_exists(document: Path) -> None:
     assert list(wrong_names(document.read_text())) == []
 
 
+def test_every_file_of_tests_that_code_names_exists() -> None:
+    """In the Makefile, in CI and in the product: for one, a mutant names the test that finds it."""
+    code = [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir()]
+    for folder in ("streamlog", "kvstore", "server", "benchmarks", "examples", "deploy"):
+        code += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in code
+        if path.is_file() and "__pycache__" not in path.parts
+        for name in re.findall(r"\btests/[\w/]+\.(?:py|txt)", path.read_text(errors="replace"))
+        if not (ROOT / name).exists()
+    ]
+    assert not wrong, wrong
+
+
 def test_a_wrong_name_is_found() -> None:
     page = (
         "| `tests/cli/test_help.py`: `test_h` | stream conformance: `test_trim`, `test_x` |\n\n"
