@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeVar
 
 from streamlog.errors import InvalidConfig, StreamlogError
-from streamlog.kvstore.url import parse_meta_url
-from streamlog.objectstore.url import parse_store_url
+from streamlog.reading.topics import TopicPartition
+from streamlog.reading.urls import check_meta_url, check_store_url
 from streamlog.spark.kafka_options import ISOLATION, SERVERS, refusal
 from streamlog.spark.trigger_delay import MAX_TRIGGER_DELAY, parse_duration_ms
 
 T = TypeVar("T")
-
-TopicPartition = tuple[str, int]
 
 EARLIEST, LATEST = -2, -1
 INT64_MAX = (1 << 63) - 1
@@ -394,8 +392,8 @@ class _Places(NamedTuple):
 def _places(options: OptionValues) -> _Places:
     """What fits together."""
     server, store, meta = options.server(), options.text("store"), options.text("meta")
-    options.parsed("store", parse_store_url)
-    options.parsed("meta", parse_meta_url)
+    options.parsed("store", check_store_url)
+    options.parsed("meta", check_meta_url)
     mode = options.choice("readMode", ("auto", "store", "service"), "auto")
     if server is None and store is None:
         options.refuse("server", "is missing: give it, or store and meta")

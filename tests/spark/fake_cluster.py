@@ -6,8 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from streamlog.model.located import Located, LocatedRun, ObjectTable, OffsetWindow
-from streamlog.spark.cluster.cluster import Offsets, Topic
-from streamlog.spark.options import TopicPartition
+from streamlog.reading.topics import Offsets, Topic, TopicPartition
 
 
 class FakeCluster:

@@ -18,11 +18,11 @@ from streamlog.metadata.lookup.locating import Section
 from streamlog.model.located import OffsetWindow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.local.store import LocalObjectStore
+from streamlog.reading.locating import located_in
 from streamlog.repair.view import load_view
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import ThreadOffload
 from streamlog.runtime.rand import SystemRandom
-from streamlog.spark.cluster.offline_cluster import located_in
 from streamlog.spark.plan.planning import plan_store
 from tests.support.metadata_filler import OBJECT_BYTES, RANGES_PER_OBJECT, fill_metadata
 

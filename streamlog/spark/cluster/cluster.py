@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from streamlog.client.calls import admin as admin_calls
 from streamlog.client.calls import locate as locate_calls
@@ -11,25 +11,12 @@ from streamlog.client.calls.topic import list_offsets
 from streamlog.client.channel import Caller
 from streamlog.errors import NotFound, UnknownTopicOrPartition
 from streamlog.model.located import Located, OffsetWindow
-from streamlog.spark.options import EARLIEST, LATEST, TopicPartition
+from streamlog.reading.topics import Offsets, Topic, TopicPartition
+from streamlog.spark.options import EARLIEST, LATEST
 
 T = TypeVar("T")
 CLIENT_ID = "spark"
 TIMEOUT_MS = 60_000
-
-
-class Topic(NamedTuple):
-    """A topic that is made anew under its name has another `topic_id`."""
-
-    partitions: int
-    topic_id: str
-
-
-class Offsets(NamedTuple):
-    """Readable offsets of a partition: start (inclusive) to end (exclusive)."""
-
-    start: int
-    end: int
 
 
 class Cluster(Protocol):

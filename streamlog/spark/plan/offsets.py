@@ -14,9 +14,10 @@ from typing import Any
 
 from streamlog.errors import Corrupt, Invalid, UnknownTopicOrPartition, UnsupportedVersion
 from streamlog.model.located import OffsetWindow
-from streamlog.spark.cluster.cluster import Cluster, Offsets, Topic
+from streamlog.reading.topics import Offsets, Topic, TopicPartition
+from streamlog.spark.cluster.cluster import Cluster
 from streamlog.spark.errors import DataLost
-from streamlog.spark.options import EARLIEST, LATEST, Bound, ReadOptions, TopicPartition
+from streamlog.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 
 log = logging.getLogger(__name__)
 

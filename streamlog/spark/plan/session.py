@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from streamlog.errors import Corrupt, UnknownTopicOrPartition
 from streamlog.model.located import OffsetWindow
-from streamlog.objectstore.url import MemoryUrl, parse_store_url
+from streamlog.reading.urls import is_node_memory
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import Cluster, ServerCluster
@@ -69,7 +69,7 @@ def reads_store(options: ReadOptions, cluster: Cluster) -> bool:
         return False
     if options.read_mode == "store":
         return True
-    return not isinstance(parse_store_url(cluster.store_url), MemoryUrl)
+    return not is_node_memory(cluster.store_url)
 
 
 def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Planned:

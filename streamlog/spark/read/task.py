@@ -18,7 +18,7 @@ from streamlog.errors import (
     Unauthorized,
     Unavailable,
 )
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.reading.blocks import ObjectStore
 from streamlog.spark.arrow import BatchMaker, wanted_of
 from streamlog.spark.errors import DataLost
 from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece, TaskPlan, as_service

@@ -1,6 +1,6 @@
-"""What a Python worker keeps between tasks: an event loop in a thread, and open stores.
+"""The state of a Python worker between tasks: an event loop in a thread, and open stores.
 
-Made inside a task, never pickled. Spark forks workers before any task runs in them.
+A task creates it; it is never pickled. Spark forks workers before any task runs in them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,13 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry
-
-from streamlog.engine.config import StreamEngineConfig
 from streamlog.errors import ForeignCluster, StoreUnavailable
-from streamlog.objectstore.cluster.guard import read_cluster
-from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.url import LocalUrl, MemoryUrl, parse_store_url
+from streamlog.reading.blocks import ObjectStore
+from streamlog.reading.urls import is_node_memory, local_folder
 from streamlog.runtime.clock import SystemClock
 from streamlog.runtime.offload import Lane, ThreadOffload
-from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import ServerCluster
 from streamlog.spark.cluster.pin_keeper import RENEWALS_PER_TTL, renew
 from streamlog.spark.garbage_freeze import freeze_gc
@@ -46,7 +40,7 @@ def _renew_once(place: ReadPlace) -> None:
 
 
 class Worker:
-    """One for each process; use `worker()`."""
+    """One per process; use `worker()`."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -59,7 +53,7 @@ class Worker:
 
     @contextmanager
     def keeping(self, place: ReadPlace) -> Iterator[None]:
-        """Renews the plan's pin while a task goes on; costs nothing where it is short."""
+        """Renews the plan's pin while a task runs; a short task renews nothing."""
         if place.pin_id is None or place.server is None:
             yield
             return
@@ -78,67 +72,58 @@ class Worker:
             await asyncio.sleep(interval_ms / 1000)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` on the loop's thread."""
+        """Runs `work` on the loop's thread and returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, function: Any, *args: Any) -> None:
-        """On the loop's thread, soon."""
+        """Calls `function` soon, on the loop's thread."""
         self._loop.call_soon_threadsafe(function, *args)
 
     def store(self, url: str, cluster_id: str) -> ObjectStore:
-        """Open, and of that cluster. Errors: StoreUnavailable, Unauthorized, ForeignCluster."""
-        known = self._stores.get(url)
-        if known is None:
-            known = self._stores[url] = self.run(self._open(url))
+        """The store, open, and of that cluster.
+
+        Errors: StoreUnavailable, Unauthorized, ForeignCluster.
+        """
+        opened = self._stores.get(url)
+        if opened is None:
+            opened = self._stores[url] = self.run(self._open(url))
             freeze_gc("store")
-        store, found = known
-        if found != cluster_id:
-            # A worker may outlive a cluster, and its place be another's by now.
-            found = self.run(_cluster_in(store))
-            self._stores[url] = store, found
-        if found != cluster_id:
+        store, claimed_by = opened
+        if claimed_by != cluster_id:
+            from streamlog.reading.stores import cluster_in
+
+            # A worker may outlive a cluster, and another cluster may use the place now.
+            claimed_by = self.run(cluster_in(store))
+            self._stores[url] = store, claimed_by
+        if claimed_by != cluster_id:
             raise ForeignCluster(
-                f"{store.url} holds cluster {found or '(none)'}, the topics are of {cluster_id}; "
-                "set the option store to where this machine finds the node's store",
-                store_cluster=found,
+                f"{store.url} holds cluster {claimed_by or '(none)'}, the topics are of "
+                f"{cluster_id}; set the option store to where this machine finds the node's store",
+                store_cluster=claimed_by,
                 meta_cluster=cluster_id,
             )
         return store
 
     async def _open(self, url: str) -> tuple[ObjectStore, str]:
-        parsed = parse_store_url(url)
-        if isinstance(parsed, MemoryUrl):
+        if is_node_memory(url):
             raise StoreUnavailable("a store in a node's memory can be read through the node alone")
-        if isinstance(parsed, LocalUrl) and not await asyncio.get_running_loop().run_in_executor(
-            None, Path(parsed.path).is_dir
-        ):
+        folder = local_folder(url)
+        loop = asyncio.get_running_loop()
+        if folder is not None and not await loop.run_in_executor(None, folder.is_dir):
             raise StoreUnavailable(f"{url} is no folder on this machine")
-        # It brings the whole engine, which only who reads objects is to wait for.
-        from streamlog.wiring import open_object_store
+        # Imports the whole engine, so only tasks that read objects wait for it.
+        from streamlog.reading import stores
 
-        store = await open_object_store(
-            url,
-            StreamEngineConfig(),
-            self._clock,
-            SystemRandom(),
-            self.offload,
-            CollectorRegistry(),
-        )
+        store = await stores.open_store(url, self._clock, self.offload)
         try:
-            return store, await _cluster_in(store)
+            return store, await stores.cluster_in(store)
         except BaseException:
             await store.close()
             raise
 
 
-async def _cluster_in(store: ObjectStore) -> str:
-    """Empty: none has claimed it."""
-    claimed = await read_cluster(store)
-    return "" if claimed is None else claimed.cluster_id
-
-
 def worker() -> Worker:
-    """This process's."""
+    """The worker of this process."""
     global _worker
     with _lock:
         if _worker is None or _worker.pid != os.getpid():

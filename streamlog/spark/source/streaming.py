@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamlog.model.located import OffsetWindow
+from streamlog.reading.topics import Offsets, Topic, TopicPartition
 from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.spark.cluster.cluster import Cluster, Offsets, Topic
+from streamlog.spark.cluster.cluster import Cluster
 from streamlog.spark.cluster.pin_keeper import PinKeeper
-from streamlog.spark.options import ReadOptions, TopicPartition
+from streamlog.spark.options import ReadOptions
 from streamlog.spark.plan.offsets import (
     PartitionOffsets,
     checked_window,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from streamlog import wiring
 from streamlog.errors import ForeignCluster, StoreUnavailable
 from streamlog.objectstore.cluster.guard import claim
 from streamlog.objectstore.keys import CLUSTER_KEY
+from streamlog.reading import stores
 from streamlog.spark.garbage_freeze import freeze_gc, freeze_worker_gc
 from streamlog.spark.read.worker import Worker, worker
 
@@ -53,7 +53,7 @@ def test_a_store_that_cannot_be_read_is_closed_again(
     async def opened(*_: Any) -> Away:
         return Away()
 
-    monkeypatch.setattr(wiring, "open_object_store", opened)
+    monkeypatch.setattr(stores, "open_store", opened)
     for tries in (1, 2):
         with pytest.raises(StoreUnavailable):
             at.store(f"local://{tmp_path}", ONE)

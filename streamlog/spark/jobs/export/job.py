@@ -13,13 +13,14 @@ from typing import Any, Protocol, TypeVar
 
 from streamlog.errors import Invalid
 from streamlog.model.located import OffsetWindow
+from streamlog.reading.topics import TopicPartition
 from streamlog.repair.findings import Progress, no_progress
 from streamlog.runtime.disk.lockfile import hold
 from streamlog.spark.cluster.cluster import Cluster
 from streamlog.spark.jobs.export.manifest import OWN, Manifest
 from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import ROUND_RECORDS, rounds, run_round
-from streamlog.spark.options import Bound, ReadOptions, TopicPartition, parse_read_options
+from streamlog.spark.options import Bound, ReadOptions, parse_read_options
 from streamlog.spark.plan.offsets import checked_window, chosen_partitions, encode_offsets, resolve
 from streamlog.spark.plan.session import opened_cluster
 from streamlog.spark.plan.types import ReadPlace, TaskPlan

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from streamlog.errors import Corrupt, ForeignCluster, StreamlogError, UnsupportedVersion
+from streamlog.reading.topics import TopicPartition
 from streamlog.spark.jobs.files import replace_file, sync_folder
-from streamlog.spark.options import TopicPartition
 from streamlog.spark.plan.offsets import decode_offsets, encode_offsets
 
 VERSION = 1

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamlog.errors import Invalid
+from streamlog.reading.topics import TopicPartition
 from streamlog.repair.findings import Progress, no_progress
 from streamlog.spark.jobs.export.job import rounds_behind, write_rounds
 from streamlog.spark.jobs.iceberg.table import opened_table
 from streamlog.spark.jobs.rounds import ROUND_RECORDS
-from streamlog.spark.options import TopicPartition, parse_read_options
+from streamlog.spark.options import parse_read_options
 from streamlog.spark.plan.offsets import encode_offsets
 from streamlog.spark.plan.session import opened_cluster
 

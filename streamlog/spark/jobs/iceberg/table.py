@@ -44,6 +44,7 @@ from streamlog.errors import (
     StreamlogError,
     UnsupportedVersion,
 )
+from streamlog.reading.topics import TopicPartition
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.jobs.iceberg.files import (
     PARTITIONS,
@@ -54,7 +55,6 @@ from streamlog.spark.jobs.iceberg.files import (
     file_schema,
     table_schema,
 )
-from streamlog.spark.options import TopicPartition
 from streamlog.spark.plan.offsets import decode_offsets, encode_offsets
 
 log = logging.getLogger(__name__)

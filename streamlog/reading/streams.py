@@ -1,4 +1,4 @@
-"""Streams at rest, read straight from objects at the places that the metadata names."""
+"""Streams read straight from objects, at the places that a view of the metadata names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RANGES_AT_ONCE = 64
 async def _ranges(
     view: MetadataView, stream_id: int, start: int, end: int
 ) -> AsyncIterator[LiveRange]:
-    at = start
-    while at < end:
-        found = await view.lookup.locate(stream_id, at, end, RANGES_AT_ONCE)
-        if not found:
+    offset = start
+    while offset < end:
+        ranges = await view.lookup.locate(stream_id, offset, end, RANGES_AT_ONCE)
+        if not ranges:
             return
-        for one in found:
-            yield one
-        at = found[-1].end
+        for live in ranges:
+            yield live
+        offset = ranges[-1].end
 
 
 async def read_stream(
@@ -58,13 +58,15 @@ async def first_offset_at(
     time_ms: int,
     first_offset: int,
 ) -> int | None:
-    """Of the first record of that time or later among stream offsets [start, end), and at or above
-    the log's `first_offset`: attributes tell the batch, one batch is read. Errors as `read_stream`.
+    """The log offset of the first record at or after `time_ms`, among stream offsets [start, end)
+    and at or above the log's `first_offset`; None: there is none.
+
+    Attributes in the index select the batch, so that one batch is read. Errors as `read_stream`.
     """
     async for live in _ranges(view, stream_id, start, end):
         row, key = live.object, data_key(live.object.object_id)
         region = await get_exactly(store, key, row.index_position, row.index_length)
-        found = decode_attributes(
+        batches = decode_attributes(
             region,
             stream_id,
             max(start, live.start),
@@ -73,11 +75,11 @@ async def first_offset_at(
             index_position=row.index_position,
             placements=row.placements,
         )
-        for one in found:
-            if decode_batch_metadata(one.attributes).max_timestamp_ms < time_ms:
+        for summary in batches:
+            if decode_batch_metadata(summary.attributes).max_timestamp_ms < time_ms:
                 continue
             async for batch in read_stream(
-                view, store, offload, stream_id, one.base_offset, one.base_offset + 1
+                view, store, offload, stream_id, summary.base_offset, summary.base_offset + 1
             ):
                 data = join(batch.parts)
                 place = await offload.run(Lane.CPU, first_at_or_after, data, time_ms, first_offset)

@@ -1,0 +1,7 @@
+"""Reading topics past a node: out of objects, at the places that a node or the metadata names.
+
+Spark reaches stores, metadata and bytes of objects through this package alone. Imports the wiring,
+repair's view of the metadata, the log's records and the formats; knows nothing of Spark.
+`offline` looks at metadata without a node, `locating` and `streams` at places in objects, `blocks`
+reads them, `stores` opens stores.
+"""
