@@ -102,7 +102,7 @@ class _Get(NamedTuple):
     data: asyncio.Task[Buffer]
 
 
-class ObjectReader:
+class PieceReader:
     """Reads one task's pieces; iterate `chunks` once."""
 
     def __init__(self, worker: Worker, store: ObjectStore, plan: TaskPlan) -> None:

@@ -22,7 +22,7 @@ from streamlog.reading.blocks import ObjectStore
 from streamlog.spark.arrow import BatchMaker, wanted_of
 from streamlog.spark.errors import DataLost
 from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece, TaskPlan, as_service
-from streamlog.spark.read.object_read import Chunk, ObjectReader
+from streamlog.spark.read.object_read import Chunk, PieceReader
 from streamlog.spark.read.service_read import ServiceReader
 from streamlog.spark.read.worker import Worker, worker
 from streamlog.spark.read_metrics import Taken, tell
@@ -89,7 +89,7 @@ def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[tuple[Chun
             for piece in plan.pieces:
                 yield from service.chunks(as_service(piece, piece.start, piece.end))
             return
-        for item in ObjectReader(at, store, plan).chunks():
+        for item in PieceReader(at, store, plan).chunks():
             if isinstance(item, Chunk):
                 yield item, True
             else:

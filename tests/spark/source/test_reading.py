@@ -36,7 +36,7 @@ from streamlog.spark.errors import DataLost
 from streamlog.spark.plan.session import Planned
 from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece
 from streamlog.spark.read import worker
-from streamlog.spark.read.object_read import Chunk, ObjectReader
+from streamlog.spark.read.object_read import Chunk, PieceReader
 from streamlog.spark.read.task import read_task
 from streamlog.spark.read_metrics import LOGGER
 from tests.spark.reading import SCHEMA, carry_out, consumed, plan, produce, read, rows, uploaded
@@ -486,7 +486,7 @@ def test_an_object_that_goes_between_its_index_and_its_blocks(
     (task,) = planned.plan.tasks
     store = worker.worker().store(planned.place.store_url or "", planned.place.cluster_id)
     found: list[Chunk | ServicePiece] = list(
-        ObjectReader(worker.worker(), _Forgetful(store), task).chunks()
+        PieceReader(worker.worker(), _Forgetful(store), task).chunks()
     )
     assert any(isinstance(one, ServicePiece) for one in found)
     starts = [one.start for one in found if isinstance(one, ServicePiece)]
