@@ -172,7 +172,7 @@ class GrpcAdmin:
         description = described.description
         if description is None:
             return
-        out.leader_node = self._admin.node_id
+        out.leader_node = described.leader_node or 0
         out.leader_epoch = description.leader_epoch
         out.log_start_offset = description.log_start_offset
         out.high_watermark = description.high_watermark

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from streamlog.errors import Invalid
-from streamlog.log.shared.staged_logs import CommittedPart, ManifestEntry
+from streamlog.log.staged_logs import CommittedPart, ManifestEntry
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 from streamlog.server.context import RequestContext

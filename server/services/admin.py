@@ -67,9 +67,10 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """`description` None: `error` says why."""
+    """`description` None: `error` says why. `leader_node` None: the partition has no leader now."""
 
     partition: int
+    leader_node: int | None = None
     description: PartitionDescription | None = None
     error: StreamlogError | None = None
 
@@ -157,9 +158,9 @@ class AdminService:
             if log is None:
                 wait_s = self._settings.limits.open_wait_ms / 1000
                 log = await opened_within(wait_s, self._logs.log(key), key)
-            return DescribedPartition(partition, log.describe())
+            return DescribedPartition(partition, self._logs.leader_of(key), log.describe())
         except StreamlogError as error:
-            return DescribedPartition(partition, error=error)
+            return DescribedPartition(partition, self._logs.leader_of(key), error=error)
 
     async def create_partitions(self, context: RequestContext, name: str, count: int) -> None:
         self._authorize(context, Operation.ALTER, _topic(name))

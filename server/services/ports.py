@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from streamlog.errors import DeadlinePassed, Invalid
 from streamlog.log.api.abstract_log import AbstractLog
-from streamlog.log.shared.staged_logs import StagedLogs
+from streamlog.log.staged_logs import StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.clock import Clock
 
@@ -86,6 +86,10 @@ class Logs(Protocol):
 
     async def log(self, partition: TopicPartition) -> AbstractLog:
         """Opens it where needed. Errors: UnknownTopicOrPartition, NotLeader."""
+        ...
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """The node that leads the partition; never waits, and opens nothing."""
         ...
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from streamlog.errors import Invalid, PolicyViolation
-from streamlog.log.shared.staged_logs import (
+from streamlog.log.staged_logs import (
     ManifestEntry,
     StagedBatches,
     StagedCommit,

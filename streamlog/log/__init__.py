@@ -14,18 +14,28 @@ if TYPE_CHECKING:
     from streamlog.log.api.abstract_log import AbstractLogSegment as AbstractLogSegment
     from streamlog.log.api.abstract_log import LogAppendInfo as LogAppendInfo
     from streamlog.log.api.abstract_log import LogFetch as LogFetch
+    from streamlog.log.api.abstract_log import PartitionDescription as PartitionDescription
+    from streamlog.log.api.leadership import Leadership as Leadership
+    from streamlog.log.api.log_factory import LogFactories as LogFactories
     from streamlog.log.api.log_factory import LogFactory as LogFactory
+    from streamlog.log.api.log_factory import LogKind as LogKind
     from streamlog.log.manager import LogManager as LogManager
+    from streamlog.log.opening import open_logs as open_logs
     from streamlog.model.partition import TopicPartition as TopicPartition
 
 __all__ = [
     "AbstractLog",
     "AbstractLogSegment",
+    "Leadership",
     "LogAppendInfo",
+    "LogFactories",
     "LogFactory",
     "LogFetch",
+    "LogKind",
     "LogManager",
+    "PartitionDescription",
     "TopicPartition",
+    "open_logs",
 ]
 
 __getattr__ = lazy_exports(
@@ -36,7 +46,12 @@ __getattr__ = lazy_exports(
         "LogAppendInfo": "streamlog.log.api.abstract_log",
         "LogFetch": "streamlog.log.api.abstract_log",
         "TopicPartition": "streamlog.model.partition",
+        "PartitionDescription": "streamlog.log.api.abstract_log",
+        "Leadership": "streamlog.log.api.leadership",
+        "LogFactories": "streamlog.log.api.log_factory",
         "LogFactory": "streamlog.log.api.log_factory",
+        "LogKind": "streamlog.log.api.log_factory",
         "LogManager": "streamlog.log.manager",
+        "open_logs": "streamlog.log.opening",
     },
 )

@@ -1,27 +1,24 @@
 """LogManager: the topics of the cluster, and their partitions as logs.
 
-It knows logs as AbstractLog alone and makes them through a LogFactory. `topic_admin` says how
-topics come and go, `open_logs` how partitions are opened, `retention` what leaves them.
+It knows logs as AbstractLog alone and makes them through the LogFactory of their kind. `topics`
+says how topics come and go and how partitions are opened, `retention` what leaves them, and
+`leadership` which partitions this node may open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-
-from prometheus_client import CollectorRegistry
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from streamlog.errors import Closed, NotFound, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.api.abstract_log import AbstractLog, PartitionDescription
-from streamlog.log.api.config import LogConfig
 from streamlog.log.api.environment import LogEnvironment
-from streamlog.log.api.log_factory import LogFactory
-from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.api.leadership import Leadership
+from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.retention import UNLIMITED, expired
-from streamlog.log.shared.shared_logs import SharedLogFactory, partition_of
-from streamlog.log.shared.staged_logs import StagedLogs
+from streamlog.log.staged_logs import StagedLogs
 from streamlog.log.topics.log_cache import LogCache, unknown_topic
 from streamlog.log.topics.producer_ids import ProducerIds
 from streamlog.log.topics.topic_admin import TopicAdmin
@@ -30,97 +27,82 @@ from streamlog.log.topics.topics import TopicDescription, Topics
 from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.model.staging import StagedStreams
-from streamlog.model.stream import StreamClient
-from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
-from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
 
 
 class LogManager:
-    """Made by `open`; every method is called from one event loop."""
+    """Made by `open`; every method is called from one event loop.
+
+    It holds the logs of partitions that this node leads, and gives up each whose leader changes.
+    """
 
     def __init__(
         self,
-        factory: LogFactory,
+        factories: LogFactories,
         kv: KVClient,
-        clock: Clock,
-        random: Random,
-        metrics: LogMetrics,
-        config: LogConfig,
+        environment: LogEnvironment,
+        leadership: Leadership,
     ) -> None:
-        self._clock = clock
+        config, metrics = environment.config, environment.metrics
+        self._clock = environment.clock
         self._metrics = metrics
         metrics.producer_ids_bound.set(config.producer_ids_max)
         self._config = config
         self._is_closed = False
+        self._leadership = leadership
         self._background = Background("log manager", self._background_failed)
         self._topics = Topics(kv, self._topic_changed)
-        self._logs = LogCache(factory, kv, self._topics, self._background, metrics, config)
-        self._admin = TopicAdmin(factory, kv, self._topics, self._logs, random, config)
+        self._logs = LogCache(
+            factories, kv, self._topics, leadership, self._background, metrics, config
+        )
+        self._admin = TopicAdmin(
+            factories, kv, self._topics, self._logs, environment.random, config
+        )
         self._producer_ids = ProducerIds(kv, config.producer_id_block)
         self.staged: StagedLogs | None = None
-        """Staged writes, where the medium has them."""
+        """Staged writes, if the medium has them."""
         self.failure: BaseException | None = None
         """Why background work (watch, retention) stopped; None while it runs."""
         self._failed = asyncio.Event()
+        leadership.add_listener(self)
 
     @classmethod
     async def open(
         cls,
-        streams: StreamClient,
+        factories: LogFactories,
         kv: KVClient,
-        *,
-        clock: Clock,
-        random: Random,
-        registry: CollectorRegistry,
-        config: LogConfig | None = None,
-        offload: Offload | None = None,
-        staged: StagedStreams | None = None,
+        environment: LogEnvironment,
+        leadership: Leadership,
     ) -> LogManager:
-        """With shared logs over `streams`; background work runs until `close`.
-
-        Errors: those of reading the topics from `kv`.
-        """
-        config = config or LogConfig()
-        metrics = LogMetrics(registry)
-        environment = LogEnvironment(clock, random, config, metrics, offload)
-        factory = SharedLogFactory(streams, environment)
-        manager = await cls.open_with(factory, kv, clock, random, metrics, config)
-        if staged is not None:
-            manager.staged = StagedLogs(
-                staged,
-                lambda stream_id: manager._partition_of(streams, stream_id),
-                manager.log,
-                manager._background,
-            )
-        return manager
-
-    @classmethod
-    async def open_with(
-        cls,
-        factory: LogFactory,
-        kv: KVClient,
-        clock: Clock,
-        random: Random,
-        metrics: LogMetrics,
-        config: LogConfig,
-    ) -> LogManager:
-        """With logs of any kind."""
-        manager = cls(factory, kv, clock, random, metrics, config)
+        """Background work runs until `close`. Errors: those of reading the topics from `kv`."""
+        manager = cls(factories, kv, environment, leadership)
         await manager._topics.load()
         background = manager._background
         background.spawn(manager._topics.follow(), name="topics")
         background.spawn(manager._repair_and_delete_orphans(), name="orphans")
         background.every(
-            lambda: config.retention_check_interval_ms / 1000,
+            lambda: environment.config.retention_check_interval_ms / 1000,
             manager.retention_tick,
             name="retention",
         )
         return manager
+
+    def take_staged(
+        self,
+        staged: StagedStreams,
+        partition_of: Callable[[int], Awaitable[TopicPartition | None]],
+    ) -> None:
+        """Takes staged writes from now on. `partition_of`: the partition of a data stream."""
+
+        async def of_known_topic(stream_id: int) -> TopicPartition | None:
+            partition = await partition_of(stream_id)
+            is_known = partition is not None and self._topics.get(partition.topic) is not None
+            return partition if is_known else None
+
+        self.staged = StagedLogs(staged, of_known_topic, self.log, self._background)
 
     @property
     def message_bytes_max(self) -> int:
@@ -215,6 +197,17 @@ class LogManager:
         """The log if it is open here; never waits."""
         return self._logs.get(partition)
 
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """The node that leads the partition; never waits, and opens nothing."""
+        return self._leadership.leader_of(partition)
+
+    async def on_leadership_change(
+        self, partition: TopicPartition, leader_node: int | None
+    ) -> None:
+        """As LeadershipListener."""
+        if leader_node != self._leadership.node_id:
+            await self._logs.resign(partition)
+
     def progress(self) -> Due | None:
         """A partition that is being opened."""
         return self._logs.progress()
@@ -236,14 +229,6 @@ class LogManager:
             if await work:
                 raise unknown_topic(name) from error
             raise
-
-    async def _partition_of(self, streams: StreamClient, stream_id: int) -> TopicPartition | None:
-        """Of a topic that there is."""
-        try:
-            found = partition_of((await streams.describe_stream(stream_id)).tags)
-        except NotFound:
-            return None
-        return None if found is None or self._topics.get(found.topic) is None else found
 
     def describe_partition(self, partition: TopicPartition) -> PartitionDescription:
         """A partition that is open here; never waits. Errors: UnknownTopicOrPartition."""
@@ -270,7 +255,10 @@ class LogManager:
             self._logs.follow(name, record)
 
     async def retention_tick(self) -> None:
-        """Removes what every partition's retention lets go; partitions are opened for it."""
+        """Removes what retention lets go, from the partitions that this node leads.
+
+        They are opened for it: the data of a partition without any traffic expires, too.
+        """
         await self.repair()
         for name in self._topics.names():
             topic = self._topics.get(name)
@@ -280,6 +268,8 @@ class LogManager:
             is_limited = settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
             for index in range(topic.record.partitions):
                 partition = TopicPartition(name, index)
+                if not self._leadership.is_led_here(partition):
+                    continue
                 if is_limited or self._logs.get(partition) is not None:
                     await self._retain(partition, settings)
 

@@ -26,6 +26,7 @@ from streamlog.engine.staging.client import EngineStaging
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
+from streamlog.log.opening import open_logs
 from streamlog.metadata.keys.space import prefix_of
 from streamlog.metadata.open import open_metadata
 from streamlog.metadata.session import MetadataSession
@@ -200,7 +201,7 @@ class _Opening:
         staging.start()
         kv = EngineKVClient(stores.kv, prefix_of(stores.cluster_id))
         collector = self._start_collector(engine, metadata, stores, runtime)
-        logs = await LogManager.open(
+        logs = await open_logs(
             streams,
             kv,
             clock=runtime.clock,
@@ -209,6 +210,7 @@ class _Opening:
             config=_bounded(self._log_config, engine),
             offload=runtime.offload,
             staged=staging,
+            node_id=self._plan.node_id,
         )
         engine.background.spawn(_fail_with(logs), name="watch_logs")
         compactor = self._start_compactor(engine, metadata, stores, runtime)

@@ -15,7 +15,7 @@ from streamlog.codec.records import encode_values
 from streamlog.compaction.plan.config import KIB, CompactionConfig
 from streamlog.engine.config import ObjectConfig, StreamEngineConfig, UploadConfig
 from streamlog.log.api.abstract_log import AbstractLog
-from streamlog.log.shared.staged_logs import ManifestEntry
+from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.config import MetadataConfig
 from streamlog.model.batch import (
     AppendContext,

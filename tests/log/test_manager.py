@@ -25,6 +25,7 @@ from streamlog.errors import (
 )
 from streamlog.log.api.config import LogConfig
 from streamlog.log.manager import LogManager
+from streamlog.log.opening import open_logs
 from streamlog.log.topics import topics as topics_module
 from streamlog.log.topics.topic_record import (
     TopicRecord,
@@ -56,7 +57,7 @@ class Cluster:
     async def node(self, config: LogConfig | None = None) -> LogManager:
         client = self.medium.client(self.clock)
         self.registry = CollectorRegistry()
-        manager = await LogManager.open(
+        manager = await open_logs(
             client,
             self.medium.kv,
             clock=self.clock,

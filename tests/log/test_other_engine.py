@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from prometheus_client import CollectorRegistry
 
 from streamlog.log.api.config import LogConfig
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.leadership import Leadership
+from streamlog.log.api.log_factory import LogFactories, LogKind
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.manager import LogManager
 from streamlog.model.partition import TopicPartition
@@ -22,13 +25,11 @@ DAY_MS = 24 * 3_600_000
 
 @asynccontextmanager
 async def manager(factory, clock):
-    opened = await LogManager.open_with(
-        factory,
+    opened = await LogManager.open(
+        LogFactories({LogKind.SHARED: factory}),
         BasicKV(),
-        clock,
-        SeededRandom(3),
-        LogMetrics(CollectorRegistry()),
-        LogConfig(),
+        LogEnvironment(clock, SeededRandom(3), LogConfig(), LogMetrics(CollectorRegistry())),
+        Leadership(1),
     )
     yield opened
     await opened.close()

@@ -181,6 +181,9 @@ class FakeLogs:
             )
         return self.open.setdefault(partition, ListLog(partition))
 
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        return 1
+
     def topic(self, name: str) -> FakeTopic | None:
         return self.topics.get(name)
 

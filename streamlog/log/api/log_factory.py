@@ -1,23 +1,32 @@
-"""What the log manager asks of an engine that logs lie on; nothing here speaks of streams."""
+"""What the log manager asks of a kind of log: a factory for each. Nothing here knows streams."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 from uuid import UUID
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import PolicyViolation, StreamlogError
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.partition import TopicPartition
+
+
+class LogKind(Enum):
+    """How the partitions of a topic keep their data. A topic has one kind for life."""
+
+    SHARED = "shared"
+    """On streams, whose batches share objects with those of other partitions."""
+
 
 LogFailed = Callable[[AbstractLog, StreamlogError], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIdentity:
-    """`attempt` names one try to create partitions, so that what a lost try left can be told."""
+    """`attempt` names one try to create partitions, so that its orphans can be recognised."""
 
     name: str
     topic_id: UUID
@@ -28,7 +37,7 @@ class LogFactory(Protocol):
     async def create(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
     ) -> list[int]:
-        """Empty partitions; a handle for each, durable on return."""
+        """Creates empty partitions, durable on return. Returns a handle for each."""
         ...
 
     async def open(
@@ -38,11 +47,11 @@ class LogFactory(Protocol):
         ...
 
     async def is_there(self, handle: int) -> bool:
-        """False only where the partition is gone for every node, as of now; for ever then."""
+        """False only where the partition is gone for every node; it never comes back then."""
         ...
 
     async def remove(self, handle: int) -> None:
-        """Deletes a partition that is not open; nothing where it is gone."""
+        """Deletes a partition that is not open; does nothing where it is gone."""
         ...
 
     async def delete_orphans(
@@ -50,8 +59,25 @@ class LogFactory(Protocol):
         attempts_under_way: Callable[[], Set[str]],
         registered: Callable[[], Awaitable[Set[int]]],
     ) -> int:
-        """Deletes partitions whose handle is not registered, but for those of attempts under way.
+        """Deletes partitions whose handle is not registered, except those of attempts under way.
 
-        How many were deleted. What another living node holds is left alone.
+        Returns how many. Partitions that another living node holds are left alone.
         """
         ...
+
+
+class LogFactories:
+    """The factories of a process, by kind."""
+
+    def __init__(self, by_kind: Mapping[LogKind, LogFactory]) -> None:
+        self._by_kind = dict(by_kind)
+
+    def of(self, kind: LogKind) -> LogFactory:
+        """Errors: PolicyViolation."""
+        factory = self._by_kind.get(kind)
+        if factory is None:
+            raise PolicyViolation(f"this node keeps no logs of the kind {kind.value}")
+        return factory
+
+    def __iter__(self) -> Iterator[LogKind]:
+        return iter(self._by_kind)

@@ -1,4 +1,4 @@
-"""What a partition's log of any kind needs: leader epochs, batch metadata, validation, waiters.
+"""What a partition's log of any kind needs: validation, producer state, leader epochs, acks, reading.
 
-Imports the API. Knows no streams. Used by `log.shared`.
+Imports the API. Knows no streams. Used by each kind of log, and by retention in the manager.
 """

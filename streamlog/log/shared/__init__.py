@@ -1,4 +1,4 @@
 """SharedLog: a partition's log in the streams of a shared store.
 
-Imports the API and `log.partition`. Used by the manager, through the factory alone.
+Imports the API and `log.partition`. Used by `log.opening`, through the factory alone.
 """

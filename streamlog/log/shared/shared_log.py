@@ -295,7 +295,7 @@ class SharedLog(AbstractLog):
             self._check_open()
             start = self.log_start_offset
             search = SegmentSearch(
-                self._streams,
+                self._streams.by_id,
                 start,
                 self._visible_end(isolation),
                 self._environment.offload,

@@ -1,6 +1,7 @@
-"""The partitions that are open on this node: opened when first used, dropped when they fail.
+"""The logs that are open on this node: opened at first use, dropped when they fail.
 
-One open per partition at a time, shared by all who ask; a caller that gives up leaves it running.
+A log is opened only where this node leads its partition. A partition is opened once at a time, for
+all callers that ask meanwhile; a caller that gives up leaves the open running.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from streamlog.errors import Closed, StreamlogError, UnknownTopicOrPartition
 from streamlog.log.api import topic_config
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.api.config import LogConfig
-from streamlog.log.api.log_factory import LogFactory
+from streamlog.log.api.leadership import Leadership
+from streamlog.log.api.log_factory import LogFactories
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.api.topic_config import TopicConfig
@@ -33,20 +35,24 @@ from streamlog.runtime.progress import Due
 log = logging.getLogger(__name__)
 
 STOPS_AT_ONCE_MAX = 4096
-"""Logs that end at the same time when the node stops; each holds a task and two small appends."""
+"""Logs that end together when the node stops; each holds a task and two small appends."""
 
 
 class LogCache:
+    """Owns the open logs and ends them. It does not know why a partition is wanted."""
+
     def __init__(
         self,
-        factory: LogFactory,
+        factories: LogFactories,
         kv: KVClient,
         topics: Topics,
+        leadership: Leadership,
         background: Background,
         metrics: LogMetrics,
         config: LogConfig,
     ) -> None:
-        self._factory = factory
+        self._factories = factories
+        self._leadership = leadership
         self._kv = kv
         self._topics = topics
         self._background = background
@@ -56,7 +62,7 @@ class LogCache:
         self._opening: dict[TopicPartition, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
         self._altered: dict[TopicPartition, None] = {}
-        """Partitions whose open logs are to be told that their topic's settings changed."""
+        """Partitions whose open logs do not have the newest settings of their topic yet."""
         self._is_closed = False
         metrics.open_logs.set_function(lambda: len(self._logs))
 
@@ -68,9 +74,9 @@ class LogCache:
         while True:
             if self._is_closed:
                 raise Closed("the log manager was closed")
-            found = self._logs.get(partition)
-            if found is not None:
-                return found
+            opened = self._logs.get(partition)
+            if opened is not None:
+                return opened
             opening = self._opening.get(partition)
             if opening is not None:
                 await asyncio.wait({opening})
@@ -98,36 +104,44 @@ class LogCache:
     def progress(self) -> Due | None:
         """The partition that has been opening for longest."""
         for partition, task in self._opening.items():
-            # Not its id(): the next task may lie where this one lay.
+            # The task, not its id(), which the next task may have again.
             return Due(task, f"partition {partition} to open; {len(self._opening)} are opening")
         return None
 
     async def _open(self, partition: TopicPartition) -> AbstractLog:
         topic = await self._topic_of(partition)
+        self._leadership.check_led_here(partition)
         key = partition_key(partition)
         value = await self._kv.get_kv(key)
         if value is None:
             raise unknown_topic(partition.topic)
         handle = decode_partition(key.name, value.data)
         settings = self.settings(topic.record)
-        opened = await self._factory.open(partition, handle, settings, self._failed)
+        factory = self._factories.of(topic.record.log_kind)
+        opened = await factory.open(partition, handle, settings, self._failed)
         current = self._topics.get(partition.topic)
         if current is None or current.record.topic_id != topic.record.topic_id:
             await self._put_back(opened, partition.topic)
             raise unknown_topic(partition.topic)
+        if not self._leadership.is_led_here(partition):
+            await self._close_one(opened)
+            self._leadership.check_led_here(partition)
         if current.record.configs != topic.record.configs:
             await opened.configure(self.settings(current.record))
         return opened
 
     async def _put_back(self, opened: AbstractLog, topic: str) -> None:
-        """The topic was deleted while its partition was opened. `follow` told only the logs that
-        were open, so this one would stay, and be taken for the next topic's of the same name."""
+        """Closes a log whose topic was deleted while the log was being opened.
+
+        `follow` reaches open logs only, so this log would stay, and pass for one of the next topic
+        of that name.
+        """
         await self._close_one(opened)
         if self._topics.get(topic) is None:
             self._metrics.forget(topic)
 
     async def _topic_of(self, partition: TopicPartition) -> CachedTopic:
-        """Asks the KV store where the cache does not know the partition."""
+        """The partition's topic, read from the KV store if the cache lacks the partition."""
         topic = await usable_topic(self._topics, partition.topic)
         if not 0 <= partition.partition < topic.record.partitions:
             topic = await self._topics.fresh(partition.topic) or topic
@@ -141,14 +155,14 @@ class LogCache:
         return topic
 
     def settings(self, record: TopicRecord) -> TopicConfig:
-        """What is in force for the topic here."""
+        """The settings in force for the topic on this node."""
         config = self._config
-        found = topic_config.parse(record.configs, config.topic_defaults, is_stored=True)
-        return topic_config.capped(found, config.message_bytes_max)
+        stored = topic_config.parse(record.configs, config.topic_defaults, is_stored=True)
+        return topic_config.capped(stored, config.message_bytes_max)
 
     def follow(self, name: str, record: TopicRecord | None) -> None:
-        """The topic's settings changed, or it is gone: with None its logs are given up."""
-        for partition in [one for one in self._logs if one.topic == name]:
+        """Passes the topic's new settings to its open logs; closes them if `record` is None."""
+        for partition in [partition for partition in self._logs if partition.topic == name]:
             if record is None:
                 work = self._close_one(self._logs.pop(partition))
             elif record.state is TopicState.LIVE:
@@ -159,11 +173,17 @@ class LogCache:
             self._background.spawn(work, name=f"follow {partition}")
 
     async def take_out(self, partition: TopicPartition) -> AbstractLog | None:
-        """The log, no longer among the open ones; waits for an open under way."""
+        """Removes the log from the open ones and returns it; waits for an open under way."""
         opening = self._opening.get(partition)
         if opening is not None:
             await asyncio.wait({opening})
         return self._logs.pop(partition, None)
+
+    async def resign(self, partition: TopicPartition) -> None:
+        """This node no longer leads the partition: its log is closed, for the leader to open."""
+        opened = await self.take_out(partition)
+        if opened is not None:
+            await self._close_one(opened)
 
     def _failed(self, failed: AbstractLog, error: StreamlogError) -> None:
         partition = failed.topic_partition
@@ -186,8 +206,10 @@ class LogCache:
     async def _end_configured(
         self, opened: AbstractLog, end: Callable[[], Awaitable[None]]
     ) -> None:
-        """A recovery from the store alone knows the settings that the log has written: those that
-        it was to be told when the background work ended are told it now."""
+        """Ends a log after it has written settings that the background work left undone.
+
+        A recovery from the store alone knows only the settings that the log itself has written.
+        """
 
         async def configure_and_end() -> None:
             try:
@@ -199,14 +221,14 @@ class LogCache:
         await self._end_one(opened, configure_and_end())
 
     async def _configure(self, opened: AbstractLog) -> None:
-        """By the newest settings of its topic."""
+        """Passes the newest settings of its topic to the log."""
         topic = self._topics.get(opened.topic_partition.topic)
         if topic is not None and topic.record.state is TopicState.LIVE:
             await opened.configure(self.settings(topic.record))
         self._altered.pop(opened.topic_partition, None)
 
     async def stop_opening(self) -> None:
-        """Nothing is opened any more; returns when no open is under way."""
+        """Refuses further opens; returns when none is under way."""
         self._is_closed = True
         if self._opening:
             await asyncio.wait(self._opening.values())
@@ -219,8 +241,10 @@ class LogCache:
         )
 
     async def stop(self) -> None:
-        """As `close`; the engine below gives up all streams at once. What the logs still write is
-        little and shares objects and syncs, so nearly all of them go at a time."""
+        """As `close`; the engine below gives up all streams at once.
+
+        The logs write little then, and share objects and syncs: nearly all of them end together.
+        """
         await self._all(STOPS_AT_ONCE_MAX, lambda opened: self._end_configured(opened, opened.stop))
 
     async def kill(self) -> None:
@@ -232,11 +256,11 @@ class LogCache:
 
     async def _all(self, at_once_max: int, end: Callable[[AbstractLog], Awaitable[None]]) -> None:
         logs, self._logs = list(self._logs.values()), {}
-        await run_limited(min(at_once_max, len(logs)), (end(one) for one in logs))
+        await run_limited(min(at_once_max, len(logs)), (end(opened) for opened in logs))
 
 
 async def usable_topic(topics: Topics, name: str) -> CachedTopic:
-    """As the KV store has it where the cache does not know it.
+    """The topic, read from the KV store if the cache does not have it.
 
     Errors: UnknownTopicOrPartition, InvalidName.
     """

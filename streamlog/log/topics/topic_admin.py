@@ -24,7 +24,7 @@ from streamlog.errors import (
 )
 from streamlog.log.api import topic_config
 from streamlog.log.api.config import LogConfig
-from streamlog.log.api.log_factory import LogFactory, TopicIdentity
+from streamlog.log.api.log_factory import LogFactories, LogKind, TopicIdentity
 from streamlog.log.api.names import check_topic_name
 from streamlog.log.topics.log_cache import LogCache, unknown_topic, usable_topic
 from streamlog.log.topics.topic_record import (
@@ -50,14 +50,14 @@ PAGE = 1000
 class TopicAdmin:
     def __init__(
         self,
-        factory: LogFactory,
+        factories: LogFactories,
         kv: KVClient,
         topics: Topics,
         logs: LogCache,
         random: Random,
         config: LogConfig,
     ) -> None:
-        self._factory = factory
+        self._factories = factories
         self._kv = kv
         self._topics = topics
         self._logs = logs
@@ -93,10 +93,11 @@ class TopicAdmin:
         identity = TopicIdentity(name, self._random.uuid(), self._random.uuid().hex)
         self._attempts.add(identity.attempt)
         try:
-            handles = await self._factory.create(identity, range(count), settings)
+            factory = self._factories.of(LogKind.SHARED)
+            handles = await factory.create(identity, range(count), settings)
             record = TopicRecord(identity.topic_id, 0, given, tuple(handles))
             if not await self._put(name, record):
-                await self._remove_all(handles)
+                await self._remove_all(record.log_kind, handles)
                 raise _exists(name)
             await self._exclusively(name, self._finish)
         finally:
@@ -130,9 +131,10 @@ class TopicAdmin:
         self._attempts.add(identity.attempt)
         try:
             new = range(record.partitions, count)
-            handles = await self._factory.create(identity, new, self._logs.settings(record))
+            factory = self._factories.of(record.log_kind)
+            handles = await factory.create(identity, new, self._logs.settings(record))
             if not await self._topics.replace(name, topic, replace(record, pending=tuple(handles))):
-                await self._remove_all(handles)
+                await self._remove_all(record.log_kind, handles)
                 raise Conflict(f"{name} was changed at the same time; look at it and try again")
             await self._exclusively(name, self._finish)
         finally:
@@ -215,7 +217,7 @@ class TopicAdmin:
             record = topic.record
             if not record.pending:
                 return
-            if not await self._are_there(record.pending):
+            if not await self._are_pending_there(record):
                 await self._give_up_pending(name, topic)
                 continue
             first = record.partitions
@@ -230,9 +232,10 @@ class TopicAdmin:
             if await self._topics.replace(name, topic, done):
                 return
 
-    async def _are_there(self, handles: Iterable[int]) -> bool:
-        for handle in handles:
-            if not await self._factory.is_there(handle):
+    async def _are_pending_there(self, record: TopicRecord) -> bool:
+        factory = self._factories.of(record.log_kind)
+        for handle in record.pending:
+            if not await factory.is_there(handle):
                 return False
         return True
 
@@ -242,7 +245,7 @@ class TopicAdmin:
         if record.partitions == 0:
             await self._topics.replace(name, topic, replace(record, state=TopicState.DELETING))
         elif await self._topics.replace(name, topic, replace(record, pending=())):
-            await self._remove_all(record.pending)
+            await self._remove_all(record.log_kind, record.pending)
 
     async def _write_key(self, partition: TopicPartition, handle: int, topic: CachedTopic) -> None:
         """By compare-and-set, so that a request that comes late overwrites no other topic's key."""
@@ -270,7 +273,7 @@ class TopicAdmin:
         await gather_limited(
             self._slots, (self._delete_partition(one, topic) for one in partitions)
         )
-        await self._remove_all(record.pending)
+        await self._remove_all(record.log_kind, record.pending)
         await self._topics.remove(name, topic)
         log.info("topic deleted", extra={"topic": name, "partitions": total})
 
@@ -287,15 +290,17 @@ class TopicAdmin:
             if value is None:
                 return
             if opened is None:
-                await self._factory.remove(decode_partition(key.name, value.data))
+                factory = self._factories.of(topic.record.log_kind)
+                await factory.remove(decode_partition(key.name, value.data))
             try:
                 await self._kv.del_kv(key, value.revision)
             except ValueConflict:
                 continue
             return
 
-    async def _remove_all(self, handles: Iterable[int]) -> None:
-        await gather_limited(self._slots, (self._factory.remove(handle) for handle in handles))
+    async def _remove_all(self, kind: LogKind, handles: Iterable[int]) -> None:
+        factory = self._factories.of(kind)
+        await gather_limited(self._slots, (factory.remove(handle) for handle in handles))
 
     async def repair(self) -> None:
         """Finishes creations and deletions that a crash cut short; what fails is tried again."""
@@ -320,15 +325,16 @@ class TopicAdmin:
         topic = await self._topics.fresh(name)
         if topic is None or topic.record.state is not TopicState.LIVE:
             return True
+        factory = self._factories.of(topic.record.log_kind)
         for index in range(topic.record.partitions):
             key = partition_key(TopicPartition(name, index))
             value = await self._kv.get_kv(key)
             if value is None:
                 continue
-            if await self._factory.is_there(decode_partition(key.name, value.data)):
+            if await factory.is_there(decode_partition(key.name, value.data)):
                 return False
         for handle in topic.record.pending:
-            if await self._factory.is_there(handle):
+            if await factory.is_there(handle):
                 return False
         deleting = replace(topic.record, state=TopicState.DELETING)
         if name in self.busy or not await self._topics.replace(name, topic, deleting):
@@ -338,11 +344,18 @@ class TopicAdmin:
         return True
 
     async def delete_orphans(self) -> int:
-        """Removes partitions that no topic names; how many."""
-        return await self._factory.delete_orphans(lambda: self._attempts, self._registered)
+        """Deletes partitions that no topic names; returns how many."""
+        deleted = 0
+        for kind in self._factories:
+            factory = self._factories.of(kind)
+            deleted += await factory.delete_orphans(lambda: self._attempts, self._registered)
+        return deleted
 
     async def _registered(self) -> set[int]:
-        """Handles that a partition's key, or a topic's record, names."""
+        """Handles that a partition's key, or a topic's record, names.
+
+        Of every kind: a key does not tell, and a handle too many only spares an orphan.
+        """
         await self._topics.load()
         found = {
             handle

@@ -18,11 +18,12 @@ Namespace `_partition`, key `<topic>/<partition>`: version u8 (1), meta stream i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
 from streamlog.errors import UnsupportedVersion
+from streamlog.log.api.log_factory import LogKind
 from streamlog.log.api.wire import Reader, Writer
 from streamlog.model.kv import Key
 from streamlog.model.partition import TopicPartition
@@ -43,7 +44,9 @@ class TopicRecord:
     partitions: int
     configs: Mapping[str, str]
     pending: tuple[int, ...] = ()
-    state: TopicState = field(default=TopicState.LIVE)
+    state: TopicState = TopicState.LIVE
+    log_kind: LogKind = LogKind.SHARED
+    """Version 1 has no field for it: all its topics have shared logs."""
 
     @property
     def is_usable(self) -> bool:
@@ -59,6 +62,7 @@ def partition_key(partition: TopicPartition) -> Key:
 
 
 def encode_topic(record: TopicRecord) -> bytes:
+    assert record.log_kind is LogKind.SHARED, "version 1 has no field for the kind"
     w = Writer()
     w.u8(VERSION)
     w.u8(record.state)

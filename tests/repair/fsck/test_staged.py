@@ -12,7 +12,7 @@ import pytest
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import Corrupt, OutcomeUnknown
 from streamlog.log.api.abstract_log import TopicPartition
-from streamlog.log.shared.staged_logs import ManifestEntry
+from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
 from streamlog.model.stream import Stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from streamlog.errors import Invalid, PolicyViolation, StreamlogError, Unauthorized
-from streamlog.log.shared.staged_logs import ManifestEntry
+from streamlog.log.staged_logs import ManifestEntry
 from streamlog.model.partition import TopicPartition
 from streamlog.server.context import CLUSTER, Operation, RequestContext, Resource, ResourceType
 from streamlog.server.services.staging import EXPIRES_MS_MAX, StagingService

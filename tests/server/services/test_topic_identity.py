@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
+from streamlog.log.api.log_factory import LogKind
 from streamlog.model.partition import TopicPartition
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
@@ -166,7 +167,7 @@ def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_st
             engine = node.node.engine
             assert engine is not None
             partition = TopicPartition("t", 0)
-            topics, factory = engine.logs._topics, engine.logs._logs._factory
+            topics, factory = engine.logs._topics, engine.logs._logs._factories.of(LogKind.SHARED)
             opening, opened = asyncio.Event(), asyncio.Event()
             real = factory.open
 

@@ -1,4 +1,4 @@
-"""What a SharedLog knows of its records: segments, tail, producers, time index, recovery.
+"""What a SharedLog knows of its records: segments, tail, time index, recovery, searches.
 
 Imports the meta stream. Used by `log.shared` alone.
 """

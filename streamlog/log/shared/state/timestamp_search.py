@@ -7,14 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from streamlog.codec.batch import Compression, parse_header
 from streamlog.codec.piecewise import first_at_or_after, largest_timestamp
 from streamlog.log.partition.batch_metadata import decode_batch_metadata
-from streamlog.log.shared.state.recovery import OpenStreams
 from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.model.stream import Stream
 from streamlog.runtime.buffers import Buffer, join
@@ -34,7 +33,7 @@ class SegmentSearch:
 
     def __init__(
         self,
-        streams: OpenStreams,
+        streams: Mapping[int, Stream],
         start_offset: int,
         end_offset: int,
         offload: Offload | None,
@@ -62,7 +61,7 @@ class SegmentSearch:
 
     async def _largest_left(self, segment: SharedLogSegment, largest: int) -> int:
         """The larger of `largest` and of the timestamps that are left in the segment."""
-        stream, shift = self._streams.by_id[segment.data.stream_id], segment.data_shift
+        stream, shift = self._streams[segment.data.stream_id], segment.data_shift
         start, end = self.start_offset + shift, min(segment.end_offset, self.end_offset) + shift
         while start < end:
             step_end = min(start + ATTRIBUTES_STEP, end)
@@ -80,7 +79,7 @@ class SegmentSearch:
         self, segment: SharedLogSegment, timestamp_ms: int
     ) -> tuple[int, int] | None:
         """As TimestampSearch.in_segment."""
-        time = self._streams.by_id[segment.time.stream_id]
+        time = self._streams[segment.time.stream_id]
         below, above = await segment.time_index.around(time, timestamp_ms)
         base = segment.base_offset
         start = max(base if below is None else base + below.relative_offset + 1, self.start_offset)
@@ -102,7 +101,7 @@ class SegmentSearch:
         It goes on behind the last batch, which may be longer than a step and would else be decoded
         again for each step that it reaches into.
         """
-        stream, shift = self._streams.by_id[segment.data.stream_id], segment.data_shift
+        stream, shift = self._streams[segment.data.stream_id], segment.data_shift
         next_start = end
         for batch in await stream.attributes(start + shift, end + shift):
             next_start = max(next_start, batch.base_offset + batch.record_count - shift)

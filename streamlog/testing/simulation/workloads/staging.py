@@ -18,7 +18,7 @@ from typing import Any
 from streamlog.codec.records import decode, encode_values
 from streamlog.errors import AlreadyExists, OffsetNotAvailable, StagedNotFound
 from streamlog.log.api.abstract_log import AbstractLog, ProduceContext
-from streamlog.log.shared.staged_logs import ManifestEntry, StagedLogs
+from streamlog.log.staged_logs import ManifestEntry, StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.testing.simulation.checker import StagedModel, Violation
 from streamlog.testing.simulation.workloads.logs import TRIED_AGAIN, batches_of, log_at_last

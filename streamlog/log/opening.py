@@ -1,0 +1,65 @@
+"""Opens a LogManager with the kinds of log that the program has: shared logs on streams.
+
+The only module of the log layer that knows a concrete kind; the manager, retention and the server's
+services know AbstractLog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import NotFound
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.leadership import Leadership
+from streamlog.log.api.log_factory import LogFactories, LogKind
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.manager import LogManager
+from streamlog.log.shared.shared_logs import SharedLogFactory, partition_of
+from streamlog.model.kv import KVClient
+from streamlog.model.partition import TopicPartition
+from streamlog.model.staging import StagedStreams
+from streamlog.model.stream import StreamClient
+from streamlog.runtime.clock import Clock
+from streamlog.runtime.offload import Offload
+from streamlog.runtime.rand import Random
+
+
+async def open_logs(
+    streams: StreamClient,
+    kv: KVClient,
+    *,
+    clock: Clock,
+    random: Random,
+    registry: CollectorRegistry,
+    config: LogConfig | None = None,
+    offload: Offload | None = None,
+    staged: StagedStreams | None = None,
+    node_id: int = 1,
+) -> LogManager:
+    """Logs over `streams`, topics in `kv`; background work runs until the manager is closed.
+
+    `staged`: staged writes, if the medium has them. Errors: those of reading the topics from `kv`.
+    """
+    config = config or LogConfig()
+    metrics = LogMetrics(registry)
+    environment = LogEnvironment(clock, random, config, metrics, offload)
+    factories = LogFactories({LogKind.SHARED: SharedLogFactory(streams, environment)})
+    manager = await LogManager.open(factories, kv, environment, Leadership(node_id))
+    if staged is not None:
+        manager.take_staged(staged, _partition_of(streams))
+    return manager
+
+
+def _partition_of(
+    streams: StreamClient,
+) -> Callable[[int], Awaitable[TopicPartition | None]]:
+    async def find(stream_id: int) -> TopicPartition | None:
+        try:
+            return partition_of((await streams.describe_stream(stream_id)).tags)
+        except NotFound:
+            return None
+
+    return find

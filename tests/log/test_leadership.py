@@ -1,0 +1,144 @@
+"""A node opens the logs of partitions that it leads, and closes them when it stops leading."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamlog.errors import Closed, NotLeader
+from streamlog.log.api.config import LogConfig
+from streamlog.log.api.environment import LogEnvironment
+from streamlog.log.api.leadership import Leadership
+from streamlog.log.api.log_factory import LogFactories, LogKind
+from streamlog.log.api.metrics import LogMetrics
+from streamlog.log.manager import LogManager
+from streamlog.log.shared.shared_logs import SharedLogFactory
+from streamlog.model.partition import TopicPartition
+from streamlog.runtime.rand import SeededRandom
+from streamlog.testing.clocks import ManualClock
+from streamlog.testing.log_conformance import append, encoded, read
+from streamlog.testing.memory_streams import MemoryMedium
+
+PARTITION = TopicPartition("t", 0)
+DAY_MS = 24 * 3_600_000
+
+
+class Node:
+    """A manager on the shared medium, with a view of its own of who leads."""
+
+    def __init__(self, medium: MemoryMedium, clock: ManualClock, node_id: int) -> None:
+        self.client = medium.client(clock)
+        self.leadership = Leadership(node_id)
+        metrics = LogMetrics(CollectorRegistry())
+        self.environment = LogEnvironment(clock, SeededRandom(node_id), LogConfig(), metrics)
+        self.factory = SharedLogFactory(self.client, self.environment)
+        self._kv = medium.kv
+
+    async def start(self) -> None:
+        factories = LogFactories({LogKind.SHARED: self.factory})
+        self.logs = await LogManager.open(factories, self._kv, self.environment, self.leadership)
+
+    async def stop(self) -> None:
+        await self.logs.close()
+        await self.client.stop()
+
+
+@asynccontextmanager
+async def two_nodes():
+    medium, clock = MemoryMedium(), ManualClock()
+    nodes = [Node(medium, clock, 1), Node(medium, clock, 2)]
+    for node in nodes:
+        await node.start()
+    yield (*nodes, clock)
+    for node in nodes:
+        await node.stop()
+
+
+async def assign(nodes: tuple[Node, ...], leader: int | None) -> None:
+    for node in nodes:
+        await node.leadership.assign(PARTITION, leader)
+
+
+def run(test) -> None:
+    async def body() -> None:
+        async with two_nodes() as (first, second, clock):
+            await first.logs.create_topic("t", 1, {"retention.ms": str(DAY_MS)})
+            await assign((first, second), 1)
+            await test(first, second, clock)
+
+    asyncio.run(body())
+
+
+def test_a_partition_moves_with_its_leader_and_keeps_its_records():
+    async def test(first, second, clock):
+        log = await first.logs.log(PARTITION)
+        await append(log, encoded([b"one"]))
+        await assign((first, second), 2)
+        assert (first.logs.leader_of(PARTITION), second.logs.leader_of(PARTITION)) == (2, 2)
+        assert first.logs.open_log(PARTITION) is None
+        with pytest.raises(Closed):
+            await log.append(encoded([b"lost"]))
+        moved = await second.logs.log(PARTITION)
+        await append(moved, encoded([b"two"]))
+        assert [record[3] for record in await read(moved)] == [b"one", b"two"]
+        assert moved.leader_epoch > log.leader_epoch
+
+    run(test)
+
+
+def test_a_node_that_does_not_lead_names_the_leader_and_opens_nothing():
+    async def test(first, second, clock):
+        leading = await first.logs.log(PARTITION)
+        with pytest.raises(NotLeader) as refused:
+            await second.logs.log(PARTITION)
+        assert refused.value.fields["leader_node"] == 1
+        await append(leading, encoded([b"x"]))
+        await assign((first, second), None)
+        for node in (first, second):
+            with pytest.raises(NotLeader, match="no leader"):
+                await node.logs.log(PARTITION)
+
+    run(test)
+
+
+def test_retention_opens_only_partitions_that_the_node_leads():
+    async def test(first, second, clock):
+        log = await first.logs.log(PARTITION)
+        await append(log, encoded([b"x"], at_ms=clock.now_ms()))
+        clock.advance(2 * DAY_MS)
+        await second.logs.retention_tick()
+        assert second.logs.open_log(PARTITION) is None
+        assert log.log_start_offset == 0
+        await first.logs.retention_tick()
+        assert log.log_start_offset == 1
+
+    run(test)
+
+
+def test_leading_ends_only_when_an_open_under_way_is_closed():
+    async def test(first, second, clock):
+        opening, may_open = asyncio.Event(), asyncio.Event()
+        real = first.factory.open
+
+        async def slow(*arguments):
+            opening.set()
+            await may_open.wait()
+            return await real(*arguments)
+
+        first.factory.open = slow
+        asking = asyncio.ensure_future(first.logs.log(PARTITION))
+        await opening.wait()
+        ending = asyncio.ensure_future(first.leadership.assign(PARTITION, 2))
+        await asyncio.sleep(0)
+        assert first.logs.leader_of(PARTITION) == 2
+        assert not ending.done()
+        may_open.set()
+        await ending
+        assert first.logs.open_log(PARTITION) is None
+        with pytest.raises(NotLeader):
+            await asking
+
+    run(test)
