@@ -1,4 +1,4 @@
-"""What a partition's log of any kind needs: validation, producer state, leader epochs, acks, reading.
+"""What a partition's log of any kind needs: checks, producer state, leader epochs, acks, reading.
 
 Imports the API. Knows no streams. Used by each kind of log, and by retention in the manager.
 """
