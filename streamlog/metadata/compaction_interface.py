@@ -1,12 +1,13 @@
-"""What compaction, repair and readers that lost their place ask of the metadata.
+"""The metadata as compaction, repair and readers of the object store use it.
 
-Compaction replaces its inputs' live ranges by ranges of its outputs; offsets and contents stay.
-1. Read a point, look at live objects and rows *after* it, plan, store the outputs, commit.
-2. The commit compares the counter `x` of the point. If another compaction came between: fold, and
-   unless it replaced one of the same inputs, commit the same outputs again.
-3. The fold clips outputs to a stream's start: trims, destroys, moves and appends never conflict.
-A compactor commits under a tenure of its own, so that its ids, which it holds for long, do not hold
-up the window of the node's uploads. What it stored and did not commit is swept as an orphan.
+A compaction replaces live ranges of its inputs by ranges of its outputs; offsets and contents stay.
+1. Read a compaction point; *after* it read live objects and rows, plan, store the outputs, commit.
+2. The commit compares the compaction counter of the point. If another compaction came between, the
+   tenure folds it and commits the same outputs again, unless the other one replaced one of the
+   inputs.
+3. The fold clips outputs to a stream's start: trim, destroy, transfer and append never conflict.
+A compactor commits under a tenure of its own: it holds its ids for long, and they must not use up
+the window of the node's uploads. Outputs that it stored and did not commit are swept as orphans.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectR
 
 @dataclass(frozen=True, slots=True)
 class CompactionPoint:
-    """`counter`: `x` as read; what is looked at afterwards is at `revision` or later."""
+    """The compaction counter as read; later reads of the fold are at `revision` or later."""
 
     counter: int
     revision: int
@@ -31,17 +32,17 @@ class CompactionPoint:
 
 @dataclass(frozen=True, slots=True)
 class LiveObject:
-    """An object with `live_ranges` ranges in the fold (streams, where each has one)."""
+    """An object with its number of live ranges in the fold (mostly one for each of its streams)."""
 
     row: ObjectRow
     live_ranges: int
 
 
 class ObjectFiles(NamedTuple):
-    """Names of the files of the checkpoint in use, "" where there is none.
+    """Names of the files of the checkpoint in use, "" for a file that does not exist.
 
-    A file never changes. While the base stays, every object that came or lost ranges since it was
-    written is in the delta, which hides what the base says of it.
+    A file never changes. Every object that was added or lost ranges since the base was written is
+    in the delta, whose entry hides the one in the base.
     """
 
     base: str
@@ -50,11 +51,11 @@ class ObjectFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`outputs` take the place of live ranges of `inputs`.
+    """Replaces live ranges of `inputs` by `outputs`.
 
     Each output row covers whole live ranges of inputs, from the first (clipped at the stream's
     start when planned) to the last, without a gap. Rows are sorted by (stream_id, start); rows of
-    one stream need not meet. An input may keep live ranges that no output covers.
+    one stream need not be adjacent. An input may keep live ranges that no output covers.
     """
 
     point: CompactionPoint
@@ -63,7 +64,7 @@ class Replacement:
 
 
 class CompactionTenure(Protocol):
-    """A compactor's own tenure; registering it seals the one that this node's compactor had."""
+    """A compactor's own tenure; its registration seals the compactor tenure that the node had."""
 
     @property
     def tenure(self) -> Tenure: ...
@@ -71,22 +72,23 @@ class CompactionTenure(Protocol):
     def owned_object_ids(self, count: int) -> AbstractAsyncContextManager[list[int]]:
         """Ids for outputs, owned for an `async with` block.
 
-        At its end those that no commit has are given up and swept. Waits while the window is used
-        up. Errors: Invalid (more than the window), TenureFenced, MetadataUnavailable, Closed.
+        At its end the ids that no commit holds are given up and swept. Waits while the window is
+        used up. Errors: Invalid (more than the window), TenureFenced, MetadataUnavailable, Closed.
         """
         ...
 
     async def commit(self, replacement: Replacement) -> Committed:
-        """Durable and folded on return; waits while the metadata store is away.
+        """Commits the replacement: durable and folded on return.
 
-        Errors: Conflict (another compaction replaced an input), Invalid (a rule of Replacement is
-        broken, or it is too large for a record): the outputs are released. StoreUnavailable,
-        MetadataUnavailable: nothing was sent, call again. TenureFenced, Closed.
+        Waits while the metadata store is away. Errors: Conflict (another compaction replaced an
+        input), Invalid (it breaks a rule of Replacement, or is too large for a record): the outputs
+        are given up. StoreUnavailable, MetadataUnavailable: nothing was sent, call again.
+        TenureFenced, Closed.
         """
         ...
 
     async def close(self) -> None:
-        """Seals the tenure. What is stored and not committed is swept by the node."""
+        """Seals the tenure. The node sweeps objects that were stored and not committed."""
         ...
 
     async def kill(self) -> None:

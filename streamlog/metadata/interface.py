@@ -1,6 +1,7 @@
-"""What the engine asks of the metadata: the fold as a view, commits, ids, moves.
+"""The metadata as the engine uses it: a view of streams, commits, ids, ownership and garbage.
 
-`Metadata` is one tenure's hand on the shared metadata; PROTOCOL names are used throughout.
+Each role is a port of a few calls; `Metadata` is all of them for one tenure. The names are those of
+docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from streamlog.model.batch_limits import checked_int
 from streamlog.objectstore.cluster.lineage import LineageCheck
 
 EPOCH_MAX = (1 << 31) - 1
-"""The highest epoch that may be asked for: what a record batch holds, and a checkpoint with room
-for as many opens again."""
+"""The highest epoch that a caller may ask for: the limit of a record batch. A checkpoint can hold
+twice as much, for later opens."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """A stored object and its ranges, by (stream_id, start); a stream's ranges in it meet."""
+    """A stored object and its ranges, by (stream_id, start); a stream's ranges are adjacent."""
 
     row: ObjectRow
     ranges: Sequence[RangeRow]
@@ -46,7 +47,7 @@ class StreamEpoch(NamedTuple):
 
 
 def check_epoch(stream_id: int, epoch: int | None) -> None:
-    """Of a stream that is to be opened. Errors: Invalid."""
+    """Checks the epoch under which a stream is to be opened. Errors: Invalid."""
     if epoch is not None:
         checked_int(f"the epoch under which stream {stream_id} is opened", epoch, 0, EPOCH_MAX)
 
@@ -65,11 +66,12 @@ class TokenEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttachEntry:
-    """Staged objects of a writer come into their streams in this order, all or none.
+    """Attaches staged objects of a writer to their streams in this order, all or none.
 
-    An epoch that is attached already, or an earlier one, changes nothing. `leader_epochs`: of
-    streams of Kafka record batches. `stream_epochs`: those under which the caller has the streams.
-    Errors of the commit: StagedNotFound, StreamFenced, Conflict (a stream is gone or closed).
+    An epoch that is attached already, or an earlier one, changes nothing. `stream_epochs`: the
+    epochs under which the caller holds the streams. `leader_epochs`: for streams of Kafka record
+    batches. Errors of the commit: StagedNotFound, StreamFenced, Conflict (a stream is gone or
+    closed).
     """
 
     writer_id: str
@@ -82,7 +84,7 @@ class AttachEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnstageEntry:
-    """Drops what is staged still, and forgets writers whose last epoch is the one given."""
+    """Drops objects that are still staged; forgets writers whose last epoch is the given one."""
 
     object_ids: Sequence[int]
     forgotten: Sequence[tuple[str, int]] = ()
@@ -90,10 +92,10 @@ class UnstageEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """What one holder wants in its next commit record, applied in field order.
+    """Changes of one caller for the next commit record, applied in field order.
 
-    `creates` come first, so that objects may hold ranges of streams created beside them.
-    Several entries may share a record; the order of calls is kept.
+    `creates` come first, so that objects may hold ranges of streams created in the same entry.
+    Several entries may share a record; they are applied in the order of calls.
     """
 
     creates: Sequence[CreateEntry] = ()
@@ -109,9 +111,9 @@ class CommitEntry:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The entry is in the fold, but for `stripped`: streams that this tenure no longer holds.
+    """The entry is folded, except for `stripped`: streams that this tenure no longer holds.
 
-    `has_changed` False: it was in before, as an attach of an epoch that is known.
+    `has_changed` False: it was applied before, as an attach of an epoch that is attached already.
     """
 
     revision: int
@@ -122,7 +124,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """A stream in the fold; data is start (inclusive) to end (exclusive)."""
+    """A stream in the fold; it has the offsets start (inclusive) to end (exclusive)."""
 
     stream_id: int
     epoch: int
@@ -135,7 +137,7 @@ class StreamRow:
 
 
 class LiveRange(NamedTuple):
-    """Offsets start to end (exclusive) lie in the object; clipped to the stream's start."""
+    """Offsets [start, end) that lie in the object, clipped to the stream's start."""
 
     start: int
     end: int
@@ -143,8 +145,9 @@ class LiveRange(NamedTuple):
 
 
 class DeadObject(NamedTuple):
-    """No range of it lives, for good. `revision` is at or after its death, which was found at
-    `died_ms`.
+    """An object without a live range; it never gets one again.
+
+    It was found dead at `died_ms`; `revision` is at or after its death.
     """
 
     object_id: int
@@ -154,27 +157,27 @@ class DeadObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Ids that `tenure` may have stored and that can never be committed."""
+    """Ids whose objects `tenure` may have stored and can never commit."""
 
     tenure: Tenure
     object_ids: tuple[int, ...]
     is_final: bool = False
-    """The late sweep: after it the tenure is forgotten."""
+    """The late sweep: after it the tenure is retired."""
     is_living: bool = False
-    """Released by a tenure of this node that goes on, and may store more."""
+    """A live tenure of this node gave them up; it may store more objects."""
 
 
 RECOVERED_EPOCHS = 1000
-"""What recovered metadata adds to the highest epoch that it saw of a stream."""
+"""How far a recovery raises a stream's epoch above the highest one that it saw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """The metadata was rebuilt from the object store.
 
-    `knows_deletions`: what was trimmed or destroyed up to `from_revision` is known. Tenures from
-    before have epochs up to `node_epoch_max` (inclusive), objects from after ids from
-    `object_id_min` (inclusive) on.
+    `knows_deletions`: it knows all trims and destructions up to `from_revision`. Tenures from
+    before the rebuild have node epochs up to `node_epoch_max` (inclusive); objects stored after it
+    have ids from `object_id_min` (inclusive) on.
     """
 
     knows_deletions: bool
@@ -184,7 +187,7 @@ class Recovery:
     object_id_min: int
 
     def is_before(self, tenure: Tenure) -> bool:
-        """What such a tenure did may be unknown to the metadata."""
+        """Whether the tenure is older than the rebuild: the metadata may lack its commits."""
         return tenure.node_epoch <= self.node_epoch_max
 
 

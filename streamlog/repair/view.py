@@ -37,7 +37,7 @@ class _Still(Follower):
         kv = await self._kv.get(checkpoint.key(self._prefix))
         if kv is not None and kv.mod_revision == put_at:
             raise Corrupt(
-                f"the metadata names a checkpoint file that the store has not: {error}",
+                f"the metadata names a checkpoint file that the store does not have: {error}",
                 object_key=str(error.fields.get("object_key", "?")),
             ) from error
         raise Conflict(

@@ -1,4 +1,4 @@
-"""The compaction tenures that this node has open; one, but for moments of change."""
+"""Opens and tracks the compaction tenures of this node: one, except while it is replaced."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ WINDOW_MAX = 100_000
 
 
 class Compactors:
+    """Owns the open compaction tenures of this node."""
+
     def __init__(
         self,
         kv: KVStore,
@@ -56,7 +58,7 @@ class Compactors:
         self._is_closed = False
 
     async def point(self) -> CompactionPoint:
-        """As CompactionMetadata.compaction_point, but waits as long as the following does."""
+        """As CompactionMetadata.compaction_point, but may wait for the follower without end."""
         backoff = self._retry.bounded()
         while True:
             try:
@@ -118,54 +120,54 @@ class Compactors:
         return opened
 
     def orphans(self) -> list[Orphans]:
-        """Released ids of those that live."""
-        found = []
-        for tenure, one in self._open.items():
-            if one.orphans and not self._follower.has_sealed(tenure):
-                found.append(Orphans(tenure, tuple(one.orphans), is_living=True))
-        return found
+        """Ids that live compaction tenures gave up."""
+        orphans = []
+        for tenure, opened in self._open.items():
+            if opened.orphans and not self._follower.has_sealed(tenure):
+                orphans.append(Orphans(tenure, tuple(opened.orphans), is_living=True))
+        return orphans
 
     @property
     def open_ids(self) -> frozenset[int]:
-        """As OwnCompactionTenure.open_ids, of all."""
-        return frozenset[int]().union(*(one.open_ids for one in self._open.values()))
+        """As OwnCompactionTenure.open_ids, of all tenures."""
+        return frozenset[int]().union(*(opened.open_ids for opened in self._open.values()))
 
     @property
     def waits_for_sweep(self) -> bool:
-        """As OwnCompactionTenure.waits_for_sweep, of any."""
-        return any(one.waits_for_sweep for one in self._open.values())
+        """As OwnCompactionTenure.waits_for_sweep, of any tenure."""
+        return any(opened.waits_for_sweep for opened in self._open.values())
 
     def holds(self, object_id: int) -> bool:
-        """Whether one of them may have stored it and neither committed nor swept it."""
-        return any(one.holds(object_id) for one in self._open.values())
+        """As OwnCompactionTenure.holds, of any tenure."""
+        return any(opened.holds(object_id) for opened in self._open.values())
 
     def swept(self, tenure: Tenure, object_ids: Sequence[int]) -> None:
-        one = self._open.get(tenure)
-        if one is not None:
-            one.swept(object_ids)
+        opened = self._open.get(tenure)
+        if opened is not None:
+            opened.swept(object_ids)
 
     async def close(self) -> None:
-        """Seals all."""
+        """Seals all tenures."""
         self._is_closed = True
-        for one in list(self._open.values()):
-            await one.close()
+        for opened in list(self._open.values()):
+            await opened.close()
 
     async def kill(self) -> None:
         self._is_closed = True
-        for one in list(self._open.values()):
-            await one.kill()
+        for opened in list(self._open.values()):
+            await opened.kill()
 
     def fail(self, error: StreamlogError) -> None:
-        for one in self._open.values():
-            one.fail(error)
+        for opened in self._open.values():
+            opened.fail(error)
 
     def _guard(self) -> Sequence[Compare]:
-        """A node that was itself sealed does not seal its successor's compactor."""
+        """Compares the node's own fence: a sealed node must not seal its successor's compactor."""
         tenure = self._follower.tenure
         if self._follower.is_sealed:
             raise TenureFenced(f"tenure {tenure} was sealed: it opens no compactor")
         own = replace(self._own_fence, gen=self._follower.gen)
         return (ValueIs(fence.key(self._prefix, tenure), fence.encode(own)),)
 
-    def _forget(self, one: OwnCompactionTenure) -> None:
-        self._open.pop(one.tenure, None)
+    def _forget(self, ended: OwnCompactionTenure) -> None:
+        self._open.pop(ended.tenure, None)

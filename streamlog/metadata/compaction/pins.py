@@ -1,7 +1,7 @@
-"""Pins of readers that go to the store themselves: put, renewed, taken away.
+"""Puts, renews and removes the pins of readers that read the object store themselves.
 
-A reader's plan must come from a fold that is at or above the revision at which the pin was put:
-what died before may have been deleted before the collector saw the pin.
+A reader must plan from a fold at or above the revision at which its pin was put: objects that died
+before it may have been deleted before the collector saw the pin.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Pins:
         self._prefix = prefix
 
     async def put(self, owner: str, ttl_ms: int) -> int:
-        """The new pin's id. Errors: Invalid, MetadataUnavailable, OutcomeUnknown (a pin that
-        nobody renews may be left, and goes with its lease)."""
+        """Puts a pin; its id. Errors: Invalid, MetadataUnavailable, OutcomeUnknown (a pin may
+        exist, and ends with its lease).
+        """
         if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
             raise Invalid(f"a pin of {ttl_ms} ms; between {TTL_MS_MIN} and {TTL_MS_MAX} is allowed")
         lease_id = await self._kv.grant_lease(ttl_ms)
@@ -31,18 +32,20 @@ class Pins:
         return lease_id
 
     async def count(self, most: int) -> int:
-        """How many there are, told up to `most`. Errors: MetadataUnavailable."""
+        """Number of pins, counted up to `most`. Errors: MetadataUnavailable."""
         start = pin.prefix_of_pins(self._prefix)
-        found = await self._kv.range(start, prefix_end(start), limit=most)
-        return len(found.kvs)
+        pins = await self._kv.range(start, prefix_end(start), limit=most)
+        return len(pins.kvs)
 
     async def renew(self, pin_id: int) -> None:
-        """Errors: NotFound (it has ended, and so has its protection), MetadataUnavailable."""
+        """Prolongs the pin. Errors: NotFound (the pin has ended and protects no more),
+        MetadataUnavailable.
+        """
         await self._check(pin_id)
         await self._kv.keep_alive(pin_id)
 
     async def remove(self, pin_id: int) -> None:
-        """One that has ended is no error. Errors: MetadataUnavailable, OutcomeUnknown."""
+        """Ends the pin, if it has not ended. Errors: MetadataUnavailable, OutcomeUnknown."""
         try:
             await self._check(pin_id)
             await self._kv.revoke_lease(pin_id)
@@ -50,7 +53,7 @@ class Pins:
             return
 
     async def _check(self, pin_id: int) -> None:
-        # Lease ids are guessable, and others hold leases too.
+        # Lease ids can be guessed, and leases exist that are no pins.
         if await self._kv.get(self._key(pin_id)) is None:
             raise NotFound(
                 f"pin {pin_id} has ended: objects that it kept may be gone; plan the read again"

@@ -1,9 +1,9 @@
-"""A compactor's own tenure: its fence, head, lease and window of ids; the fold is the node's.
+"""A compactor's own tenure: it has its own fence, head, lease and id window, and the node's fold.
 
-1. One record is under way at a time, a compaction or one that raises the floor alone.
-2. A compaction that another one overtook (`x` moved) is committed all the same, unless one of its
-   inputs was replaced meanwhile: Conflict, and its outputs are released.
-3. What a cancelled call had begun is carried out: a record's bytes stay the same until its answer.
+1. One record is in flight at a time: a compaction, or a record that only raises the floor.
+2. A compaction that another one overtook (the compaction counter has changed) is committed all the
+   same, unless one of its inputs was replaced meanwhile: then Conflict; its outputs are given up.
+3. A cancelled call's commit still runs to its end: a record's bytes stay the same until its answer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ from streamlog.runtime.offload import Lane, Offload
 log = logging.getLogger(__name__)
 
 ENCODE_INLINE_ROWS = 1024
-"""Records up to so many rows are encoded on the loop: about 0.3 ms."""
+"""Records of up to this many rows are encoded on the loop: about 0.3 ms."""
 
 
 class OwnCompactionTenure:
-    """Made by `MetadataSession.open_compaction_tenure`; its registration is folded."""
+    """The CompactionTenure that `MetadataSession.open_compaction_tenure` opens.
+
+    It owns the tenure's lease, id window and commits. It does not own the fold or the look-ups.
+    """
 
     def __init__(
         self,
@@ -84,11 +87,11 @@ class OwnCompactionTenure:
         self._failure: StreamlogError | None = None
         self._is_closed = False
         self.waits_for_sweep = False
-        """No output can be stored before ids are swept that were given up."""
+        """No output can be stored before ids that were given up are swept."""
         follower.on_sealed(self._changed.set, registered.tenure)
 
     def start(self) -> None:
-        """Begins keeping the lease."""
+        """Begins to keep the lease alive."""
         self._background.every(self._liveness.interval_s, self._liveness.tick, name="lease")
 
     @property
@@ -129,17 +132,17 @@ class OwnCompactionTenure:
         self._changed.set()
 
     def holds(self, object_id: int) -> bool:
-        """Taken, neither committed nor swept."""
+        """Whether the id was taken, and neither committed nor swept."""
         return self._ids.holds(object_id)
 
     @property
     def open_ids(self) -> frozenset[int]:
-        """Taken, neither committed nor given up."""
+        """Ids that were taken, and neither committed nor given up."""
         return self._ids.uncommitted
 
     @property
     def orphans(self) -> list[int]:
-        """Released and not yet swept."""
+        """Ids that were given up and not swept yet."""
         return self._ids.orphans
 
     def swept(self, object_ids: Sequence[int]) -> None:
@@ -167,12 +170,9 @@ class OwnCompactionTenure:
     # commits
 
     async def commit(self, replacement: Replacement) -> Committed:
-        """Durable and folded on return; waits while the metadata store is away.
+        """As CompactionTenure.commit.
 
-        Errors: Conflict (another compaction replaced an input), Invalid (the replacement breaks a
-        rule of its docstring, or is too large for a record): the outputs are released.
-        StoreUnavailable, MetadataUnavailable: nothing was sent, call again. TenureFenced, Closed.
-        Once a record was sent the outputs are the commit's: they are not given up before a definite
+        Once a record was sent, the commit owns the outputs: they are not given up before a definite
         answer.
         """
         self._check_usable()
@@ -189,7 +189,7 @@ class OwnCompactionTenure:
                     self._check_inputs(replacement)
                     floor = self._ids.floor(ids)
                     frozen = await self._freeze(replacement, floor)
-                    # A cancelled caller may have given them up: they may be deleted any moment.
+                    # A cancelled caller may have given them up; then they may be deleted any time.
                     self._check_ids(replacement, ids)
                     self._ids.begin_commit(ids)
                     revision = await self._sender.send(frozen)
@@ -202,7 +202,7 @@ class OwnCompactionTenure:
             try:
                 await self._follower.reach(revision)
             finally:
-                # Nobody may take them for orphans any more, whatever became of the fold.
+                # They are no orphans any more, even if folding failed.
                 self._ids.committed(ids, floor)
                 self._changed.set()
             return Committed(revision, frozen.seq)
@@ -220,8 +220,8 @@ class OwnCompactionTenure:
         compactions = self._follower.state.fold.compactions
         if compactions.replaced_since(replacement.point.counter, replacement.inputs):
             raise Conflict(
-                f"another compaction than those before {replacement.point.counter} replaced an "
-                "input, or may have; plan again"
+                f"a compaction after counter {replacement.point.counter} replaced an input, or may "
+                "have; plan again"
             )
 
     async def _check_replaced(self, replacement: Replacement) -> None:
@@ -267,7 +267,7 @@ class OwnCompactionTenure:
     # the end
 
     async def close(self) -> None:
-        """Seals the tenure, once what is under way is done and if the metadata store answers."""
+        """Seals the tenure after the commit in flight, if the metadata store answers."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -300,7 +300,7 @@ class OwnCompactionTenure:
         await self._stop()
 
     def fail(self, error: StreamlogError) -> None:
-        """The node's metadata ended: every later call raises that."""
+        """Fails every later call with the error that ended the node's metadata."""
         self._failure = self._failure or error
         self._changed.set()
 

@@ -1,19 +1,19 @@
-"""Checkpoints: the files are stored, then `k` is replaced and the covered records go, in one go.
+"""Writes checkpoints: stores the files, then replaces the checkpoint pointer in one transaction.
 
-1. Freeze a generation; build delta (and base) from the files that `k` names; PUT them under new
-   names.
-2. Compare `k` as read and the own fence LIVE, at any gen: moves take nothing away from what was
-   folded. Put `k`, delete `c/T/…seq` and `m/T/…gen` per
-   tenure. Every attempt uses new names, so `k` never returns to an old value and a refusal is
-   definite.
-3. Applied: the frozen generations and the old files are given up; the KV history is compacted at
-   the revision of the checkpoint before, so that whoever follows has a whole interval to do so.
-4. After a definite answer: own files that `k`, read then, does not name are deleted.
-5. Files of sealed tenures: LIST, then fences, then `k`; what a sealed (or absent) tenure wrote and
-   `k` does not name is deleted. The order matters: PROTOCOL 7.
-6. Before files are deleted, and after they were listed, the store's lineage is compared: the files
-   of a recovery made for the same bucket are stored after it raised the lineage, so that a sweep
-   which saw the older lineage has none of them in its list.
+1. Freeze a generation. Build the delta (and base) from the files of the last checkpoint. PUT them
+   under new names.
+2. In one transaction: compare the checkpoint pointer as read and the own fence as LIVE, at any gen
+   (a transfer changes nothing that was folded); put the new pointer; delete the covered records and
+   transfer records of each tenure. Every attempt uses new names, so that the pointer never returns
+   to an old value and a refusal is final.
+3. Applied: drop the frozen generation and the old files, and compact the KV history at the revision
+   of the previous checkpoint, so that followers have a whole interval to read it.
+4. After a definite answer, delete own files that the pointer, read again, does not name.
+5. Files of sealed tenures: LIST, then read the fences, then the pointer. Delete files of a sealed
+   (or absent) tenure that the pointer does not name. The order matters: docs/protocol.md, 7.
+6. After files were listed and before they are deleted, compare the store's lineage. A recovery for
+   the same bucket stores its files after it has raised the lineage, so a sweep that saw the older
+   lineage has none of these files in its list.
 """
 
 from __future__ import annotations
@@ -84,10 +84,12 @@ class _Attempt:
     built: BuiltCheckpoint
     checkpoint: Checkpoint
     deletes: list[Operation]
-    """Of every tenure that has something to delete: its covered records, its covered moves."""
+    """For each tenure, its covered records and its covered transfer records, where it has any."""
 
 
 class Checkpointer:
+    """Writes this node's checkpoints, in a loop and on request, and deletes unused files."""
+
     def __init__(
         self,
         kv: KVStore,
@@ -126,7 +128,7 @@ class Checkpointer:
     # the loop
 
     async def run(self) -> None:
-        """Until cancelled or sealed. Errors: Corrupt, Internal."""
+        """Runs until cancelled or sealed. Errors: Corrupt, Internal."""
         news, backoff = self._follower.news, self._retry.endless()
         while not self._follower.is_sealed:
             while not self._has_news:
@@ -153,15 +155,15 @@ class Checkpointer:
                 await backoff.wait()
 
     def progress(self, stalled_after_s: float) -> Due | None:
-        """A checkpoint: it is due an interval after the last one, if there is news."""
+        """A checkpoint is due one interval after the last one, if something was folded since."""
         if not self._has_news or self._follower.is_sealed:
             return None
         after_s = stalled_after_s + self._config.checkpoint_interval_ms / 1000
-        moved = (self._last, self._follower.state.checkpoint_revision)
-        return Due(moved, "a checkpoint of the metadata" + self._failure, after_s)
+        mark = (self._last, self._follower.state.checkpoint_revision)
+        return Due(mark, "a checkpoint of the metadata" + self._failure, after_s)
 
     def _left_s(self) -> float:
-        """Jitter keeps nodes from writing the same checkpoint at the same moment."""
+        """Seconds to the next checkpoint, with jitter, so that not all nodes write it at once."""
         interval_s = (
             self._config.checkpoint_interval_ms / 1000 * (0.8 + 0.2 * self._random.random())
         )
@@ -183,9 +185,9 @@ class Checkpointer:
     # one checkpoint
 
     async def checkpoint(self) -> None:
-        """Everything folded at the call is in a checkpoint on return, this one or another node's.
+        """Returns when a checkpoint, of this or another node, covers all that is folded now.
 
-        Errors: StoreUnavailable, MetadataUnavailable, TenureFenced: the old one stays.
+        Errors: StoreUnavailable, MetadataUnavailable, TenureFenced: the old checkpoint stays.
         """
         async with self._lock:
             began, revision = self._clock.monotonic(), self._follower.revision
@@ -202,7 +204,7 @@ class Checkpointer:
             )
 
     async def _attempt(self) -> bool:
-        """False: refused, for good."""
+        """Writes one checkpoint; False: it was refused and will never be applied."""
         async with self._follower.lock:
             state = self._follower.state
             snapshot = take_snapshot(state.fold)
@@ -255,22 +257,22 @@ class Checkpointer:
         return ref
 
     async def _put_delta(self, file: BuiltFile, named: Checkpoint) -> None:
-        """With what names it, for a recovery without the metadata store."""
+        """Stores the delta with its trailer, for a recovery without the metadata store."""
         assert named.delta is not None
-        appendix = encode_trailer(named, cluster_of(self._prefix))
-        await self._ask(self._store.put(named.delta.name, [*file.parts, appendix]))
-        self._metrics.checkpoint_bytes.inc(file.size_bytes + len(appendix))
+        trailer = encode_trailer(named, cluster_of(self._prefix))
+        await self._ask(self._store.put(named.delta.name, [*file.parts, trailer]))
+        self._metrics.checkpoint_bytes.inc(file.size_bytes + len(trailer))
 
     async def _ask(self, work: Awaitable[T]) -> T:
-        """What the object store answers. Errors: StoreUnavailable for every refusal, also one that
-        is on no list: `run` tries again for ever, and says why; a bug's.
+        """The object store's answer. Errors: StoreUnavailable for every refusal, expected or not:
+        `run` logs it and tries again, without end.
         """
-        # An absent object (of an upload, by a proxy) says nothing of the files that `k` names.
+        # ObjectNotFound here (say, from a proxy) does not mean that a checkpoint file is gone.
         with refusals_as_unavailable("a request for checkpoint files"):
             return await work
 
     def _name_of(self, file: BuiltFile) -> FileRef:
-        """A new name for a new file."""
+        """Takes a new name for a new file."""
         self._number += 1
         ref = FileRef(
             self._follower.tenure,
@@ -283,7 +285,7 @@ class Checkpointer:
         return ref
 
     async def _name(self, attempt: _Attempt) -> int | None:
-        """The revision at which `k` became this checkpoint; None: refused, for good."""
+        """Puts the checkpoint pointer; its revision, or None: refused, and never applied."""
         tenure = self._follower.tenure
         key, own_key = checkpoint.key(self._prefix), fence.key(self._prefix, tenure)
         then: list[Operation] = [Put(key, checkpoint.encode(attempt.checkpoint))]
@@ -318,9 +320,9 @@ class Checkpointer:
         return None
 
     async def _unfreeze(self, state: MetadataState) -> None:
-        """Makes one generation of all again, so that failed attempts do not pile them up.
+        """Merges the generations again, so that failed attempts do not accumulate them.
 
-        Under the lock: a record that is being folded holds on to the newest one.
+        It takes the lock because a record that is being folded writes to the newest generation.
         """
         async with self._follower.lock:
             make_one(state.fold.generations)
@@ -372,13 +374,16 @@ class Checkpointer:
             log.warning("old revisions were not compacted, the next checkpoint will: %s", error)
 
     async def _delete_covered(self, attempt: _Attempt) -> None:
-        """What did not fit into the transaction. Cut short, the next opening finds it."""
+        """Deletes covered records that did not fit into the transaction.
+
+        If this is interrupted, the next opening finds the rest (`MetadataState.leftover`).
+        """
         deletes = attempt.deletes[OPERATIONS_MAX - 1 :]
         for low in range(0, len(deletes), OPERATIONS_MAX):
             await self._kv.txn([], deletes[low : low + OPERATIONS_MAX])
         attempt.state.leftover.clear()
 
-    # files that nothing names
+    # files that the pointer does not name
 
     async def _delete_own_files(self) -> None:
         kv = await self._kv.get(checkpoint.key(self._prefix))
@@ -395,7 +400,7 @@ class Checkpointer:
             self._next_sweep = now + self._config.file_sweep_interval_ms / 1000
 
     async def sweep_files(self) -> list[str]:
-        """Deletes the files of sealed tenures that `k` does not name; their keys.
+        """Deletes files of sealed tenures that the checkpoint pointer does not name; their keys.
 
         Errors: StoreUnavailable, MetadataUnavailable, LineageFenced.
         """

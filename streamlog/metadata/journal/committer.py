@@ -1,14 +1,14 @@
-"""The commit loop of one tenure: entries in, one record transaction at a time, answers out.
+"""The commit loop of one tenure: takes entries, commits one record at a time, answers callers.
 
-1. Entries are queued in the order of calls; those that fit share a record, none is split.
-2. The record is planned under the fold lock and gets the number after the last one. From its first
-   send on its bytes are frozen: they are sent again until a definite answer.
-3. Applied: fold it, answer everybody in it.
-4. Refused (record_sender), for the gen or `x` moved: the same entries are planned again.
-5. However the loop ends, everybody who waits is answered with the reason, and so is who comes
-   later. What was under way may have happened: its answer says so.
-6. An entry's ids are the commit's from `submit` on: committed, or given up once they are refused.
-7. A sealed fence that only the watch has shown proves nothing for a record that was sent: see 2.
+1. Entries are queued in the order of calls. Those that fit share a record; none is split.
+2. The record is planned under the fold's lock and gets the number after the last one. From its
+   first send on its bytes are frozen: the same bytes are sent until a definite answer.
+3. Applied: the record is folded, and the callers of its entries are answered.
+4. Refused because gen or compaction counter has changed: the same entries are planned again.
+5. However the loop ends, all waiting and all later callers get the reason as their error. A record
+   in flight may have been applied: the error of its callers says so.
+6. The commit owns an entry's ids from `submit` on: it commits them, or gives them up once refused.
+7. A fence that only the watch has shown sealed decides nothing about a record in flight: see 2.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class _QueuedEntry:
 
     @property
     def is_alone(self) -> bool:
-        """It hangs on `x`: others should not wait until it comes to terms with it."""
+        """Whether it gets a record of its own: it compares the compaction counter, may be refused
+        for that, and should not hold up other entries."""
         return bool(self.entry.attaches or self.entry.unstages)
 
 
@@ -62,6 +63,8 @@ class _FrozenCommit:
 
 
 class Committer:
+    """Queues the commit entries of one tenure and commits them in order."""
+
     def __init__(
         self,
         sender: RecordSender,
@@ -110,7 +113,7 @@ class Committer:
             )
 
     def submit(self, entry: CommitEntry) -> asyncio.Future[Committed]:
-        """Queues the entry; the future ends when it is folded.
+        """Queues the entry; the future is done when the entry is folded.
 
         Errors: MessageTooLarge when it is too large for any record; what ended the tenure.
         """
@@ -119,7 +122,7 @@ class Committer:
         rows, size = rows_of(entry), size_bound_bytes((entry,))
         self._check_size(rows, size)
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        # Whoever is cancelled leaves its answer behind; that is not a lost exception.
+        # A cancelled caller never reads its answer; that is no "exception never retrieved".
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         ids = [new.row.object_id for new in entry.objects]
         ids += [stage.row.object_id for stage in entry.stages]
@@ -131,26 +134,27 @@ class Committer:
         return future
 
     def ask_for_floor(self) -> None:
-        """Writes a record soon, if only to raise the floor."""
+        """Asks for a record soon, be it without entries, to raise the floor."""
         if self._failure is None:
             self._wants_floor = True
             self._idle.clear()
             self._work.set()
 
     def progress(self) -> Due | None:
-        """The record under way, and what waits for the next one."""
+        """A commit is due while entries are queued or a record is in flight."""
         if self._idle.is_set():
             return None
         return Due(self._records, f"commit record {self._seq + 1}; {len(self._queue)} wait behind")
 
     async def drained(self) -> None:
-        """Nothing is queued or under way on return."""
+        """Waits until no entry is queued or in flight."""
         await self._idle.wait()
 
     def fail(self, error: StreamlogError) -> None:
-        """Answers everything queued and under way, and every later call, with the error.
+        """Fails every entry, queued or in flight, and every later call.
 
-        Ids stay as they are: what is under way may happen, and the tenure's sweep sees to them.
+        Ids stay as they are: a record in flight may still be applied, and the sweep of the sealed
+        tenure finds its ids.
         """
         self._failure = error = self._failure or error
         self._wants_floor = False
@@ -166,7 +170,7 @@ class Committer:
     # the loop
 
     async def run(self) -> None:
-        """Until cancelled. Errors: Internal (the store answered against the protocol), Corrupt."""
+        """Runs until cancelled. Errors: Internal (an answer breaks the protocol), Corrupt."""
         try:
             await self._loop()
         except StreamlogError as error:
@@ -191,12 +195,12 @@ class Committer:
                 self._under_way = []
                 self._records += 1
             if self._follower.is_sealed:
-                # Nothing is under way here, so everything that waits can be told.
+                # No record is in flight here, so every waiting caller gets a definite answer.
                 self.fail(self._sender.fenced())
             self._idle.set()
 
     def _take(self) -> list[_QueuedEntry]:
-        """The entries of the next record: as many as fit, at least one if there is one."""
+        """Takes the entries of the next record: as many as fit, and at least one if any waits."""
         taken: list[_QueuedEntry] = []
         rows = size = 0
         while self._queue:
@@ -245,7 +249,7 @@ class Committer:
     async def _freeze(
         self, entries: Sequence[CommitEntry], *, may_be_empty: bool
     ) -> _FrozenCommit | CommitPlan:
-        """The record of these entries as of now; a CommitPlan when nothing is left to commit."""
+        """The record of these entries, planned now; a CommitPlan when nothing is left to commit."""
         async with self._follower.lock:
             gen, seq = self._follower.gen, self._seq + 1
             plan = await run_cooperatively(
@@ -271,7 +275,7 @@ class Committer:
 
     def _answer(self, group: list[_QueuedEntry], plan: CommitPlan, revision: int, seq: int) -> None:
         for waiting, planned in zip(group, plan.entries, strict=True):
-            # Those that are not committed by now never will be: the record did without them.
+            # Ids that are not committed now never will be: the record left them out.
             self._ids.refused(waiting.ids)
             self._ids.give_up(waiting.ids)
             if planned.failure is not None:
@@ -293,7 +297,7 @@ def _refuse(waiting: _QueuedEntry, error: StreamlogError) -> None:
 
 
 def _uncertain(reason: StreamlogError) -> StreamlogError:
-    """The same of a commit that is under way; each caller gets an error of its own."""
+    """The same error for a commit in flight; each caller gets its own."""
     error = type(reason)(
         f"{reason.message}; a commit was under way and may have happened", **reason.fields
     )

@@ -1,12 +1,14 @@
-"""Following: every record, move and fence since the opening, folded in the order of revisions.
+"""Follows the metadata store: folds every record, transfer record and fence in revision order.
 
-1. One watch over `c/` to `m/` brings all that matters, in order; `revision` says how far it is
-   folded.
-2. A tenure's own record is folded from the answer when nothing can lie before it (its revision is
-   the next one); else when the watch gets there. So no order but that of revisions ever happens.
-3. `reach(R)` ends when everything up to R is folded; R must be of a change in the watched keys.
-4. Another node's checkpoint is adopted: its files are read first, then the state is loaded anew
-   under the lock, so memory is freed and files that go are no longer needed.
+1. One watch over the keys `c/` to `m/` brings all changes in order; `revision` says up to which
+   revision they are folded.
+2. A tenure's own record is folded from its answer when its revision is the next one, because then
+   nothing can lie before it; otherwise when the watch brings it. So the order is always that of
+   revisions.
+3. `reach(R)` returns when everything up to R is folded. R must be the revision of a change in the
+   watched keys, or the call would wait for ever.
+4. Another node's checkpoint is adopted: the follower reads its files, then replaces the state under
+   the lock. That frees memory, and ends the use of files that will be deleted.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ OWN_TRANSFERS_MAX = 1024
 
 
 class Follower:
+    """Owns the metadata's state on this node, and keeps it up to date."""
+
     def __init__(
         self,
         kv: KVStore,
@@ -59,7 +63,7 @@ class Follower:
         offload: Offload,
         metrics: MetadataMetrics,
     ) -> None:
-        """`lineage` None: a repair reads older metadata on purpose."""
+        """`lineage` None: no check, for a repair that reads older metadata on purpose."""
         self._kv = kv
         self._prefix = prefix
         self._loader = loader
@@ -74,7 +78,7 @@ class Follower:
         self._checkpoint_seen = state.checkpoint_revision
         self._adopted = asyncio.Event()
         self._awaited_checkpoints: list[int] = []
-        """For each caller that waits in `adopted`, the revision that it wants to leave behind."""
+        """For each caller that waits in `adopted`, the revision of the checkpoint to replace."""
         self._on_moved: list[Callable[[MovedStream], None]] = []
         self._on_sealed: list[tuple[Tenure, Callable[[], None]]] = []
         self._own_transfers: dict[tuple[Tenure, int], bytes] = {}
@@ -83,9 +87,9 @@ class Follower:
         self.lock = asyncio.Lock()
         """Held while the fold changes."""
         self.news = asyncio.Event()
-        """Set when something was folded, for the checkpoint loop to look at."""
+        """Set when something was folded, for the checkpoint loop."""
 
-    # what others ask
+    # queries and waits
 
     @property
     def revision(self) -> int:
@@ -93,7 +97,7 @@ class Follower:
 
     @property
     def gen(self) -> int:
-        """Moves away from this tenure that are folded."""
+        """Number of folded transfers away from this tenure."""
         return self.gen_of(self.tenure)
 
     def gen_of(self, tenure: Tenure) -> int:
@@ -101,16 +105,16 @@ class Follower:
 
     @property
     def is_sealed(self) -> bool:
-        """The fence was seen sealed, or gone."""
+        """Whether this tenure's fence was seen sealed, or gone."""
         return self.has_sealed(self.tenure)
 
     def has_sealed(self, tenure: Tenure) -> bool:
-        """The fence of a tenure whose registration is folded was seen sealed, or gone."""
-        known = self.state.fences.get(tenure)
-        return known is None or not known.is_live
+        """Whether the tenure's fence was seen sealed, or gone; its registration must be folded."""
+        last_seen = self.state.fences.get(tenure)
+        return last_seen is None or not last_seen.is_live
 
     def note_sealed(self, tenure: Tenure, seen: fence.Fence | None) -> None:
-        """An answer showed the fence sealed, before the watch did."""
+        """Notes that an answer showed the fence sealed, or gone (None), before the watch did."""
         if seen is None:
             self.state.fences.pop(tenure, None)
         else:
@@ -118,23 +122,23 @@ class Follower:
         self._tell_sealed()
 
     def on_sealed(self, callback: Callable[[], None], tenure: Tenure | None = None) -> None:
-        """Called when the tenure's fence (None: the own) is seen sealed; maybe more than once."""
+        """Calls back when the tenure's fence (None: the own) is seen sealed, once or more often."""
         self._on_sealed.append((tenure or self.tenure, callback))
 
     def forget_sealed(self, tenure: Tenure) -> None:
-        """Its callbacks are not called any more."""
-        self._on_sealed = [one for one in self._on_sealed if one[0] != tenure]
+        """Removes the callbacks of `on_sealed` for the tenure."""
+        self._on_sealed = [pair for pair in self._on_sealed if pair[0] != tenure]
 
     def on_moved(self, callback: Callable[[MovedStream], None]) -> None:
-        """Called for every stream that this tenure loses, when that is folded."""
+        """Calls back for every stream that this tenure loses, when that is folded."""
         self._on_moved.append(callback)
 
     def own_transfer(self, holder: Tenure, gen: int) -> bytes | None:
-        """The request id of a folded move to this tenure."""
+        """The request id of a folded transfer to this tenure; None: there is none."""
         return self._own_transfers.get((holder, gen))
 
     async def reach(self, revision: int) -> None:
-        """Everything up to `revision` is folded on return. Errors: what ended the following."""
+        """Waits until everything up to `revision` is folded. Errors: what ended the follower."""
         if self._failure is not None:
             raise self._failure
         if self.revision >= revision:
@@ -144,33 +148,35 @@ class Follower:
         await future
 
     def progress(self) -> Due | None:
-        """A revision that is known to be there and is not folded; a checkpoint that is not read."""
+        """A fold is due while a caller waits for a revision; a reload, while for a checkpoint."""
         if self._waiting:
-            wanted, at = self._waiting[0][0], self.revision
-            return Due(at, f"the metadata's watch to bring revision {wanted}; it is at {at}")
-        if self._awaited_checkpoints:
-            than = self._awaited_checkpoints[0]
+            wanted, folded = self._waiting[0][0], self.revision
             return Due(
-                ("checkpoint", than),
-                f"a newer checkpoint than the one put at revision {than}, whose files are gone or "
+                folded, f"the metadata's watch to bring revision {wanted}; it is at {folded}"
+            )
+        if self._awaited_checkpoints:
+            old = self._awaited_checkpoints[0]
+            return Due(
+                ("checkpoint", old),
+                f"a newer checkpoint than the one put at revision {old}, whose files are gone or "
                 f"which was overtaken, to be read; {len(self._awaited_checkpoints)} wait for it",
             )
         return None
 
     async def catch_up(self, backoff: Backoff) -> None:
-        """Everything committed or moved before the call is folded on return.
+        """Returns when everything committed or transferred before the call is folded.
 
-        Heads and fences tell the revision of every tenure's last record and move; of a tenure that
-        is forgotten by now the checkpoint, read after them, covers all.
+        Heads and fences have the revisions of every tenure's last record and transfer. The
+        checkpoint, read after them, covers all records of a tenure that was retired meanwhile.
         """
         while True:
             try:
-                found = await self._kv.range(self._prefix + b"f/", self._prefix + b"h0")
+                fences_heads = await self._kv.range(self._prefix + b"f/", self._prefix + b"h0")
                 covered = await self._kv.get(checkpoint.key(self._prefix))
             except StreamlogError as error:
                 await backoff.after(error)
                 continue
-            revisions = [kv.mod_revision for kv in found.kvs]
+            revisions = [kv.mod_revision for kv in fences_heads.kvs]
             if covered is not None:
                 revisions.append(covered.mod_revision)
             await self.reach(max(revisions, default=0))
@@ -179,7 +185,7 @@ class Follower:
     async def fold_own_record(
         self, revision: int, seq: int, record: CommitRecord, size_bytes: int
     ) -> None:
-        """The answer said that this tenure's record `seq` was put at `revision`."""
+        """Folds this tenure's record `seq`, whose answer said that it was put at `revision`."""
         async with self.lock:
             if revision == self.revision + 1:
                 fold = self.state.fold
@@ -190,68 +196,68 @@ class Follower:
         await self.reach(revision)
 
     async def replaced(self, put_at: int, error: ObjectNotFound) -> None:
-        """A file of the checkpoint put at `put_at` is gone: waits until a newer one is in use.
+        """Waits for a newer checkpoint than the one put at `put_at`, a file of which is gone.
 
-        Errors: Corrupt when there is no newer one, or none at all; LineageFenced when nodes on
-        newer metadata deleted it; StoreUnavailable, MetadataUnavailable.
+        Errors: Corrupt (there is no newer checkpoint), LineageFenced (nodes on newer metadata
+        deleted the file), StoreUnavailable, MetadataUnavailable.
         """
         if self.state.checkpoint_revision != put_at:
             return
         kv = await self._kv.get(checkpoint.key(self._prefix))
         if kv is None or kv.mod_revision == put_at:
-            found = (
-                "the metadata names a checkpoint file that the store has not"
+            reason = (
+                "the metadata names a checkpoint file that the store does not have"
                 if kv is not None
                 else "the metadata names no checkpoint any more, and the file of the last one is "
-                "gone: somebody emptied the metadata under this node; restore or recover them"
+                "gone: the metadata was emptied under this node; restore or recover it"
             )
             missing = Corrupt(
-                f"{found}: {error}", object_key=str(error.fields.get("object_key", "?"))
+                f"{reason}: {error}", object_key=str(error.fields.get("object_key", "?"))
             )
             raise await self._reason_for(missing) from error
         self._note_checkpoint(kv)
         await self.adopted(put_at)
 
-    async def adopted(self, than: int) -> None:
-        """Waits until a newer checkpoint than the one put at revision `than` is in use.
+    async def adopted(self, old: int) -> None:
+        """Waits until a newer checkpoint than the one put at revision `old` is in use.
 
-        Errors: what ended the following.
+        Errors: what ended the follower.
         """
-        self._awaited_checkpoints.append(than)
+        self._awaited_checkpoints.append(old)
         try:
-            while self.state.checkpoint_revision == than:
+            while self.state.checkpoint_revision == old:
                 if self._failure is not None:
                     raise self._failure
                 self._adopted.clear()
                 await self._adopted.wait()
         finally:
-            self._awaited_checkpoints.remove(than)
+            self._awaited_checkpoints.remove(old)
 
     def _note_checkpoint(self, kv: KeyValue) -> None:
-        """`kv` is `k`, seen by the watch or by a read; a file that it names may be read now."""
-        found = checkpoint.decode(kv.value)
-        # This tenure's own checkpoints are installed by whoever wrote them, without a reload.
-        if found.delta is None or found.delta.tenure != self.tenure:
+        """Notes the checkpoint pointer `kv`, from the watch or from a read."""
+        pointer = checkpoint.decode(kv.value)
+        # The checkpointer installs this tenure's own checkpoints without a reload.
+        if pointer.delta is None or pointer.delta.tenure != self.tenure:
             self.ask_for_reload(kv.mod_revision)
 
     def ask_for_reload(self, put_at: int) -> None:
-        """`k` was put at that revision and is not what the state stands on."""
+        """Asks for a reload: the pointer put at that revision is not the state's checkpoint."""
         self._checkpoint_seen = max(self._checkpoint_seen, put_at)
         self._foreign_checkpoint.set()
 
     def show_compactions(self) -> None:
-        """In the metrics."""
+        """Updates the metrics of compactions and patches."""
         fold = self.state.fold
         self._metrics.compaction_counter.set(fold.compactions.counter)
         self._metrics.patches.set(sum(g.patch_count for g in fold.generations))
 
     async def installed(self) -> None:
-        """This tenure put a new `k` and changed `state` accordingly."""
+        """Notes that the state stands on a newer checkpoint now."""
         self.show_compactions()
         self._adopted.set()
 
     def fail(self, error: StreamlogError) -> None:
-        """Ends every wait, and later ones."""
+        """Ends every wait, now and later, with the error."""
         self._failure = self._failure or error
         for _, _, future in self._waiting:
             if not future.done():
@@ -330,19 +336,19 @@ class Follower:
     def _take_fence(self, change: Change) -> None:
         tenure, fold = tenure_in(change.key, self._prefix), self.state.fold
         if change.kv is not None:
-            known = fence.decode(change.kv.value)
-            self.state.fences[tenure] = known
-            if not known.is_live:
+            seen = fence.decode(change.kv.value)
+            self.state.fences[tenure] = seen
+            if not seen.is_live:
                 self._tell_sealed()
             return
         self.state.fences.pop(tenure, None)
         if tenure not in fold.held:
             fold.marks.pop(tenure, None)
 
-    async def _take_transfer(self, holder: Tenure, gen: int, found: TransferRecord) -> None:
-        moved = await run_cooperatively(self.state.fold.apply_transfer(holder, gen, found))
-        if found.to == self.tenure:
-            self._own_transfers[holder, gen] = found.request_id
+    async def _take_transfer(self, holder: Tenure, gen: int, record: TransferRecord) -> None:
+        moved = await run_cooperatively(self.state.fold.apply_transfer(holder, gen, record))
+        if record.to == self.tenure:
+            self._own_transfers[holder, gen] = record.request_id
             while len(self._own_transfers) > OWN_TRANSFERS_MAX:
                 del self._own_transfers[next(iter(self._own_transfers))]
         elif holder == self.tenure:
@@ -356,9 +362,9 @@ class Follower:
                 callback()
 
     def _tell_moved(self, moved: list[MovedStream]) -> None:
-        for one in moved:
+        for stream in moved:
             for callback in self._on_moved:
-                callback(one)
+                callback(stream)
 
     def _advance(self, revision: int) -> None:
         self.state.fold.revision = revision
@@ -389,7 +395,7 @@ class Follower:
         return error if self._lineage is None else await self._lineage.reason_for(error)
 
     def _replace(self, state: MetadataState) -> None:
-        """The lock is held; `state` is no older than what it replaces."""
+        """Replaces the state by one that is no older; the caller holds the lock."""
         old = self.state.fold
         self.state = state
         self._checkpoint_seen = max(self._checkpoint_seen, state.checkpoint_revision)
@@ -397,10 +403,10 @@ class Follower:
         for stream_id in sorted(old.held.get(self.tenure, ())):
             info = state.fold.info.get(stream_id)
             if info is None:
-                # Destroyed meanwhile: by this tenure, which has told its handle, or by another one,
-                # which took it first, under an epoch that nobody knows any more.
-                known = old.info[stream_id]
-                lost.append(MovedStream(stream_id, known.holder, known.epoch + 1))
+                # Destroyed meanwhile, by this tenure, which has told its handle, or by another one,
+                # which took the stream first, under an epoch that is not recorded any more.
+                last = old.info[stream_id]
+                lost.append(MovedStream(stream_id, last.holder, last.epoch + 1))
             elif info.holder != self.tenure:
                 lost.append(MovedStream(stream_id, info.holder, info.epoch))
         self._advance(state.fold.revision)

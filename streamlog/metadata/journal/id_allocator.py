@@ -1,4 +1,4 @@
-"""Ids for new objects and streams, from blocks that the metadata store hands to the tenure."""
+"""Ids for new objects and streams, from blocks that the tenure takes in the metadata store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class BlockTaker:
-    """Takes blocks by a transaction on the counter and the own fence."""
+    """Takes blocks of ids, by a transaction on the counter and the own fence."""
 
     def __init__(self, kv: KVStore, prefix: bytes, tenure: Tenure, retry: Retry) -> None:
         self._kv = kv
@@ -33,15 +33,16 @@ class BlockTaker:
         self._tenure = tenure
         self._retry = retry
         self._asked: dict[IdKind, set[int]] = {}
-        """Blocks of transactions without an answer: one of them may be this tenure's."""
+        """Blocks of transactions without an answer: this tenure may own one of them."""
         self._waiting: set[IdKind] = set()
 
     async def take(self, kind: IdKind, backoff: Backoff | None = None) -> int:
-        """A block that is this tenure's alone, above those that it took before.
+        """Takes a block for this tenure alone, above those that it took before.
 
-        A block whose answer was lost, or whose caller was cancelled, is the next call's: whoever
-        sweeps the tenure counts its ids through all blocks that name it, so none may be left out.
-        `backoff` None: for `operation_timeout_ms`. Errors: TenureFenced, MetadataUnavailable.
+        A block whose answer was lost, or whose caller was cancelled, goes to the next call: a sweep
+        counts the tenure's ids through all blocks that it owns, so none of them may stay unused.
+        `backoff` None: retries for `operation_timeout_ms`.
+        Errors: TenureFenced, MetadataUnavailable.
         """
         backoff = backoff or self._retry.bounded()
         try:
@@ -61,7 +62,7 @@ class BlockTaker:
             self._waiting.discard(kind)
 
     def waits_for(self, kind: IdKind) -> bool:
-        """A block was asked for, and the metadata store has not answered yet."""
+        """Whether `take` waits for the metadata store."""
         return kind in self._waiting
 
     def _note_wait(self, kind: IdKind, error: StreamlogError) -> None:
@@ -70,23 +71,24 @@ class BlockTaker:
             log.warning("a new block of %s ids waits for the metadata store: %s", kind.name, error)
 
     async def _try(self, kind: IdKind) -> int | None:
-        """None: another tenure was faster."""
+        """Takes a block; None: another tenure took it first."""
         counter_key = id_block.counter_key(self._prefix, kind)
         tenure = self._tenure
         fence_key = fence.key(self._prefix, tenure)
         asked = sorted(self._asked.get(kind, ()))
-        keys = [id_block.block_key(self._prefix, kind, one) for one in asked]
+        keys = [id_block.block_key(self._prefix, kind, block) for block in asked]
         read = await self._kv.txn([], [Get(counter_key), Get(fence_key), *map(Get, keys)])
         counters, fences, *owners = read.responses
         if not fences or not fence.decode(fences[0].value).is_live:
             raise TenureFenced(
                 f"tenure {tenure} was sealed: it takes no more ids; start the process again"
             )
-        # Later than this read none of them lands: the counter has moved, or is moved below.
-        for one, owner in zip(asked, owners, strict=True):
+        # After this read no earlier transaction can be applied: the counter has changed, or changes
+        # below.
+        for asked_block, owner in zip(asked, owners, strict=True):
             if owner and id_block.decode_owner(owner[0].value) == tenure:
                 self._asked[kind].clear()
-                return one
+                return asked_block
         block = 1 + (id_block.decode_counter(counters[0].value) if counters else 0)
         self._asked.setdefault(kind, set()).add(block)
         result = await self._kv.txn(
@@ -109,7 +111,7 @@ class BlockTaker:
 
 
 class StreamIds:
-    """Stream ids of the own blocks, each given out once."""
+    """Hands out stream ids of this tenure's blocks, each once."""
 
     def __init__(self, blocks: BlockTaker) -> None:
         self._blocks = blocks
@@ -119,21 +121,24 @@ class StreamIds:
 
     async def take(self, count: int) -> list[int]:
         """Errors: as BlockTaker.take."""
-        found: list[int] = []
+        ids: list[int] = []
         async with self._lock:
-            while len(found) < count:
+            while len(ids) < count:
                 if self._next == self._end:
                     block = await self._blocks.take(id_block.STREAMS)
                     self._next = block << id_block.STREAMS.block_bits
                     self._end = self._next + id_block.STREAMS.block_ids
-                taken = min(count - len(found), self._end - self._next)
-                found += range(self._next, self._next + taken)
+                taken = min(count - len(ids), self._end - self._next)
+                ids += range(self._next, self._next + taken)
                 self._next += taken
-        return found
+        return ids
 
 
 class ObjectIdAllocator:
-    """Waits while the window is used up; asks for a record when that would open it."""
+    """Hands out object ids; waits while the window is used up.
+
+    It asks for a commit record when one would raise the floor and so open the window.
+    """
 
     def __init__(
         self,
@@ -150,12 +155,12 @@ class ObjectIdAllocator:
         self._changed = asyncio.Event()
         self._failure: StreamlogError | None = None
         self.waits_for_sweep = False
-        """Nothing can be stored before ids are swept that were given up."""
+        """No object can be stored before ids that were given up are swept."""
         self.sweep_wanted = asyncio.Event()
-        """Set when `waits_for_sweep` begins; the collector clears it when it looks."""
+        """Set when `waits_for_sweep` begins; the collector clears it when it runs."""
 
     def progress(self) -> Due | None:
-        """An object id that is asked for and not to be had."""
+        """An object id is due while a caller waits for one."""
         if not self._lock.locked():
             return None
         reason = "a new block of ids" if self.waits_for_block else self._ids.standing
@@ -166,7 +171,7 @@ class ObjectIdAllocator:
         return OwnedIds(self._take_patiently if is_patient else self._take_in_time, self.give_up)
 
     def give_up(self, object_ids: Iterable[int]) -> None:
-        """As ObjectIds.give_up; who waits looks again."""
+        """As ObjectIds.give_up; wakes waiting callers."""
         self._ids.give_up(object_ids)
         self._changed.set()
 
@@ -200,7 +205,7 @@ class ObjectIdAllocator:
             ) from error
 
     async def _take(self, backoff: Backoff) -> int:
-        """First come, first served. Errors: as BlockTaker.take; what ended the tenure."""
+        """Takes an id, in the order of calls. Errors: as BlockTaker.take; what ended the tenure."""
         async with self._lock:
             try:
                 await self._room()
@@ -235,7 +240,7 @@ class ObjectIdAllocator:
             )
 
     def changed(self) -> None:
-        """The window moved, or its floor could."""
+        """Wakes waiting callers: the window moved, or its floor may rise now."""
         self._changed.set()
 
     def fail(self, error: StreamlogError) -> None:

@@ -1,11 +1,11 @@
-"""Which object ids a tenure may store: those in [floor, floor + W) of its own blocks.
+"""The object ids that a tenure may store: those in [floor, floor + W) of its own blocks.
 
-1. An id is open from `take` until it was committed, or given up and then swept.
-2. A commit holds its ids from the moment it is asked for until a definite answer. Such an id cannot
-   be given up: a record that was sent may land late, and its object would be deleted by then.
-3. The floor is the lowest open id. Only a floor that is in a committed record counts (`durable`):
-   from it whoever sweeps after a crash knows where uncommitted objects may lie.
-4. Positions count a tenure's ids through all its blocks, so that a window can pass a block's end.
+1. An id is open from `take` until it is committed, or given up and then swept.
+2. A commit holds its ids from the call until a definite answer. Such an id cannot be given up: the
+   record may be applied late, when its object would be deleted already.
+3. The floor is the lowest open id. Only a floor in a committed record counts (`_durable`): after a
+   crash a sweep learns from it where uncommitted objects may exist.
+4. Positions count a tenure's ids through all its blocks, so that a window can cross a block's end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def id_at(blocks: Sequence[int], position: int) -> int:
 
 
 def window_ids(blocks: Sequence[int], floor: int, window: int) -> list[int]:
-    """Every id that the tenure may have stored without a commit."""
+    """Every id of which the tenure may have stored an object without committing it."""
     if not blocks:
         return []
     start = position_of(blocks, floor)
@@ -48,7 +48,7 @@ def window_ids(blocks: Sequence[int], floor: int, window: int) -> list[int]:
 
 
 class ObjectIds:
-    """One tenure's window."""
+    """One tenure's window of object ids: which are open, given up, or being committed."""
 
     def __init__(self, block: int, window: int) -> None:
         self._blocks = [block]
@@ -69,37 +69,37 @@ class ObjectIds:
 
     @property
     def room(self) -> int:
-        """Ids that may be taken now."""
+        """Number of ids that may be taken now."""
         return self._durable + self._window - self._next
 
     @property
     def can_raise_floor(self) -> bool:
-        """A record with the floor of now would open the window further."""
+        """Whether a record with the current floor would open the window."""
         return self._floor_position(()) > self._durable
 
     @property
     def is_held_by_orphan(self) -> bool:
-        """The floor cannot rise before an id is swept that was given up."""
+        """Whether the floor cannot rise before an id that was given up is swept."""
         return bool(self._orphans) and min(self._open) in self._orphans
 
     @property
     def uncommitted(self) -> frozenset[int]:
-        """Taken, neither committed nor given up."""
+        """Ids that were taken, and neither committed nor given up."""
         return frozenset(self._open - self._orphans)
 
     @property
     def orphans(self) -> list[int]:
-        """Given up and not yet swept."""
+        """Ids that were given up and not swept yet."""
         return sorted(self._orphans)
 
     @property
     def taken(self) -> int:
-        """How many ids were taken so far."""
+        """Number of ids taken so far."""
         return self._next
 
     @property
     def standing(self) -> str:
-        """For people: what keeps the window from moving."""
+        """Why the window does not move, in words."""
         if not self._open:
             return "a new block of ids is due"
         return (
@@ -108,7 +108,7 @@ class ObjectIds:
         )
 
     def holds(self, object_id: int) -> bool:
-        """Taken, neither committed nor swept."""
+        """Whether the id was taken, and neither committed nor swept."""
         return object_id in self._open
 
     def add_block(self, block: int) -> None:
@@ -125,26 +125,27 @@ class ObjectIds:
         return id_at(self._blocks, self._floor_position(closing))
 
     def begin_commit(self, object_ids: Iterable[int]) -> None:
-        """A commit takes these ids over; `committed` or `refused` ends that."""
+        """A commit holds these ids from now on, until `committed` or `refused`."""
         self._committing.update(object_ids)
 
     def committed(self, object_ids: Iterable[int], floor: int) -> None:
-        """A record with that floor, which commits these ids, is durable."""
+        """A record that commits these ids, with that floor, is durable."""
         self._open.difference_update(object_ids)
         self._orphans &= self._open
         self._committing &= self._open
         self._durable = max(self._durable, position_of(self._blocks, floor))
 
     def refused(self, object_ids: Iterable[int]) -> None:
-        """No record will ever commit them, for certain; the owner gives them up, or tries again."""
+        """No record will ever commit these ids: their owner gives them up, or tries again."""
         self._committing.difference_update(object_ids)
 
     def give_up(self, object_ids: Iterable[int]) -> None:
-        """They will never be committed. Those that a commit holds, or has committed, stay so."""
+        """These ids will never be committed, except those that a commit holds or has committed."""
         self._orphans.update(object_ids)
         self._orphans &= self._open - self._committing
 
     def swept(self, object_ids: Iterable[int]) -> None:
+        """The objects of these ids, which were given up, are deleted."""
         gone = self._orphans.intersection(object_ids)
         self._orphans -= gone
         self._open -= gone
@@ -158,11 +159,11 @@ class ObjectIds:
 
 
 class OwnedIds:
-    """Object ids from their taking on: `async with` is the only way to get some.
+    """Object ids owned for an `async with` block, which is the only way to get ids.
 
-    At the end of the block every id that no commit has taken over is given up and swept, whatever
-    ended it. An id that was neither committed nor given up would hold the floor for ever, and
-    uploads would stop when the window is used up.
+    At the end of the block every id that no commit holds is given up, whatever ended the block. An
+    id that is neither committed nor given up would hold the floor for ever, and uploads would stop
+    when the window is used up.
     """
 
     def __init__(

@@ -1,14 +1,13 @@
-"""One record transaction at a time: the same bytes until a definite answer.
+"""Sends one record transaction at a time: the same bytes until a definite answer.
 
-1. A record is frozen from its first send on. It compares fence and head of its tenure; a
-   compaction record also the counter `x`, which it raises, and so does one that attaches or
-   unstages.
-2. Refused: the answer brings what was compared.
-   head ≥ seq: an earlier copy was applied: the same as an answer that it is applied now.
+1. A record is frozen from its first send on. It compares the fence and the head of its tenure. A
+   record of a compaction, attach or unstage also compares the compaction counter and raises it.
+2. A refusal brings the compared values:
+   head ≥ seq: an earlier copy was applied, which is the same as a success now.
    fence sealed or gone: TenureFenced.
-   gen or `x` moved: fold up to that; the record may be planned anew, under the same number and the
-   new gen and `x`. An older copy that is still under way compares the old ones, which never
-   return: it is refused for ever.
+   gen or compaction counter raised: fold up to that. The record may be planned again, under the
+   same number and the new gen and counter. An older copy that is still in flight compares the old
+   values, which never return, so it can never be applied.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FrozenRecord:
-    """`compactions`: what `x` is when the record is applied, which raises it; None: it does not
-    matter.
+    """A record whose bytes are final.
+
+    `compactions`: the compaction counter that it compares and raises; None: it does neither.
     """
 
     seq: int
@@ -41,7 +41,7 @@ class FrozenRecord:
 
 
 class RecordSender:
-    """One tenure's."""
+    """Sends the records of one tenure."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RecordSender:
         self._metrics = metrics
 
     async def send(self, frozen: FrozenRecord) -> int | None:
-        """The revision at which the record was applied; None: gen or `x` has moved, plan again.
+        """The record's revision; None: gen or compaction counter has changed, plan it again.
 
         Errors: TenureFenced, Internal.
         """
@@ -137,8 +137,8 @@ class RecordSender:
             self._metrics.refused.labels("fenced").inc()
             self._follower.note_sealed(self._tenure, seen)
             raise self.fenced()
-        moved = counters[0] if counters and counters[0] else ()
-        compactions = counter.decode(moved[0].value) if moved else 0
+        raised = counters[0] if counters and counters[0] else ()
+        compactions = counter.decode(raised[0].value) if raised else 0
         is_overtaken = frozen.compactions is not None and compactions > frozen.compactions
         if seq != frozen.seq - 1 or not (seen.gen > frozen.gen or is_overtaken):
             raise Internal(
@@ -148,6 +148,6 @@ class RecordSender:
             )
         self._metrics.refused.labels("overtaken" if is_overtaken else "moved").inc()
         await self._follower.reach(fences[0].mod_revision)
-        if moved:
-            await self._follower.reach(moved[0].mod_revision)
+        if raised:
+            await self._follower.reach(raised[0].mod_revision)
         return None

@@ -1,4 +1,4 @@
-"""The tenure's lease: kept alive so that others see it lives. Safety never rests on it."""
+"""Keeps the tenure's lease alive, by which other nodes see that it lives. Safety never needs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Liveness:
         return self._ttl_ms / 3000
 
     async def tick(self) -> None:
-        """Keeps the lease; a lost one is replaced while the fence is there."""
+        """Keeps the lease alive; replaces a lost one while the fence is LIVE."""
         try:
             try:
                 await self._kv.keep_alive(self._lease_id)
@@ -39,7 +39,10 @@ class Liveness:
             log.warning("the lease was not kept alive: %s", error, extra={"error": str(error)})
 
     async def end(self) -> None:
-        """Tells the others at once. Errors: as KVStore.revoke_lease."""
+        """Revokes the lease, so that other nodes need not wait for its end.
+
+        Errors: as KVStore.revoke_lease.
+        """
         try:
             await self._kv.revoke_lease(self._lease_id)
         except NotFound:

@@ -1,4 +1,4 @@
-"""A tenure seals itself when it is closed."""
+"""Seals this process's own tenure when it is closed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Registration: a node's new tenure, and the seal of the one before, in one transaction.
+"""Registers a node's new tenure and seals the one before, in one transaction.
 
-Compares the node's key, its old fence and the object id counter as read; so of two processes with
-one node id each seals the other, and no tenure is ever used twice. A copy that lands late is
-refused, for the node's key has moved on; a registration whose answer was lost is sealed by the
-next attempt.
+The transaction compares the node's key, its old fence and the object id counter as read. So two
+processes with one node id seal each other, and no tenure is ever used twice. A late copy of the
+request is refused, because the node's key has changed. A registration whose answer was lost is
+sealed by the next attempt.
 
-A node's compactor registers under a number of its own (`compactor_of`), in the same way.
+A node's compactor registers in the same way, under a node id of its own (`compactor_of`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from streamlog.runtime.clock import Clock
 
 NODE_ID_MAX = (1 << 31) - 1
 COMPACTOR = 1 << 31
-"""In a node id: the node's compactor."""
+"""The bit of a node id that marks the node's compactor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """`fence`: LIVE, gen 0. `object_block`: the first one, owned by the tenure.
+    """A new tenure with its fence (LIVE, gen 0) and its first block of object ids.
 
     All of it was written at `revision`.
     """
@@ -47,7 +47,7 @@ def check_node_id(node_id: int) -> None:
 
 
 def compactor_of(node_id: int) -> int:
-    """What the node's compactor has for a node id."""
+    """The node id of the node's compactor."""
     return node_id | COMPACTOR
 
 
@@ -64,16 +64,16 @@ async def register(
     retry: Retry,
     guard: Callable[[], Sequence[Compare]] = tuple,
 ) -> Registration:
-    """`guard`: more to compare, asked before every attempt; its errors come out.
+    """Registers a new tenure. `guard` returns further compares; it is called before each attempt.
 
-    Errors: MetadataUnavailable after `operation_timeout_ms`.
+    Errors: MetadataUnavailable after `operation_timeout_ms`; those of `guard`.
     """
     backoff = retry.bounded()
     while True:
         try:
             lease_id = await kv.grant_lease(config.lease_ttl_ms)
             mine = fence.Fence(True, 0, has_disk_wal, False, window)
-            found = await _attempt(
+            registered = await _attempt(
                 kv, prefix, node_id, mine, address, config, clock, lease_id, guard()
             )
         except NotFound:
@@ -81,8 +81,8 @@ async def register(
         except StreamlogError as error:
             await backoff.after(error)
             continue
-        if found is not None:
-            return found
+        if registered is not None:
+            return registered
         if backoff.is_over:
             raise MetadataUnavailable(f"the registration of node {node_id} was overtaken each time")
         await backoff.wait()
@@ -99,7 +99,7 @@ async def _attempt(
     lease_id: int,
     guard: Sequence[Compare],
 ) -> Registration | None:
-    """None: another registration was faster."""
+    """One attempt; None: another registration came first."""
     node_key = node.key(prefix, node_id)
     counter_key = id_block.counter_key(prefix, id_block.OBJECTS)
     read = await kv.txn([], [Get(node_key), Get(counter_key), Get(recovery.key(prefix))])
@@ -143,8 +143,8 @@ async def _attempt(
     return Registration(tenure, mine, block, lease_id, result.revision)
 
 
-def _first(found: tuple[KeyValue, ...]) -> KeyValue | None:
-    return found[0] if found else None
+def _first(kvs: tuple[KeyValue, ...]) -> KeyValue | None:
+    return kvs[0] if kvs else None
 
 
 def _revision(kv: KeyValue | None) -> int:

@@ -1,4 +1,4 @@
-"""A look at versions before anything is written: what a newer release wrote is left as it is."""
+"""Checks the versions of stored values before anything is written: a newer release's stay as is."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ VERSIONS = {
     b"h": ("a head", head.VERSION),
     b"i": ("an id counter", id_block.VERSION),
     b"k": ("the checkpoint key", checkpoint.VERSION),
-    b"m": ("a move", transfer.VERSION),
+    b"m": ("a transfer record", transfer.VERSION),
     b"n": ("a node", node.VERSION),
     b"r": ("the metadata's recovery", recovery.VERSION),
     b"x": ("the compaction counter", counter.VERSION),
 }
-"""By the letter that its keys begin with, in the order of keys."""
+"""First letter of the keys → name and supported version, in the order of keys."""
 KINDS = (commit_record.COMMIT, commit_record.COMPACTION)
 
 
 async def check_versions(kv: KVStore, prefix: bytes) -> None:
     """Errors: UnsupportedVersion (names the key), Corrupt (an empty value), MetadataUnavailable."""
     for letter in VERSIONS:
-        at, end = prefix + letter, prefix_end(prefix + letter)
+        start, end = prefix + letter, prefix_end(prefix + letter)
         while True:
-            page = await kv.range(at, end, limit=PAGE_KEYS)
-            for one in page.kvs:
-                _check(one.key, letter, one.value)
+            page = await kv.range(start, end, limit=PAGE_KEYS)
+            for entry in page.kvs:
+                _check(entry.key, letter, entry.value)
             if not page.more:
                 break
-            at = page.kvs[-1].key + b"\0"
+            start = page.kvs[-1].key + b"\0"
 
 
 def _check(key: bytes, letter: bytes, value: bytes) -> None:

@@ -322,7 +322,7 @@ def test_a_checkpoint_file_that_is_named_and_gone_is_corrupt_and_named() -> None
             await metadata.checkpoint()
             (file,) = (await world.store.list("checkpoint/")).objects
             await world.store.delete([file.key])
-            with pytest.raises(Corrupt, match="the store has not") as caught:
+            with pytest.raises(Corrupt, match="the store does not have") as caught:
                 await ranges_of(metadata, stream)
             assert caught.value.object_key == file.key
 
