@@ -26,7 +26,6 @@ from streamlog.engine.config import StreamEngineConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_reader import BlockReader
 from streamlog.engine.read.catch_up_throttle import CatchUpThrottle
-from streamlog.engine.read.cold_reader import ReaderMetadata
 from streamlog.engine.read.fetcher import Fetcher
 from streamlog.engine.replay.after_recovery import ReplayPlan, apply_plan, plan_replay
 from streamlog.engine.replay.recovery import RecoveredWal, place, read_wal, recovered_group
@@ -45,7 +44,7 @@ from streamlog.errors import (
     TenureFenced,
     Unavailable,
 )
-from streamlog.metadata.interface import Committed, StreamRow
+from streamlog.metadata.interface import Committed, Metadata, StreamRow
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
@@ -69,7 +68,7 @@ class EngineParts:
     """What an engine is made of. `wal` with mode "object": left behind by disk mode, replayed."""
 
     mode: WalMode
-    metadata: ReaderMetadata
+    metadata: Metadata
     store: ObjectStore
     wal: WriteAheadLog | None
     clock: Clock

@@ -19,7 +19,14 @@ from typing import NamedTuple, Protocol
 
 from streamlog.format.checkpoint.blocks import ObjectColumns
 from streamlog.format.rows import Rows
-from streamlog.metadata.interface import Committed, Metadata, NewObject, ObjectRow, Tenure
+from streamlog.metadata.interface import (
+    Committed,
+    Metadata,
+    NewObject,
+    ObjectRow,
+    StreamView,
+    Tenure,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,47 +103,48 @@ class CompactionTenure(Protocol):
         ...
 
 
-class CompactionMetadata(Metadata, Protocol):
-    """The metadata of a node that compacts, repairs, or reads objects that others delete."""
-
-    async def catch_up(self) -> int:
-        """The fold holds every record that was in the metadata store when this was called; the
-        revision. Errors: MetadataUnavailable.
-        """
-        ...
-
-    async def compaction_point(self) -> CompactionPoint:
-        """Errors: MetadataUnavailable."""
-        ...
+class ObjectView(StreamView, Protocol):
+    """All live objects, as planning compactions and reads of the object store need them."""
 
     async def live_objects(self, *, after: int = 0, limit: int = 1000) -> list[LiveObject]:
-        """By id, those past `after`; memory and time per call are bound by `limit`.
+        """Live objects by id, beginning above `after`; `limit` bounds memory and time of a call.
 
-        Objects that died since the last checkpoint may still show, with too many ranges.
+        Objects that died since the last checkpoint may still appear, with too many ranges.
         """
         ...
 
     def object_files(self) -> ObjectFiles: ...
 
     def object_blocks(self, file: str) -> AsyncIterator[Sequence[ObjectColumns]]:
-        """All entries of one of `object_files`, by id; those of the delta that died have 0 ranges.
+        """All entries of one of `object_files`, by id; dead objects of the delta have 0 ranges.
 
         Errors: ObjectNotFound (the file is not in use any more), StoreUnavailable, Corrupt.
         """
         ...
 
     def new_objects(self) -> list[LiveObject]:
-        """Objects in no file yet: committed since that checkpoint."""
+        """Objects that are in no file yet: committed since the checkpoint."""
         ...
 
     async def live_parts(self, own: Mapping[int, Rows]) -> dict[int, Rows]:
-        """Of objects' own rows the parts that live in them now, under their epochs, by object id.
+        """Object id → the live parts of the object's own rows, under the rows' epochs.
 
-        Costs a look-up for each stream, however many of the objects have it; neighbours share
-        blocks. Others are served meanwhile.
+        Costs one look-up for each stream, however many of the objects have it; neighbours share
+        blocks. Other tasks run meanwhile.
         """
         ...
 
+
+class CompactionMetadata(Metadata, ObjectView, Protocol):
+    """The metadata of a node that compacts or repairs."""
+
+    async def compaction_point(self) -> CompactionPoint:
+        """Errors: MetadataUnavailable."""
+        ...
+
     async def open_compaction_tenure(self, *, ids_max: int) -> CompactionTenure:
-        """`ids_max`: object ids held at a time (its window W). Errors: MetadataUnavailable."""
+        """Registers a compaction tenure with a window of `ids_max` object ids.
+
+        Errors: MetadataUnavailable.
+        """
         ...

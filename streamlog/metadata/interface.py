@@ -191,18 +191,20 @@ class Recovery:
         return tenure.node_epoch <= self.node_epoch_max
 
 
-class Metadata(Protocol):
+class SessionInfo(Protocol):
+    """Which cluster and tenure a session belongs to, and whether it goes on."""
+
     @property
     def cluster_id(self) -> str: ...
 
     @property
     def recovery(self) -> Recovery | None:
-        """None: it was never rebuilt, and knows all that was ever committed."""
+        """None: the metadata was never rebuilt, and knows all that was ever committed."""
         ...
 
     @property
     def lineage(self) -> LineageCheck:
-        """Whether a recovery has made newer metadata for the same bucket."""
+        """Checks whether a recovery has made newer metadata for the same bucket."""
         ...
 
     @property
@@ -210,24 +212,48 @@ class Metadata(Protocol):
 
     @property
     def is_fenced(self) -> bool:
-        """This tenure was sealed: it will never commit again."""
+        """Whether this tenure was sealed: it will never commit again."""
         ...
+
+    async def wait_failed(self) -> StreamlogError:
+        """Waits until this tenure has ended; returns why (TenureFenced, Corrupt, Internal).
+
+        A clean `close` does not end the wait.
+        """
+        ...
+
+
+class StreamView(Protocol):
+    """Streams, their ranges and their objects, as folded."""
 
     @property
     def revision(self) -> int:
         """The fold holds every record up to this revision."""
         ...
 
+    @property
+    def stream_count(self) -> int: ...
+
+    @property
+    def object_count(self) -> int:
+        """Live objects; those that died since the last checkpoint still count."""
+        ...
+
+    @property
+    def has_history(self) -> bool:
+        """Whether there are streams or a checkpoint; False for a new or an emptied store."""
+        ...
+
     def stream(self, stream_id: int) -> StreamRow | None: ...
 
     def streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamRow]:
-        """By id, those past `after`."""
+        """Streams by id, beginning with the first id above `after`."""
         ...
 
     async def locate(
         self, stream_id: int, start: int, end: int, *, limit: int = 64
     ) -> list[LiveRange]:
-        """Live ranges that overlap [start, end), in order, the first ones up to `limit`.
+        """The first live ranges, up to `limit`, that overlap [start, end), in order.
 
         O(log n) in the number of objects; may read one checkpoint block.
         """
@@ -237,6 +263,17 @@ class Metadata(Protocol):
         """None: not committed, or dead."""
         ...
 
+    async def catch_up(self) -> int:
+        """Folds every record that is in the metadata store at the call; returns the revision.
+
+        Errors: MetadataUnavailable.
+        """
+        ...
+
+
+class IdSource(Protocol):
+    """New ids for streams and objects."""
+
     async def allocate_stream_ids(self, count: int) -> list[int]: ...
 
     def owned_object_id(
@@ -244,33 +281,50 @@ class Metadata(Protocol):
     ) -> AbstractAsyncContextManager[Sequence[int]]:
         """One id of this tenure's own block, as a list of one, owned for an `async with` block.
 
-        At its end the id is given up and swept, unless a `commit` has it. Waits while
-        [floor, floor+W) is used up, or a new block of ids is needed and the metadata store is away:
-        with `is_patient` without end, else for `operation_timeout_ms`. Errors: MetadataUnavailable,
-        Overloaded; what ended the tenure.
+        At the end of the block the id is given up and swept, unless a `commit` holds it. Waits
+        while [floor, floor+W) is used up, and for the metadata store when a new block of ids is
+        needed: with `is_patient` without end, else for `operation_timeout_ms`.
+        Errors: MetadataUnavailable, Overloaded; what ended the tenure.
         """
         ...
 
+
+class Commits(Protocol):
+    """Commits of this tenure, and the checkpoints that make attaches visible to a recovery."""
+
     def check_fits(self, entry: CommitEntry) -> None:
-        """Whether a commit record can hold the entry. Errors: MessageTooLarge."""
+        """Checks that a commit record can hold the entry. Errors: MessageTooLarge."""
         ...
 
     async def commit(self, entry: CommitEntry) -> Committed:
-        """Durable and folded on return; entries are committed in the order of calls.
+        """Commits the entry: durable and folded on return; entries keep the order of calls.
 
-        Waits while the metadata store is away, resending the same bytes after an unknown outcome.
-        A cancelled call's entry is committed all the same. The ids of its objects are the commit's
-        from the call on: what it does not commit is given up when that is certain.
-        Errors: MessageTooLarge (nothing was taken over), TenureFenced, Closed.
+        Waits while the metadata store is away, and sends the same bytes again after an unknown
+        outcome. A cancelled call's entry is committed all the same. The commit owns the ids of the
+        entry's objects from the call on: it gives up those that are certainly not committed.
+        Errors: MessageTooLarge (nothing was stored), TenureFenced, Closed.
         """
         ...
+
+    @property
+    def has_unsaved_attach(self) -> bool:
+        """Whether any node attached an epoch of a writer that no checkpoint covers yet."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Writes a checkpoint now; MetadataUnavailable, StoreUnavailable leave the old one."""
+        ...
+
+
+class Ownership(Protocol):
+    """Which streams this tenure holds."""
 
     async def open_streams(
         self, wanted: Sequence[tuple[int, int | None]], *, accept_data_loss: bool = False
     ) -> list[StreamRow]:
-        """Moves streams (id, epoch or None for the next) to this tenure; folded up to the move.
+        """Opens streams (id, epoch or None for the next) for this tenure; folded on return.
 
-        Errors: StreamNotFound, StreamFenced (epoch too low), Conflict (open and its holder lives),
+        Errors: StreamNotFound, StreamFenced (epoch too low), Conflict (open, and its holder lives),
         WalPending, TenureFenced, MetadataUnavailable.
         """
         ...
@@ -284,50 +338,23 @@ class Metadata(Protocol):
     ) -> list[Tenure]:
         """Takes every stream that earlier tenures of this node hold (`ALL`); folded on return.
 
-        `before_taking` is awaited when nothing stands against it, before the first is taken.
-        Call it once, after the local WAL durably names this tenure. Returns the tenures taken over.
-        Errors: WalPending when one of them wrote a disk WAL, is not drained and is not among
+        Call it once, after the local WAL durably names this tenure. `before_taking` is awaited
+        after all checks, before the first stream is taken. Returns the tenures taken over.
+        Errors: WalPending: one of them wrote a disk WAL, is not drained, and is not among
         `wal_tenures` (the tenures whose entries the WAL in hand holds).
         """
         ...
 
     def on_stream_lost(self, callback: Callable[[int, int], None]) -> None:
-        """`callback(stream_id, new_epoch)` when the fold shows that another tenure took it."""
+        """Calls `callback(stream_id, new_epoch)` when another tenure took a stream."""
         ...
 
-    @property
-    def has_unsaved_attach(self) -> bool:
-        """A writer's epoch was attached, by any node, that no checkpoint shows attached yet."""
-        ...
 
-    async def checkpoint(self) -> None:
-        """Writes a checkpoint now; MetadataUnavailable, StoreUnavailable leave the old one."""
-        ...
-
-    @property
-    def stream_count(self) -> int: ...
-
-    @property
-    def object_count(self) -> int:
-        """Objects that live; those that died since the last checkpoint still count."""
-        ...
-
-    @property
-    def has_history(self) -> bool:
-        """It knows streams, or did: a metadata store that was emptied has not, at first."""
-        ...
-
-    async def wait_failed(self) -> StreamlogError:
-        """Returns when this tenure has ended for good (TenureFenced, Corrupt, Internal), with why.
-
-        A clean `close` does not end it.
-        """
-        ...
-
-    # garbage
+class GarbageSource(Protocol):
+    """What the collector may delete: dead objects and orphans."""
 
     def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
-        """Objects to delete, longest known first; a death is known after the next checkpoint.
+        """Objects to delete, those first that are dead for longest; checkpoints find them dead.
 
         Delete one after the delay, and only if `oldest_pin`, read after this call, is not below its
         `revision`.
@@ -339,16 +366,20 @@ class Metadata(Protocol):
         ...
 
     def is_uploading(self, object_id: int) -> bool:
-        """Whether this node, or its compactor, may have stored it and neither committed nor swept
+        """Whether this node, or its compactor, may have stored it, and neither committed nor swept
         it.
         """
+        ...
 
     def is_swept(self, object_id: int) -> bool:
-        """Whether it was an orphan once, and is deleted again in case that it was stored late."""
+        """Whether it was an orphan, and is deleted once more in case a late PUT stored it again."""
         ...
 
     async def forget_objects(self, object_ids: Iterable[int]) -> None:
-        """They are deleted. Durable with the next checkpoint; to delete again is harmless."""
+        """Forgets objects that are deleted; durable with the next checkpoint.
+
+        If that is lost, they are deleted again, which is harmless.
+        """
         ...
 
     @property
@@ -357,28 +388,34 @@ class Metadata(Protocol):
         ...
 
     async def orphan_candidates(self) -> list[Orphans]:
-        """This tenure's released and wholly stripped objects; what sealed tenures left uncommitted.
+        """Objects that this tenure gave up, and objects that sealed tenures never committed.
 
-        Delete them all without looking whether they exist, then call `orphans_deleted`.
+        Delete them all without a look whether they exist, then call `orphans_deleted`.
         Errors: MetadataUnavailable, StoreUnavailable.
         """
         ...
 
     async def orphans_deleted(self, orphans: Orphans) -> None:
-        """Errors: MetadataUnavailable, OutcomeUnknown (call again)."""
+        """Notes that the objects are deleted. Errors: MetadataUnavailable, OutcomeUnknown (call
+        again).
+        """
         ...
 
     async def oldest_pin(self) -> int | None:
         """The lowest revision that a reader pins now. Errors: MetadataUnavailable."""
         ...
 
+
+class Metadata(SessionInfo, StreamView, IdSource, Commits, Ownership, GarbageSource, Protocol):
+    """One tenure's session with the shared metadata: all roles, and their end."""
+
     async def close(self, *, drained: bool) -> None:
         """Seals this tenure (`drained`: its disk WAL is empty) and frees everything.
 
-        Entries still queued are committed first, for as long as the metadata store answers.
+        Queued entries are committed first, while the metadata store answers.
         """
         ...
 
     async def kill(self) -> None:
-        """Stops at once, as a crash would: nothing is waited for, the tenure is not sealed."""
+        """Stops at once, as a crash would: waits for nothing, and does not seal the tenure."""
         ...

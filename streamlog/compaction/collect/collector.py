@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from streamlog.compaction.collect.guard import Guard, Objection
+from streamlog.compaction.collect.guard import CollectorMetadata, Guard, Objection
 from streamlog.errors import (
     Conflict,
     Corrupt,
@@ -36,7 +36,7 @@ from streamlog.errors import (
     Unauthorized,
     Unavailable,
 )
-from streamlog.metadata.interface import DeadObject, Metadata, Orphans
+from streamlog.metadata.interface import DeadObject, Orphans
 from streamlog.objectstore.interface import ObjectStore
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.clock import Clock
@@ -93,7 +93,7 @@ class Collector:
 
     def __init__(
         self,
-        metadata: Metadata,
+        metadata: CollectorMetadata,
         store: ObjectStore,
         clock: Clock,
         config: CollectorConfig,

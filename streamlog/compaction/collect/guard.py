@@ -20,10 +20,10 @@ was written to since does not look so any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from streamlog.errors import Corrupt, InvalidName, ObjectNotFound, UnsupportedVersion
-from streamlog.metadata.interface import Metadata, Orphans
+from streamlog.metadata.interface import GarbageSource, Orphans, SessionInfo, StreamView
 from streamlog.metadata.keys.id_block import OBJECTS
 from streamlog.objectstore.cluster.guard import Lineage, read_cluster
 from streamlog.objectstore.cluster.lineage import check_lineage
@@ -43,9 +43,13 @@ class Objection(NamedTuple):
     may_pass: bool
 
 
+class CollectorMetadata(SessionInfo, StreamView, GarbageSource, Protocol):
+    """What may be deleted, and whether the metadata is right for this store."""
+
+
 class Guard:
     def __init__(
-        self, metadata: Metadata, store: ObjectStore, per_tenure_max: int, probed_ids: int
+        self, metadata: CollectorMetadata, store: ObjectStore, per_tenure_max: int, probed_ids: int
     ) -> None:
         """`probed_ids`: so many ids past a window are looked for in the store."""
         self._metadata = metadata

@@ -25,7 +25,7 @@ from streamlog.compaction.plan.stats import ObjectStats, read_stats
 from streamlog.errors import MetadataUnavailable, ObjectNotFound, StreamlogError
 from streamlog.format.checkpoint.blocks import ObjectColumns
 from streamlog.format.corrupt import corrupt
-from streamlog.metadata.compaction_interface import CompactionMetadata, ObjectFiles
+from streamlog.metadata.compaction_interface import ObjectFiles, ObjectView
 from streamlog.metadata.interface import ObjectRow
 from streamlog.metadata.lookup.live_objects import row_of
 from streamlog.objectstore.interface import ObjectStore
@@ -67,7 +67,7 @@ class _File:
 class Catalog:
     def __init__(
         self,
-        metadata: CompactionMetadata,
+        metadata: ObjectView,
         store: ObjectStore,
         offload: Offload,
         config: CompactionConfig,

@@ -13,7 +13,6 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Protocol
 
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.read.block_load import Block
@@ -30,7 +29,7 @@ from streamlog.format.object.block import (
     Compression,
 )
 from streamlog.format.object.index import attributes_in
-from streamlog.metadata.interface import LiveRange, Metadata, ObjectRow
+from streamlog.metadata.interface import LiveRange, ObjectRow, StreamView
 from streamlog.model.batch import BatchAttributes, FetchContext, StoredBatch
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.clock import Clock
@@ -51,18 +50,10 @@ _YIELD_BATCHES = 1024
 _base_offset = attrgetter("base_offset")
 
 
-class ReaderMetadata(Metadata, Protocol):
-    """The metadata of a node whose readers may meet objects that others delete."""
-
-    async def catch_up(self) -> int:
-        """As CompactionMetadata.catch_up."""
-        ...
-
-
 class ColdReader:
     def __init__(
         self,
-        metadata: ReaderMetadata,
+        metadata: StreamView,
         blocks: BlockReader,
         config: ReadConfig,
         background: Background,

@@ -6,16 +6,18 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Protocol
 
 from streamlog.engine.config import ReadConfig
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.read.block_reader import BlockReader
 from streamlog.engine.read.catch_up_throttle import CatchUpThrottle
-from streamlog.engine.read.cold_reader import ColdReader, ReaderMetadata
+from streamlog.engine.read.cold_reader import ColdReader
 from streamlog.engine.read.read_checks import check_offsets
 from streamlog.engine.stream_core import StreamCore
 from streamlog.errors import Corrupt, StoreUnavailable, StreamlogError
 from streamlog.format.entry import StreamEntry
+from streamlog.metadata.interface import SessionInfo, StreamView
 from streamlog.model.batch import (
     BatchAttributes,
     FetchContext,
@@ -30,10 +32,14 @@ from streamlog.runtime.concurrency.background import Background
 _NO_DEADLINE = nullcontext()
 
 
+class FetcherMetadata(SessionInfo, StreamView, Protocol):
+    """Where offsets lie, and whether newer metadata explains a missing object."""
+
+
 class Fetcher:
     def __init__(
         self,
-        metadata: ReaderMetadata,
+        metadata: FetcherMetadata,
         blocks: BlockReader,
         config: ReadConfig,
         background: Background,

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from streamlog.engine.read.block_reader import BlockReader
-from streamlog.engine.read.cold_reader import ReaderMetadata
 from streamlog.format.object.index import attributes_by_block
-from streamlog.metadata.interface import ObjectRow
+from streamlog.metadata.interface import ObjectRow, StreamView
 from streamlog.model.batch import BatchAttributes
 
 _INDEXES_AHEAD = 16
@@ -21,7 +20,7 @@ _ROWS_AT_ONCE = 256
 
 
 async def attached_attributes(
-    metadata: ReaderMetadata,
+    metadata: StreamView,
     blocks: BlockReader,
     object_ids: Iterable[int],
     *,
@@ -47,7 +46,7 @@ async def attached_attributes(
             yield run
 
 
-async def _rows(metadata: ReaderMetadata, object_ids: Iterable[int]) -> list[ObjectRow]:
+async def _rows(metadata: StreamView, object_ids: Iterable[int]) -> list[ObjectRow]:
     """At once: while all of them are read, compaction may put others in the place of some, which
     stay in the store for a while and are not known any more. One that is dead is left out."""
     found: list[ObjectRow] = []

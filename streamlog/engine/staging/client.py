@@ -20,7 +20,6 @@ from typing import Protocol
 
 from streamlog.codec.crc import crc32c_parts
 from streamlog.engine.engine import Engine, fenced
-from streamlog.engine.read.cold_reader import ReaderMetadata
 from streamlog.engine.staging.attached_attributes import attached_attributes
 from streamlog.engine.staging.metrics import StagingMetrics
 from streamlog.engine.staging_config import StagingConfig
@@ -43,7 +42,7 @@ from streamlog.format.entry import StreamEntry
 from streamlog.format.rows import NO_LEADER_EPOCH
 from streamlog.metadata.fold.generation import SPAN_MAX
 from streamlog.metadata.fold.staging import Stage, Staging, WriterRow
-from streamlog.metadata.interface import AttachEntry, CommitEntry, StreamRow, UnstageEntry
+from streamlog.metadata.interface import AttachEntry, CommitEntry, Metadata, StreamRow, UnstageEntry
 from streamlog.model.batch import BatchAttributes, RecordBatch, StreamState
 from streamlog.model.batch_limits import checked_int, refusal_of
 from streamlog.model.staging import (
@@ -72,7 +71,7 @@ _ROWS_AT_ONCE = 20_000
 """Rows that are gone through before others get a turn: about 1 ms."""
 
 
-class StagingMetadata(ReaderMetadata, Protocol):
+class StagingMetadata(Metadata, Protocol):
     @property
     def staging(self) -> Staging: ...
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
+from typing import Protocol
 
 from streamlog.engine.config import ObjectConfig
 from streamlog.format.entry import StreamEntry
 from streamlog.format.object.build import BuiltObject, build_object
 from streamlog.format.object.footer import ObjectIdentity
-from streamlog.metadata.interface import Metadata, NewObject
+from streamlog.metadata.interface import IdSource, NewObject, SessionInfo
 from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.runtime.offload import Lane, Offload
 
@@ -34,8 +35,12 @@ class WrittenObject:
         self.new_object = new_object
 
 
+class WriterMetadata(SessionInfo, IdSource, Protocol):
+    """An object needs an id, and names its cluster and tenure."""
+
+
 class ObjectWriter:
-    def __init__(self, metadata: Metadata, offload: Offload, config: ObjectConfig) -> None:
+    def __init__(self, metadata: WriterMetadata, offload: Offload, config: ObjectConfig) -> None:
         self._metadata = metadata
         self._offload = offload
         self._config = config

@@ -28,7 +28,7 @@ from streamlog.engine.upload.object_writer import ObjectWriter
 from streamlog.engine.upload.upload_size import PIECE_BYTES_MIN, UploadSize
 from streamlog.errors import DiskFull, MessageTooLarge
 from streamlog.format.entry import StreamEntry
-from streamlog.metadata.interface import CommitEntry, Committed, Metadata, NewObject
+from streamlog.metadata.interface import CommitEntry, Commits, Committed, NewObject
 from streamlog.objectstore.keys import data_key
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
@@ -63,7 +63,7 @@ class Uploader:
         policy: FlushPolicy,
         uploads_in_flight_max: int,
         items_max: int,
-        metadata: Metadata,
+        metadata: Commits,
         writer: ObjectWriter,
         put: ObjectPut,
         stored: Callable[[Group, Committed | None], None],
