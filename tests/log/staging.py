@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamlog.log.shared.staged_logs import ManifestEntry, StagedBatches, StagedLogs
-
 from streamlog.codec.batch import scan
 from streamlog.codec.records import BatchBuilder, Producer, decode
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.shared.shared_log import SharedLog
+from streamlog.log.staged_logs import ManifestEntry, StagedBatches, StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
 from streamlog.wiring import OpenEngine

@@ -24,11 +24,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
 )
 from streamlog.log.api.abstract_log import AbstractLog, Isolation
-from streamlog.log.staged_logs import (
-    CommittedPart,
-    ManifestEntry,
-    StagedCommit,
-)
+from streamlog.log.staged_logs import CommittedPart, ManifestEntry, StagedCommit
 from streamlog.model.batch import BatchAttributes
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join

@@ -11,10 +11,10 @@ import pytest
 
 from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import Corrupt, OutcomeUnknown
-from streamlog.log.api.abstract_log import TopicPartition
 from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure
 from streamlog.model.batch import RecordBatch
+from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import Stream
 from streamlog.objectstore.keys import data_key
 from streamlog.repair.bucket import Bucket, list_bucket
