@@ -48,14 +48,14 @@ def _ends(
     """Windows of the chunks that a reader makes of `answers`, errors among them."""
     left = iter(answers)
 
-    def finish(_: ServiceReader, __: Any, ___: ServicePiece, offset: int) -> Any:
-        found = next(left, None)
-        assert found is not None, f"asked once more, at {offset}"
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def finish(_: ServiceReader, offset: int) -> Any:
+        answer = next(left, None)
+        assert answer is not None, f"asked once more, at {offset}"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    monkeypatch.setattr(ServiceReader, "_start", lambda *_: None)
+    monkeypatch.setattr(ServiceReader, "_start", lambda _, __, offset: offset)
     monkeypatch.setattr(ServiceReader, "_finish", finish)
     place = _place(fail_on_data_loss=fail_on_data_loss)
     with closing(ServiceReader("127.0.0.1:1", place)) as reader:

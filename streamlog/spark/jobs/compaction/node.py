@@ -18,7 +18,7 @@ from streamlog.client.channel import Caller
 from streamlog.compaction.plan.config import CompactionConfig
 from streamlog.compaction.plan.spec import decode_job, encode_outcome
 from streamlog.errors import Corrupt, Invalid, ObjectNotFound
-from streamlog.objectstore.keys import data_key
+from streamlog.reading.blocks import data_key
 from streamlog.repair.findings import Progress, no_progress
 from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import CLIENT_ID

@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamlog.kvstore.interface import KVStore
-from streamlog.metadata.interface import ObjectRow
-from streamlog.objectstore.interface import ObjectStore
+from streamlog.reading.blocks import ObjectRow
+from streamlog.reading.views import KVStore, MetadataView, ObjectStore, offline_view
 from streamlog.repair.findings import Progress, Range, Report, no_progress
-from streamlog.repair.fsck.fsck import cluster_of
 from streamlog.repair.fsck.object import ObjectCheck
 from streamlog.repair.fsck.objects import ObjectBatch, ObjectChecks
 from streamlog.repair.in_flight import in_flight
-from streamlog.repair.view import MetadataView, load_view
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.runtime.rand import Random
@@ -62,8 +59,7 @@ async def scrub(
 
     Interrupted, it leaves the state file as of the last wave. Errors: as of fsck, TaskFailed.
     """
-    cluster_id = await cluster_of(kv, store)
-    view = await load_view(kv, store, cluster_id, clock=clock, random=random, offload=offload)
+    view = await offline_view(kv, store, clock=clock, random=random, offload=offload)
     return await scrub_view(
         spark, view, store, store_url, offload=offload, state_file=state_file, progress=progress
     )

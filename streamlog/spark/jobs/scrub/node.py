@@ -10,44 +10,22 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from streamlog.client import Admin
-from streamlog.engine.config import StreamEngineConfig
-from streamlog.errors import (
-    NotFound,
-    ObjectNotFound,
-    RevisionCompacted,
-    Unavailable,
-)
-from streamlog.kvstore.interface import KeyValue
-from streamlog.metadata.keys import checkpoint
-from streamlog.metadata.keys.space import prefix_of
-from streamlog.objectstore.cluster.guard import check_same, read_cluster
-from streamlog.objectstore.interface import ObjectStore
-from streamlog.objectstore.local.store import LocalObjectStore
-from streamlog.repair.backup.file import Backup, decode
+from streamlog.errors import NotFound, Unavailable
+from streamlog.reading.stores import open_store
+from streamlog.reading.views import node_view
 from streamlog.repair.findings import Progress, Report, no_progress
-from streamlog.repair.frozen_kv import FrozenKV
-from streamlog.repair.view import MetadataView, load_view
-from streamlog.runtime.buffers import Buffer
-from streamlog.runtime.clock import Clock, SystemClock
-from streamlog.runtime.offload import Lane, Offload, ThreadOffload
-from streamlog.runtime.rand import Random, SystemRandom
+from streamlog.runtime.clock import SystemClock
+from streamlog.runtime.offload import Lane, ThreadOffload
+from streamlog.runtime.rand import SystemRandom
 from streamlog.spark.cluster.cluster import Cluster, ServerCluster
 from streamlog.spark.cluster.pin_keeper import PinKeeper
 from streamlog.spark.jobs.scrub.job import scrub_view
-from streamlog.wiring import open_object_store
 
 PIN_TTL_MS = 600_000
-SNAPSHOT_TRIES = 10
-COPY_BYTES = 8 << 20
 ISOLATION = "read_uncommitted"
 """No record is read."""
 
@@ -67,18 +45,20 @@ async def scrub_node(
     Errors: as of scrub; NotFound (the pin has ended: nothing renewed it in time), Unauthorized.
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
+
+    async def take_backup() -> bytes:
+        return await offload.run(Lane.CPU, _backup, server)
+
     cluster = ServerCluster(server, ISOLATION, store=store)
     keeper = PinKeeper(ServerCluster(server, ISOLATION), pin_ttl_ms)
     try:
         url = await offload.run(Lane.CPU, lambda: cluster.store_url)
-        opened = await open_object_store(
-            url, StreamEngineConfig(), clock, random, offload, CollectorRegistry()
-        )
+        opened = await open_store(url, clock, offload)
         try:
             pin_id = await offload.run(Lane.CPU, cluster.pin, pin_ttl_ms)
             keeper.keep(pin_id)
             try:
-                async with _snapshot(server, opened, clock, random, offload) as view:
+                async with node_view(take_backup, opened, clock, random, offload) as view:
                     return await scrub_view(
                         spark,
                         view,
@@ -115,71 +95,6 @@ def _unpin(cluster: Cluster, pin_id: int) -> None:
         """It ends by itself."""
 
 
-@asynccontextmanager
-async def _snapshot(
-    server: str, store: ObjectStore, clock: Clock, random: Random, offload: Offload
-) -> AsyncIterator[MetadataView]:
-    """Of now, with its checkpoint files on this machine's disk.
-
-    Errors: ForeignCluster, Corrupt, Unavailable, Unauthorized.
-    """
-    with tempfile.TemporaryDirectory(prefix="streamlog-scrub-") as folder:
-        files = await LocalObjectStore.open(folder, offload, clock)
-        try:
-            found, frozen = await _taken(server, store, files, offload)
-            yield await load_view(
-                frozen,
-                files,
-                found.head.cluster_id,
-                clock=clock,
-                random=random,
-                offload=offload,
-            )
-        finally:
-            await files.close()
-
-
-async def _taken(
-    server: str, store: ObjectStore, files: ObjectStore, offload: Offload
-) -> tuple[Backup, FrozenKV]:
-    """The node's keys, and in `files` the checkpoint files that they name."""
-    last: Exception | None = None
-    for _ in range(SNAPSHOT_TRIES):
-        try:
-            found = await offload.run(Lane.CPU, _backup, server)
-        except RevisionCompacted as error:
-            last = error
-            continue
-        cluster_id = found.head.cluster_id
-        check_same(store.url, await read_cluster(store), cluster_id)
-        prefix = prefix_of(cluster_id)
-        kvs = [
-            KeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
-            for kv in found.kvs
-        ]
-        frozen = FrozenKV(kvs, found.head.revision)
-        try:
-            await _copy_files(frozen, prefix, store, files)
-        except ObjectNotFound as error:
-            # The node has a newer checkpoint by now: so has the next snapshot.
-            last = error
-            continue
-        return found, frozen
-    raise Unavailable(
-        f"the node's metadata changed {SNAPSHOT_TRIES} times while it was copied; try again"
-    ) from last
-
-
-def _backup(server: str) -> Backup:
+def _backup(server: str) -> bytes:
     with Admin(server) as admin:
-        return decode(b"".join(admin.backup()), f"of {server}")
-
-
-async def _copy_files(kv: FrozenKV, prefix: bytes, store: ObjectStore, files: ObjectStore) -> None:
-    named = await kv.get(checkpoint.key(prefix))
-    for file in () if named is None else checkpoint.decode(named.value).files:
-        parts: list[Buffer] = []
-        for start in range(0, file.size_bytes, COPY_BYTES):
-            length = min(COPY_BYTES, file.size_bytes - start)
-            parts.append(await store.get(file.name, start, length))
-        await files.put(file.name, parts)
+        return b"".join(admin.backup())
