@@ -1,4 +1,4 @@
-"""Who calls, and whether they may: every request of every listener carries a RequestContext."""
+"""Who calls, and what they may do: every request of every listener has a RequestContext."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ Authorize = Callable[[RequestContext, Operation, Resource], None]
 
 
 def allow_all(context: RequestContext, operation: Operation, resource: Resource) -> None:
-    """Until principals and permissions come."""
+    """The only rule until principals and permissions exist."""

@@ -1,4 +1,4 @@
-"""What the service counts; cost is per request or per batch, never per record."""
+"""Metrics of the server; their cost is per request or per batch, never per record."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LAG_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 
 
 
 class TopicMetrics:
-    """Records and bytes per topic; a topic's lines go with the topic.
+    """Records and bytes per topic; a deleted topic's lines are removed.
 
-    `is_known`: whether there is a topic of that name. Without it a request that ends after the
-    topic's deletion would bring its lines back for good.
+    `is_known`: whether a topic of that name exists. Without this check a request that ends after
+    the topic's deletion would bring its lines back for good.
     """
 
     def __init__(self, registry: CollectorRegistry, is_known: Callable[[str], bool]) -> None:
@@ -76,17 +76,17 @@ class TopicMetrics:
             self._bytes_out.remove(topic)
 
     def forget_deleted(self) -> None:
-        """Topics that another node deleted go, too."""
+        """Removes the lines of topics that another node deleted, too."""
         for topic in {*self._in, *self._out}:
             if not self._is_known(topic):
                 self.forget(topic)
 
 
 class ClientMetrics:
-    """Requests and bytes per client id; as many ids as `ids_max` have lines of their own.
+    """Requests and bytes per client id; at most `ids_max` ids have lines of their own.
 
-    Clients choose their ids, so without a bound they could fill the node's memory, and that of
-    whatever scrapes it.
+    Clients choose their ids: without a bound they could fill the memory of the node, and of the
+    metrics system that scrapes it.
     """
 
     def __init__(self, registry: CollectorRegistry, ids_max: int) -> None:
@@ -110,19 +110,19 @@ class ClientMetrics:
         self._of(client_id)[2].inc(size_bytes)
 
     def _of(self, client_id: str) -> tuple[Counter, Counter, Counter]:
-        found = self._lines.get(client_id)
-        if found is not None:
-            return found
+        lines = self._lines.get(client_id)
+        if lines is not None:
+            return lines
         label = client_id or NO_CLIENT_ID
         if len(self._lines) >= self._ids_max and label != OTHER_CLIENT_IDS:
             return self._of(OTHER_CLIENT_IDS)
-        found = (
+        lines = (
             self._requests.labels(label),
             self._bytes_in.labels(label),
             self._bytes_out.labels(label),
         )
-        self._lines[client_id] = found
-        return found
+        self._lines[client_id] = lines
+        return lines
 
 
 class ServerMetrics:

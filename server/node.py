@@ -169,7 +169,7 @@ class Node:
                         logs=self.settings.log,
                         components=Components(log_style=(node.log_format, node.log_level)),
                         check_store=True,
-                        on_step=starting.at,
+                        on_step=starting.begin_step,
                     )
                 )
                 return stack.pop_all()
@@ -201,7 +201,7 @@ class Node:
             while not opening.done():
                 await asyncio.wait({opening}, timeout=WORDS_EVERY_S)
                 if not opening.done():
-                    starting.tell()
+                    starting.log_reason()
         finally:
             failed.cancel()
 

@@ -1,4 +1,4 @@
-"""What the process says of itself: resident memory, and how late its event loop runs."""
+"""Metrics of the process: resident memory, and how late its event loop runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def resident_bytes() -> int:
 
 
 def watch_loop_lag(background: Background, metrics: ServerMetrics) -> None:
-    """Observes how much later than asked for a timer runs, 20 times a second."""
+    """Measures, 20 times a second, how much later than asked for a timer runs."""
 
     async def watch() -> None:
         loop = asyncio.get_running_loop()

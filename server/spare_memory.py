@@ -1,9 +1,9 @@
-"""Memory that a catch-up read leaves free in the heap goes back to the system when it has ended.
+"""Gives memory back to the system after a catch-up read.
 
-Readers far behind take and give back blocks of megabytes, of many sizes, from a heap that all
-threads share. What is free between blocks that stay (the caches) remains with the process: 150 MiB
-and more after some hundred partitions were read at once. Trimming while they read would only have
-the same pages faulted in again.
+Readers far behind allocate and free blocks of megabytes, of many sizes, in a heap that all threads
+share. Free space between blocks that stay (the caches) remains with the process: 150 MiB and more
+after some hundred partitions were read at once. Trimming while they read would fault the same pages
+in again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from streamlog.runtime.offload import Lane, Offload
 
 INTERVAL_S = 2.0
 QUIET_BYTES = 8 << 20
-"""Read in one interval: with less a catch-up has ended, or goes so slowly that it keeps little."""
+"""Bytes read in an interval; below this a catch-up has ended, or is slow and keeps little."""
 WORTH_BYTES = 64 << 20
-"""With less read since the last time there is little to give back."""
+"""Bytes read since memory was last given back; below this there is little to give back."""
 
 
 class SpareMemory:
@@ -34,10 +34,10 @@ class SpareMemory:
         self._give_back = give_back
         self._seen = 0
         self._unreturned = 0
-        """Read since memory was given back."""
+        """Bytes read since memory was given back."""
 
     async def tick(self) -> None:
-        """Gives back what is free, once a large read is over: some ms of another thread."""
+        """Gives free memory back, once a large read is over; takes some ms of another thread."""
         read = self._read_bytes()
         now, self._seen = read - self._seen, read
         self._unreturned += now

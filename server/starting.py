@@ -1,10 +1,10 @@
-"""A start that waits for a store or metadata that is away, and says for what.
+"""A start that waits for a store or metadata that does not answer, and says so.
 
-An attempt that fails because something is away (Unavailable, OutcomeUnknown) is made again, after
-a pause that grows from half a second to five. What waiting cannot mend ends the start: data of
-another cluster, damage, another process, a refused setting, refused credentials, a full disk, a
-folder that this user may not write. Attempts share nothing: each opens all anew, as a restart of
-the process would.
+An attempt that fails with Unavailable or OutcomeUnknown is repeated, after a pause that grows from
+half a second to five. Errors that waiting cannot mend end the start: data of another cluster,
+damage, another process, a refused setting, refused credentials, a full disk, a folder that this
+user may not write. Attempts share nothing: each opens everything again, as a restart of the process
+would.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ T = TypeVar("T")
 
 PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 5.0
-"""A store that returns is noticed that late."""
+"""A store that answers again is noticed after this time at most."""
 WORDS_EVERY_S = 10.0
 
 
 def may_pass(error: StreamlogError) -> bool:
-    """Whether the start that failed so may succeed later without a change."""
+    """Whether a start that failed with `error` may succeed later without a change."""
     if isinstance(error, Closed | DiskFull):
         return False
-    # Of a local file an error has to say that it may pass.
+    # An error of a local file lasts, unless it says otherwise.
     helps = error.fields.get("waiting_helps", "path" not in error.fields)
     return bool(helps) and isinstance(error, Unavailable | OutcomeUnknown)
 
 
 class Starting:
-    """How far a start is, in words for the log, /readyz and clients."""
+    """The progress of a start, in words for the log, /readyz and clients."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,32 +49,32 @@ class Starting:
         self.is_waiting = asyncio.Event()
         """An attempt has failed."""
 
-    def at(self, step: str) -> None:
-        """The start goes on with `step`, a noun."""
+    def begin_step(self, step: str) -> None:
+        """Notes the next step, a noun such as `the object store s3://b`."""
         self._step = step
 
     def failed(self, error: StreamlogError) -> None:
-        """The start waits, for what `error` says."""
+        """An attempt failed: the start waits until the cause of `error` has passed."""
         self._failure, self._failed_at = error, self._step
         if not self.is_waiting.is_set():
             self.is_waiting.set()
-            self.tell()
+            self.log_reason()
 
-    def tell(self) -> None:
+    def log_reason(self) -> None:
         log.warning("%s", self.reason)
 
     @property
     def reason(self) -> str:
-        """For people: what is waited for, since when, and what that said last."""
+        """For people: the step that is waited for, for how long, and its last error."""
         waited_s = round(self._clock.monotonic() - self._began)
-        # What failed before another step may be well by now.
+        # The failure of an earlier step is over: the start got past it.
         failure = self._failure if self._failed_at == self._step else None
-        said = "" if failure is None else f": {failure.message}"
-        return f"starting: waits for {self._step}, for {waited_s} s by now{said}"
+        cause = "" if failure is None else f": {failure.message}"
+        return f"starting: waits for {self._step}, for {waited_s} s by now{cause}"
 
 
 async def open_patiently(attempt: Callable[[], Awaitable[T]], starting: Starting) -> T:
-    """What `attempt()` returns, the first time that it does.
+    """Repeats `attempt()` until it returns; its result.
 
     Errors: those of an attempt that waiting cannot mend.
     """

@@ -1,33 +1,66 @@
 """Every error that streamlog raises, sorted by what the caller does about it.
 
-    StreamlogError
-    ├── Unavailable          retry later: nothing is wrong with the call
-    │   ├── StoreUnavailable, MetadataUnavailable, Overloaded, DiskFull, OffsetNotAvailable, Closed
-    │   └── NotLeader        retry at the leader
-    ├── Conflict             refresh what you know, then retry
-    │   ├── OffsetConflict, TokenMismatch, AlreadyExists, ValueConflict
-    ├── Fenced               stop; reopen with a newer epoch
-    │   └── StreamFenced, TenureFenced, ProducerFenced, EpochFenced, LineageFenced
-    ├── Invalid              fix the call
-    │   ├── OffsetOutOfRange, InvalidRecord, CorruptMessage, InvalidTimestamp, OutOfOrderSequence,
-    │   │   PolicyViolation, InvalidName, InvalidConfig, UnsupportedVersion, RevisionCompacted,
-    │   │   DeadlinePassed
-    │   ├── MessageTooLarge  split it
-    │   │   └── RecordListTooLarge
-    │   └── NotFound         fix the name
-    │       ├── StreamNotFound, KeyNotFound, ObjectNotFound, StagedNotFound
-    │       └── UnknownTopicOrPartition, and of it UnknownTopicId, InconsistentTopicId
-    ├── QuotaExceeded        wait `retry_after_ms`
-    ├── Unauthorized         ask for permission
-    ├── OutcomeUnknown       it may have happened: retry only idempotently
-    ├── WalPending           the data is on another node's disk
-    ├── DataInUse, ForeignCluster   this process must not touch that data
-    ├── StoreUntrusted       the store breaks its contract: use another, or set it up otherwise
-    ├── Corrupt              alarm: stored bytes are wrong (object key and byte range)
-    └── Internal             a bug here
+`*`: retryable, that is, the same call may succeed later without a change (`is_retryable`).
 
-`code` is the number that Kafka gives to the same fact (its names too); from 10000 on, one of ours.
-`fields` holds the typed facts; they travel over gRPC and come out of the client unchanged.
+    StreamlogError
+    ├── Unavailable*                   retry later: nothing is wrong with the call
+    │   ├── StoreUnavailable*
+    │   ├── MetadataUnavailable*
+    │   ├── Overloaded*
+    │   ├── DiskFull*
+    │   ├── OffsetNotAvailable*
+    │   ├── NotLeader*                 retry at the leader
+    │   └── Closed*                    retry at another node, or open again
+    ├── Conflict                       refresh what you know, then retry with that
+    │   ├── OffsetConflict
+    │   ├── TokenMismatch
+    │   ├── AlreadyExists
+    │   │   └── TopicAlreadyExists
+    │   └── ValueConflict
+    ├── Fenced                         stop; reopen with a newer epoch
+    │   ├── StreamFenced
+    │   ├── TenureFenced
+    │   ├── LineageFenced
+    │   ├── ProducerFenced
+    │   └── EpochFenced
+    ├── Invalid                        fix the call
+    │   ├── OffsetOutOfRange
+    │   ├── InvalidRecord
+    │   ├── CorruptMessage*            send it again: bytes were changed on their way
+    │   ├── InvalidTimestamp
+    │   ├── MessageTooLarge            split it
+    │   │   └── RecordListTooLarge
+    │   ├── OutOfOrderSequence
+    │   ├── InvalidTxnState
+    │   ├── PolicyViolation
+    │   ├── InvalidName
+    │   ├── InvalidPartitions
+    │   ├── InvalidConfig
+    │   ├── UnsupportedVersion
+    │   ├── UnknownLeaderEpoch*        retry until the node has caught up
+    │   ├── RevisionCompacted
+    │   ├── DeadlinePassed*            retry with more time
+    │   └── NotFound                   fix the name
+    │       ├── StreamNotFound
+    │       ├── UnknownTopicOrPartition*   retry once it is created
+    │       │   ├── UnknownTopicId*        look the topic up again
+    │       │   └── InconsistentTopicId*   look the topic up again
+    │       ├── KeyNotFound
+    │       ├── ObjectNotFound
+    │       └── StagedNotFound
+    ├── QuotaExceeded*                 wait `retry_after_ms`
+    ├── Unauthorized                   ask for permission
+    ├── OutcomeUnknown                 it may have happened: retry only idempotently
+    ├── WalPending                     the data is on another node's disk
+    ├── DataInUse                      this process must not touch that data
+    ├── ForeignCluster                 this process must not touch that data
+    ├── StoreUntrusted                 the store breaks its contract: use another, or reconfigure it
+    ├── Corrupt                        alarm: stored bytes are wrong (object key and byte range)
+    └── Internal                       a bug here
+
+`code` is Kafka's number (and its name) where Kafka has the error; numbers from 10000 on are
+streamlog's own. `fields` holds the typed values; they travel over gRPC, and the client raises the
+error with the same ones.
 """
 
 from __future__ import annotations
@@ -37,7 +70,7 @@ from typing import ClassVar
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error numbers where Kafka has the fact; numbers from 10000 on are streamlog's own."""
+    """Kafka's numbers where Kafka has the error; numbers from 10000 on are streamlog's own."""
 
     NONE = 0
     UNKNOWN_SERVER_ERROR = -1
@@ -121,7 +154,7 @@ class StreamlogError(Exception):
 
 
 class Unavailable(StreamlogError):
-    """Something that the call needs is away; retry with back-off."""
+    """A part that the call needs does not answer; retry with back-off."""
 
     code = ErrorCode.UNAVAILABLE
     is_retryable = True
@@ -170,7 +203,7 @@ class Closed(Unavailable):
 
 
 class Conflict(StreamlogError):
-    """The world is not as the call expected; refresh, then retry."""
+    """The state is not the one that the call expected; refresh, then retry."""
 
 
 class OffsetConflict(Conflict):
@@ -186,7 +219,7 @@ class TokenMismatch(Conflict):
 
 
 class AlreadyExists(Conflict):
-    """The name is taken."""
+    """The name is in use."""
 
     code = ErrorCode.ALREADY_EXISTS
 
@@ -208,7 +241,7 @@ class Fenced(StreamlogError):
 
     code = ErrorCode.STREAM_FENCED
     is_logged: bool = False
-    """A log line tells of this error already."""
+    """The log has this error already."""
 
 
 class StreamFenced(Fenced):
@@ -274,13 +307,13 @@ class InvalidTimestamp(Invalid):
 
 
 class MessageTooLarge(Invalid):
-    """Split it. Fields: `size_bytes`; `max_bytes`, within which it is not refused for its size."""
+    """The message is above a bound: split it. Fields: `size_bytes`, `max_bytes` (the bound)."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class RecordListTooLarge(MessageTooLarge):
-    """The batch is larger than a segment. Fields: as for its base, which says what to do."""
+    """The batch is larger than a segment: split it. Fields: those of MessageTooLarge."""
 
     code = ErrorCode.RECORD_LIST_TOO_LARGE
 
@@ -348,7 +381,7 @@ class DeadlinePassed(Invalid):
 
 
 class NotFound(Invalid):
-    """No such thing."""
+    """No object of that name exists."""
 
 
 class StreamNotFound(NotFound):
@@ -365,16 +398,15 @@ class UnknownTopicOrPartition(NotFound):
 
 
 class UnknownTopicId(UnknownTopicOrPartition):
-    """The caller named a topic by name and id, and the topic was deleted. Fields: `topic`,
-    `topic_id`.
-    """
+    """The topic with the caller's id was deleted. Fields: `topic`, `topic_id`."""
 
     code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
 class InconsistentTopicId(UnknownTopicOrPartition):
-    """The name belongs to another topic now: the one with the caller's id was deleted, and a new
-    one has its name. Fields: `topic`, `topic_id` (the caller's), `current_topic_id`.
+    """The topic with the caller's id was deleted, and a new topic has its name.
+
+    Fields: `topic`, `topic_id` (the caller's), `current_topic_id`.
     """
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
@@ -393,7 +425,7 @@ class ObjectNotFound(NotFound):
 
 
 class StagedNotFound(NotFound):
-    """What a writer staged has expired, was dropped, or is another's: stage it again."""
+    """The staged object has expired, was dropped, or is another writer's: stage it again."""
 
     code = ErrorCode.STAGED_NOT_FOUND
 
@@ -419,8 +451,9 @@ class OutcomeUnknown(StreamlogError):
 
 
 class WalPending(StreamlogError):
-    """Acknowledged bytes lie only in a write-ahead log: another node's, or one whose streams the
-    metadata has otherwise.
+    """Acknowledged bytes lie only in a write-ahead log that cannot be replayed here.
+
+    It is another node's, or the metadata has other epochs of its streams.
     """
 
     code = ErrorCode.WAL_PENDING
@@ -439,7 +472,10 @@ class ForeignCluster(StreamlogError):
 
 
 class StoreUntrusted(StreamlogError):
-    """The object store failed a check that data rests on. Field: `check`, as `doctor` names it."""
+    """The object store failed a check that the data's safety depends on.
+
+    Field: `check`, the name that `doctor` gives it.
+    """
 
 
 class Corrupt(StreamlogError):
@@ -454,11 +490,11 @@ class Internal(StreamlogError):
 
 def by_name() -> dict[str, type[StreamlogError]]:
     """Class name → class, for every error in this module."""
-    found: dict[str, type[StreamlogError]] = {}
+    classes: dict[str, type[StreamlogError]] = {}
     todo: list[type[StreamlogError]] = [StreamlogError]
     while todo:
         cls = todo.pop()
         if cls.__module__ == __name__:
-            found[cls.__name__] = cls
+            classes[cls.__name__] = cls
         todo.extend(cls.__subclasses__())
-    return found
+    return classes

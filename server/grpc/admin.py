@@ -1,4 +1,4 @@
-"""AdminService over gRPC; an error is its topic's own where a request names several."""
+"""AdminService over gRPC; in a request for several topics each topic has its own error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamlog.v1support.errors import to_proto
 SERVICE = "streamlog.v1.AdminService"
 TOPICS_PER_REQUEST_MAX = 1000
 UNREAD_S = 60
-"""A part of an answer that a client takes nothing of for so long ends the call."""
+"""A client that does not read a part of the answer for this long ends the call."""
 
 _METHODS = (
     "CreateTopics",
@@ -132,13 +132,13 @@ class GrpcAdmin:
     async def _list_topics(
         self, context: RequestContext, request: admin_pb2.ListTopicsRequest, _: Rpc
     ) -> admin_pb2.ListTopicsResponse:
-        found = self._admin.list_topics(context, request.after, checked_limit(request.limit))
+        topics = self._admin.list_topics(context, request.after, checked_limit(request.limit))
         return admin_pb2.ListTopicsResponse(
             topics=[
                 admin_pb2.TopicSummary(
                     name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions
                 )
-                for topic in found
+                for topic in topics
             ]
         )
 
@@ -249,22 +249,22 @@ class GrpcAdmin:
     async def _list_objects(
         self, context: RequestContext, request: admin_pb2.ListObjectsRequest, _: Rpc
     ) -> admin_pb2.ListObjectsResponse:
-        found, token = await self._objects.list(
+        objects, token = await self._objects.list(
             context, request.page_token or None, checked_limit(request.limit, most=1000)
         )
         return admin_pb2.ListObjectsResponse(
-            objects=[_summary(one) for one in found], next_page_token=token or ""
+            objects=[_summary(summary) for summary in objects], next_page_token=token or ""
         )
 
     async def _describe_object(
         self, context: RequestContext, request: admin_pb2.DescribeObjectRequest, _: Rpc
     ) -> admin_pb2.DescribeObjectResponse:
-        found = await self._objects.describe(context, request.key)
+        described = await self._objects.describe(context, request.key)
         return admin_pb2.DescribeObjectResponse(
-            object=_summary(found.summary),
-            format_version=found.format_version,
-            cluster_id=found.cluster_id,
-            tenure=found.tenure,
+            object=_summary(described.summary),
+            format_version=described.format_version,
+            cluster_id=described.cluster_id,
+            tenure=described.tenure,
             blocks=[
                 admin_pb2.ObjectBlock(
                     stream_id=block.stream_id,
@@ -275,7 +275,7 @@ class GrpcAdmin:
                     length=block.length,
                     compression=block.compression,
                 )
-                for block in found.blocks
+                for block in described.blocks
             ],
         )
 
@@ -296,8 +296,8 @@ class GrpcAdmin:
         self, context: RequestContext, request: admin_pb2.LocateRecordsRequest, rpc: Rpc
     ) -> None:
         windows = [
-            OffsetWindow(one.topic, one.partition, one.start_offset, one.end_offset)
-            for one in request.windows
+            OffsetWindow(window.topic, window.partition, window.start_offset, window.end_offset)
+            for window in request.windows
         ]
         async with aclosing(self._locating.locate(context, windows)) as parts:
             async for part in parts:
@@ -305,7 +305,7 @@ class GrpcAdmin:
 
 
 async def _write(rpc: Rpc, answer: admin_pb2.LocateRecordsResponse) -> None:
-    """Errors: DeadlinePassed, where the client takes nothing: others wait for its turn."""
+    """Errors: DeadlinePassed if the client does not read, since other requests wait meanwhile."""
     try:
         async with asyncio.timeout(UNREAD_S):
             await rpc.write(answer)
@@ -357,11 +357,11 @@ def _kind(resource: admin_pb2.ConfigResource) -> ResourceKind:
     return ResourceKind(int(resource.type))
 
 
-def _summary(found: ObjectSummary) -> admin_pb2.ObjectSummary:
+def _summary(summary: ObjectSummary) -> admin_pb2.ObjectSummary:
     return admin_pb2.ObjectSummary(
-        key=found.info.key,
-        object_id=found.object_id,
-        size_bytes=found.info.size_bytes,
-        modified_ms=found.info.modified_ms,
-        live=found.is_live,
+        key=summary.info.key,
+        object_id=summary.object_id,
+        size_bytes=summary.info.size_bytes,
+        modified_ms=summary.info.modified_ms,
+        live=summary.is_live,
     )

@@ -1,8 +1,8 @@
 """CompactionService over gRPC.
 
-Three run for the time of a call: one listens to the executor, one sends it jobs, one waits until
-the compactor has nothing left to merge. What goes wrong with the executor ends it (`remote.end`);
-the compactor comes to an end in its own order, and the call says why.
+A call runs three tasks: one reads the executor's messages, one sends it jobs, one waits until the
+compactor has nothing left to merge. An error of the executor ends it (`remote.end`); then the
+compactor finishes in its own order, and the call ends with that error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamlog.v1support.errors import from_proto
 
 SERVICE = "streamlog.v1.CompactionService"
 SILENT_S = 120.0
-"""Executors say every few seconds that they live."""
+"""Executors send a sign of life every few seconds."""
 
 Read = Callable[[], Awaitable[bytes | None]]
 
@@ -48,10 +48,10 @@ class GrpcCompaction:
 
     async def _on_execute_merges(self, context: RequestContext, _: object, rpc: Rpc) -> None:
         read = reader(rpc)
-        first = await _heard(read)
+        first = await _next_message(read)
         if first is None or first.WhichOneof("said") != "executor":
-            raise Invalid("the first message of the call is to say who carries merges out")
-        with self._merging.lent(context, first.executor.owner) as remote:
+            raise Invalid("the first message of the call must name the executor (`executor.owner`)")
+        with self._merging.lend(context, first.executor.owner) as remote:
             await rpc.write(
                 compaction_pb2.ExecuteMergesResponse(
                     accepted=compaction_pb2.MergesAccepted(
@@ -59,9 +59,9 @@ class GrpcCompaction:
                     )
                 )
             )
-            found = await self._merge(remote, read, rpc)
+            totals = await self._merge(remote, read, rpc)
         settled = compaction_pb2.MergesSettled(
-            merges=found.specs, inputs=found.inputs, outputs=found.outputs
+            merges=totals.specs, inputs=totals.inputs, outputs=totals.outputs
         )
         await rpc.write(compaction_pb2.ExecuteMergesResponse(settled=settled))
 
@@ -72,46 +72,46 @@ class GrpcCompaction:
         self._drain.add(end)
         try:
             async with asyncio.TaskGroup() as group:
-                others = [
+                helpers = [
                     group.create_task(_listen(remote, read)),
                     group.create_task(_send(remote, rpc)),
                 ]
                 try:
                     return await self._merging.merge_all(remote)
                 finally:
-                    for one in others:
-                        one.cancel()
+                    for helper in helpers:
+                        helper.cancel()
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
         finally:
             self._drain.remove(end)
 
 
-async def _heard(read: Read) -> Any:
+async def _next_message(read: Read) -> Any:
     """The next message; None at the end. Errors: Invalid, Unavailable (silence)."""
     try:
         async with asyncio.timeout(SILENT_S):
             message = await read()
     except TimeoutError:
-        raise Unavailable(f"nothing was heard of the executor for {SILENT_S:g} s") from None
+        raise Unavailable(f"the executor sent nothing for {SILENT_S:g} s") from None
     return None if message is None else parse(compaction_pb2.ExecuteMergesRequest, message)
 
 
 async def _listen(remote: RemoteExecutor, read: Read) -> None:
-    """Until the executor ends, or says what it must not."""
+    """Reads until the executor ends, or sends a message that is not allowed."""
     try:
         while True:
-            message = await _heard(read)
+            message = await _next_message(read)
             if message is None:
-                remote.end(Closed("it ended its call"))
+                remote.end(Closed("the executor ended its call"))
                 return
-            said = message.WhichOneof("said")
-            if said == "done":
+            kind = message.WhichOneof("said")
+            if kind == "done":
                 remote.done(message.done.number, message.done.outcome)
-            elif said == "failed":
+            elif kind == "failed":
                 remote.failed(message.failed.number, from_proto(message.failed.error))
-            elif said == "executor":
-                raise Invalid("who carries merges out is said once")
+            elif kind == "executor":
+                raise Invalid("the executor was named before; name it in the first message alone")
     except StreamlogError as error:
         remote.end(error)
 

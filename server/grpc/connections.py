@@ -1,8 +1,8 @@
-"""How many connections the gRPC port has: a bound that gRPC itself enforces, and a count from it.
+"""The number of connections to the gRPC port.
 
-gRPC closes a connection above `grpc.max_allowed_incoming_connections` as soon as it is accepted.
-The count comes from channelz, gRPC's own register of sockets; what `grpcio-channelz` serves to
-others is read here directly, because its conversion to messages would hold up the event loop.
+gRPC bounds them itself: it closes a connection above `grpc.max_allowed_incoming_connections` as
+soon as it is accepted. The count comes from channelz, gRPC's own register of sockets, which is read
+here directly: the conversion to messages by `grpcio-channelz` would hold up the event loop.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ _PAGE = 1000
 
 
 def last_server_id() -> int:
-    """The highest number that gRPC has given to a server of this process; 0: none yet."""
-    found = 0
+    """The highest id that gRPC has given to a server of this process; 0: none yet."""
+    highest = 0
     while True:
-        page: dict[str, Any] = json.loads(cygrpc.channelz_get_servers(found + 1 if found else 0))
+        page: dict[str, Any] = json.loads(
+            cygrpc.channelz_get_servers(highest + 1 if highest else 0)
+        )
         ids = [int(server["ref"]["serverId"]) for server in page.get("server", ())]
         if ids:
-            found = max(ids)
+            highest = max(ids)
         if page.get("end") or not ids:
-            return found
+            return highest
 
 
 def count_connections(server_id: int) -> int:

@@ -20,7 +20,7 @@ from streamlog.v1support.errors import to_proto
 
 
 def not_yet(field: str, version: str) -> StreamlogError:
-    """The refusal of a field that is in the proto and not acted on yet."""
+    """The refusal of a field that is in the proto and has no effect yet."""
     return Invalid(
         f"{field} is not acted on by this version (it comes with {version}); leave it unset",
         field=field,
@@ -124,7 +124,7 @@ def fetch_call(request: log_pb2.FetchRequest) -> FetchCall:
 
 
 def refuse_replica_id(request: object) -> None:
-    """-1 is Kafka's way to say consumer; anything else is a replica. Errors: Invalid."""
+    """-1 is a consumer in Kafka's protocol; other numbers are replicas. Errors: Invalid."""
     if request.HasField("replica_id") and request.replica_id != -1:  # type: ignore[attr-defined]
         raise not_yet("replica_id", "replicas")
 
@@ -160,7 +160,7 @@ def _fetch_partition(part: log_pb2.FetchPartition) -> FetchPartition:
 
 
 def fetch_partition_to_proto(result: FetchPartitionResult) -> log_pb2.FetchPartitionResult:
-    """For the parts of an answer that hold no record batches to speak of."""
+    """For partitions of an answer with few or no record batches."""
     proto = log_pb2.FetchPartitionResult(
         partition=result.partition,
         high_watermark=result.high_watermark,

@@ -1,8 +1,8 @@
 """The produce messages' wire format, read by hand so that record batches stay in place.
 
 upb copies a bytes field at each access; here `record_batches` becomes a memoryview into the
-message. Only the plain form is known: every field at most once where it may be there once, batches
-in bytes, no field that is refused anyway. `None` says: let the generated parser look at it.
+message. Only the plain form is parsed: no singular field twice, batches as bytes, no field that
+would be refused anyway. `None`: the generated parser has to read the message.
 
     ProduceStreamRequest  1 varint correlation_id   2 len request
     ProduceRequest        1 len transactional_id    2 varint acks   3 varint timeout_ms
@@ -20,7 +20,7 @@ _ACKS_LAST = 2
 
 
 class _Unusual(Exception):
-    """Not the plain form: damaged, or for the generated parser."""
+    """Not the plain form; the generated parser decides whether the message is valid."""
 
 
 def parse_stream_request(message: bytes) -> tuple[int, ProduceCall] | None:
@@ -78,7 +78,7 @@ def _span(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _int32(value: int) -> int:
-    """Negative numbers take ten bytes and are rare: left to the generated parser."""
+    """Negative numbers take ten bytes and are rare: the generated parser reads them."""
     if value >= 1 << 31:
         raise _Unusual
     return value

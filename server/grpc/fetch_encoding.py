@@ -5,8 +5,8 @@
     FetchPartitionResult  1 partition  3 high_watermark  4 last_stable_offset  5 log_start_offset
                           8 len record_batches  10 next_offset (varints)
 
-A partition with an error, aborted transactions or plain records comes from the generated code, as
-bytes; it carries no large field.
+The generated code encodes a partition with an error, aborted transactions or plain records: it has
+no large field.
 """
 
 from __future__ import annotations

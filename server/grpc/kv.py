@@ -1,4 +1,4 @@
-"""KVService over gRPC; an error is its key's own where a request names several."""
+"""KVService over gRPC; in a request for several keys each key has its own error."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class GrpcKV:
     async def _list(
         self, context: RequestContext, request: kv_pb2.ListKvsRequest, _: Rpc
     ) -> kv_pb2.ListKvsResponse:
-        found = await self._kv.list(
+        items = await self._kv.list(
             context,
             request.namespace,
             request.prefix,
@@ -106,7 +106,7 @@ class GrpcKV:
             checked_limit(request.limit),
         )
         response = kv_pb2.ListKvsResponse()
-        for item in found:
+        for item in items:
             entry = response.entries.add()
             _set_key(entry.key, item.key)
             _set_value(entry, item.value)
@@ -157,7 +157,7 @@ def _set_key(proto: kv_pb2.KvKey, key: Key) -> None:
 
 
 def _set_value(entry: kv_pb2.KvEntry, value: Value) -> None:
-    # An empty value is a value: the field must be there.
+    # The field must be there for an empty value, too.
     entry.value.SetInParent()
     entry.value.data = value.data
     entry.value.revision = value.revision

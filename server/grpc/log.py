@@ -57,7 +57,7 @@ class _ProduceAnswer:
 
 
 class Refusal:
-    """A request of a pipeline that was refused as a whole; the pipeline goes on."""
+    """The answer to a request that was refused as a whole; the pipeline goes on."""
 
     __slots__ = ("_message",)
 
@@ -155,14 +155,14 @@ class GrpcLog:
 
     async def _on_produce_stream(self, context: RequestContext, _: object, rpc: Rpc) -> None:
         async def start(message: bytes) -> Answer:
-            found = parse_stream_request(message)
+            parsed = parse_stream_request(message)
             correlation_id = 0
             try:
-                if found is None:
+                if parsed is None:
                     request = parse(log_pb2.ProduceStreamRequest, message)
                     correlation_id = request.correlation_id
-                    found = correlation_id, produce_call(request.request)
-                correlation_id, call = found
+                    parsed = correlation_id, produce_call(request.request)
+                correlation_id, call = parsed
                 return _ProduceAnswer(correlation_id, await self._produce.sequence(context, call))
             except StreamlogError as error:
                 return Refusal(_response(correlation_id=correlation_id, error=to_proto(error)))
@@ -174,10 +174,10 @@ class GrpcLog:
         self, context: RequestContext, request: log_pb2.FetchRequest, _: Rpc
     ) -> bytes:
         call = fetch_call(request)
-        found = await self._fetch.fetch(context, call)
-        if call.as_records:  # Made of messages, one for each record: some ms of CPU.
-            return await self._offload.run(Lane.CPU, encode_fetch_response, found)
-        return encode_fetch_response(found)
+        topics = await self._fetch.fetch(context, call)
+        if call.as_records:  # One message for each record: some ms of CPU.
+            return await self._offload.run(Lane.CPU, encode_fetch_response, topics)
+        return encode_fetch_response(topics)
 
     async def _on_list_offsets(
         self, context: RequestContext, request: log_pb2.ListOffsetsRequest, _: Rpc
@@ -257,7 +257,7 @@ class GrpcLog:
 
 
 def _response(**answer: Any) -> bytes:
-    """A ProduceStreamResponse with one answer; several joined are one with all of them."""
+    """A ProduceStreamResponse with one answer; several, concatenated, parse as one with all."""
     return log_pb2.ProduceStreamResponse(
         answers=[log_pb2.ProduceStreamAnswer(**answer)]
     ).SerializeToString()
@@ -282,11 +282,11 @@ def _current_epoch(part: Any) -> int | None:
 def _answered(
     response: Any, questions: Sequence[PartitionQuestion], answers: Sequence[T | StreamlogError]
 ) -> Iterator[tuple[Any, T]]:
-    """Adds all partitions to the response, by topic; gives those without an error, to be filled."""
+    """Adds all partitions to the response; yields those without an error, to be filled."""
     pairs = zip(questions, answers, strict=True)
-    for topic, some in groupby(pairs, key=lambda pair: pair[0].topic):
+    for topic, topic_pairs in groupby(pairs, key=lambda pair: pair[0].topic):
         topic_out = response.topics.add(topic=topic)
-        for question, answer in some:
+        for question, answer in topic_pairs:
             out = topic_out.partitions.add(partition=question.partition)
             if isinstance(answer, StreamlogError):
                 out.error.CopyFrom(to_proto(answer))

@@ -20,9 +20,9 @@ from streamlog.v1 import staging_pb2
 
 SERVICE = "streamlog.v1.StagedWriteService"
 _WORK_AT_ONCE = 10_000
-"""Partitions in a commit's manifest that are read before others get a turn: about 1 ms."""
+"""Partitions of a manifest that are read before other tasks run: about 1 ms."""
 _OBJECT_WORK = 20
-"""Of an entry without one."""
+"""The work of an entry without partitions, in partitions."""
 
 
 class GrpcStaging:
@@ -58,7 +58,7 @@ class GrpcStaging:
             await budget.take(len(message))
             try:
                 request = parse(staging_pb2.StageRequest, message)
-                found = await self._staging.stage(
+                stored = await self._staging.stage(
                     context,
                     request.writer_id,
                     request.attempt,
@@ -68,9 +68,9 @@ class GrpcStaging:
             finally:
                 budget.release(len(message))
         response = staging_pb2.StageResponse(
-            object_id=found.staged.object_id, expires_at_ms=found.staged.expires_ms
+            object_id=stored.staged.object_id, expires_at_ms=stored.staged.expires_ms
         )
-        for part in found.parts:
+        for part in stored.parts:
             response.parts.add(
                 topic=part.partition.topic,
                 partition=part.partition.partition,
@@ -83,20 +83,22 @@ class GrpcStaging:
         self, context: RequestContext, request: staging_pb2.CommitRequest, _: Rpc
     ) -> staging_pb2.CommitResponse:
         manifest = await _manifest(request)
-        found = await self._staging.commit(context, request.writer_id, request.epoch, manifest)
+        committed = await self._staging.commit(context, request.writer_id, request.epoch, manifest)
         return staging_pb2.CommitResponse(
-            epoch=found.epoch, was_committed=found.was_committed, parts=_parts(found.parts)
+            epoch=committed.epoch,
+            was_committed=committed.was_committed,
+            parts=_parts(committed.parts),
         )
 
     async def _on_status(
         self, context: RequestContext, request: staging_pb2.StatusRequest, _: Rpc
     ) -> staging_pb2.StatusResponse:
-        found = await self._staging.status(context, request.writer_id)
+        status = await self._staging.status(context, request.writer_id)
         return staging_pb2.StatusResponse(
-            last_epoch=found.last_epoch if found.last_epoch >= 0 else None,
-            committed_ms=found.committed_ms,
-            parts=_parts(found.parts),
-            staged_objects=found.staged_objects,
+            last_epoch=status.last_epoch if status.last_epoch >= 0 else None,
+            committed_ms=status.committed_ms,
+            parts=_parts(status.parts),
+            staged_objects=status.staged_objects,
         )
 
     async def _on_abort(
@@ -107,34 +109,34 @@ class GrpcStaging:
 
 
 def _batches(request: staging_pb2.StageRequest) -> dict[TopicPartition, Buffer]:
-    found: dict[TopicPartition, Buffer] = {}
+    batches: dict[TopicPartition, Buffer] = {}
     for part in request.parts:
         partition = TopicPartition(part.topic, part.partition)
-        if partition in found:
-            raise Invalid(f"{partition} is there twice; put its batches into one part")
-        found[partition] = part.batches
-    return found
+        if partition in batches:
+            raise Invalid(f"{partition} is named twice; put its batches into one part")
+        batches[partition] = part.batches
+    return batches
 
 
 async def _manifest(request: staging_pb2.CommitRequest) -> list[ManifestEntry]:
-    """Each partition is named by the first object alone that has some of it."""
-    found: list[ManifestEntry] = []
+    """Entries in which only the first object with batches of a partition names that partition."""
+    entries: list[ManifestEntry] = []
     seen: dict[str, set[int]] = {}
     work = 0
-    for one in request.objects:
+    for staged in request.objects:
         partitions: list[TopicPartition] = []
-        for named in one.partitions:
+        for named in staged.partitions:
             work += len(named.partitions)
             named_before = seen.setdefault(named.topic, set())
             new = set(named.partitions) - named_before
             named_before |= new
             partitions += [TopicPartition(named.topic, number) for number in new]
-        found.append(ManifestEntry(one.object_id, partitions))
+        entries.append(ManifestEntry(staged.object_id, partitions))
         work += _OBJECT_WORK
         if work >= _WORK_AT_ONCE:
             work = 0
             await asyncio.sleep(0)
-    return found
+    return entries
 
 
 def _parts(parts: Sequence[CommittedPart]) -> list[staging_pb2.CommittedPart]:

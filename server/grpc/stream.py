@@ -138,8 +138,8 @@ class GrpcStream:
     async def _list(
         self, context: RequestContext, request: stream_pb2.ListStreamsRequest, _: Rpc
     ) -> stream_pb2.ListStreamsResponse:
-        found = await self._streams.list(context, request.after, checked_limit(request.limit))
-        return stream_pb2.ListStreamsResponse(streams=[_info(described) for described in found])
+        streams = await self._streams.list(context, request.after, checked_limit(request.limit))
+        return stream_pb2.ListStreamsResponse(streams=[_info(described) for described in streams])
 
     async def _trim(
         self, context: RequestContext, request: stream_pb2.TrimStreamRequest, _: Rpc
@@ -166,7 +166,7 @@ class GrpcStream:
     ) -> stream_pb2.FetchStreamResponse:
         if request.max_bytes_hint < 0 or request.max_wait_ms < 0:
             raise Invalid("max_bytes_hint and max_wait_ms are 0 or more")
-        found, start, confirm = await self._streams.fetch(
+        fetched, start, confirm = await self._streams.fetch(
             context,
             request.stream_id,
             request.start_offset,
@@ -175,7 +175,7 @@ class GrpcStream:
             request.max_wait_ms,
         )
         return stream_pb2.FetchStreamResponse(
-            batches=[_batch(batch) for batch in found.batches],
+            batches=[_batch(batch) for batch in fetched.batches],
             start_offset=start,
             confirm_offset=confirm,
         )

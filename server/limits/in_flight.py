@@ -1,7 +1,8 @@
 """Bytes of requests that are not answered yet, bounded for each connection.
 
-A stream that would pass the bound is not read from, so HTTP/2 flow control holds its client back; a
-unary request waits. One request alone may pass the bound, for otherwise it could never be served.
+A listener does not read from a connection that would pass the bound, so flow control holds its
+client back; a unary request waits. A single request may pass the bound: it could not be served
+otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ConnectionBudget:
         self.users = 0
 
     def try_take(self, size_bytes: int) -> bool:
-        """Takes room if there is some now and nobody waits for it."""
+        """Takes room if there is some now and no other request waits for it."""
         if self._waiters or (self.used and self.used + size_bytes > self._bound):
             return False
         self._add(size_bytes)
@@ -61,7 +62,7 @@ class ConnectionBudget:
         while self._waiters:
             size_bytes, waiter = self._waiters[0]
             if waiter.done():
-                # Cancelled, and its caller has not run since: room given to it would be lost.
+                # Its caller was cancelled and has not run since: room given to it would be lost.
                 self._waiters.popleft()
                 continue
             if self.used and self.used + size_bytes > self._bound:

@@ -2,9 +2,9 @@
 
     read → wait for room → start (await: has its place) → queue → answer (await: durable) → write
 
-Reading goes on while earlier requests wait to be durable. Where messages may be joined (protobuf
-reads two messages one behind the other as one), answers whose time has come go out as one: gRPC's
-own work for a message costs as much as all the rest of a small request.
+Reading goes on while earlier requests wait to be durable. Where a protocol allows it (protobuf
+parses two concatenated messages as one), answers that are ready go out as one message: sending a
+message costs gRPC as much as all other work of a small request.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Answer(Protocol):
-    """A request that has its place."""
+    """A request whose place in the order is fixed."""
 
     async def message(self) -> bytes:
-        """The response, when its time has come."""
+        """The response, once it is durable."""
         ...
 
     def is_ready(self) -> bool:
@@ -32,15 +32,15 @@ class Answer(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """The client has left."""
         ...
 
 
 JOINED_BYTES_MAX = 64 * 1024
-"""An answer of this size takes no further one."""
+"""An answer of this size is not joined with a further one."""
 
 REQUEST_OVERHEAD_BYTES = 1024
-"""Charged beside each message: a tiny one that is refused holds that much until it is answered."""
+"""Charged beside each message: even a tiny one that is refused holds this until its answer."""
 
 _END = object()
 
@@ -50,7 +50,7 @@ async def _next(source: AsyncIterator[T]) -> T | object:
 
 
 class Drain:
-    """Calls that end by themselves when the node drains."""
+    """Ends open calls when the node drains: each adds a callback for the time that it runs."""
 
     def __init__(self) -> None:
         self.is_draining = False
@@ -92,7 +92,7 @@ class Drain:
                 await source.aclose()
 
     def start(self) -> None:
-        """Ends what was added, now or later."""
+        """Runs all callbacks, and those that are added later at once."""
         self.is_draining = True
         for callback in list(self._callbacks):
             callback()
@@ -167,7 +167,7 @@ class Pipeline:
         return bool(self._queue) and self._queue[0][1].is_ready()
 
     async def _take_answer(self) -> bytes:
-        """The oldest one's, when its time has come. Cancelling leaves it in the queue."""
+        """The oldest request's answer, once it is ready. Cancelled, the request stays queued."""
         size_bytes, answer = self._queue[0]
         data = await answer.message()
         self._queue.popleft()

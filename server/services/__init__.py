@@ -1,1 +1,5 @@
-"""What the node does for its clients, in plain values: no gRPC, no generated code."""
+"""The services of a node: requests in plain values, without gRPC or generated code.
+
+Imports log, engine protocols, metrics and the request context. Composed by `server.composition`,
+called by every listener.
+"""

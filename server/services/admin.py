@@ -1,4 +1,4 @@
-"""Topics and their settings, and what a node says of itself."""
+"""Topics and their settings, and the settings of the node."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ConfigEntry:
     documentation: str
     default: str
     configured: str = ""
-    """The value that was given, where another is in force; else empty."""
+    """The value that was given, where it is capped and another is in force; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class AdminService:
 
     def count(self) -> tuple[int, int]:
         """Topics and partitions in the cluster."""
-        found = self._logs.list_topics("", 2**31 - 1)
-        return len(found), sum(topic.partitions for topic in found)
+        topics = self._logs.list_topics("", 2**31 - 1)
+        return len(topics), sum(topic.partitions for topic in topics)
 
     async def create_topic(
         self,
@@ -132,26 +132,27 @@ class AdminService:
     async def topic(
         self, context: RequestContext, name: str, *, auto_create: bool
     ) -> TopicDescription:
-        """Errors: UnknownTopicOrPartition, unless it may be made and is."""
+        """Creates it where `auto_create` and the broker's setting allow. Errors:
+        UnknownTopicOrPartition."""
         self._authorize(context, Operation.DESCRIBE, _topic(name))
-        found = self._logs.topic(name)
-        if found is None and auto_create and self._auto_create:
+        topic = self._logs.topic(name)
+        if topic is None and auto_create and self._auto_create:
             try:
                 return await self.create_topic(context, name, 0, {}, validate_only=False)
             except TopicAlreadyExists:
-                found = self._logs.topic(name)
-        if found is None:
+                topic = self._logs.topic(name)
+        if topic is None:
             raise UnknownTopicOrPartition(
                 f"there is no topic {name[:80]!r}; create it first", topic=name
             )
-        return found
+        return topic
 
     async def partitions(self, topic: str, count: int) -> list[DescribedPartition]:
-        """All of the topic's partitions as they are now, each with its error inside."""
-        return await in_order([self.partition(topic, one) for one in range(count)])
+        """All partitions of the topic as they are now, each with its own error."""
+        return await in_order([self.partition(topic, number) for number in range(count)])
 
     async def partition(self, topic: str, partition: int) -> DescribedPartition:
-        """The partition as it is now; its error inside."""
+        """The partition as it is now, or its error."""
         key = TopicPartition(topic, partition)
         try:
             log = self._logs.open_log(key)
@@ -179,8 +180,8 @@ class AdminService:
         if kind is ResourceKind.BROKER and name not in ("", str(self.node_id)):
             raise Invalid(f"this is node {self.node_id}; ask node {name[:20]} itself")
         return [
-            ConfigEntry(one.path, one.value, one.source, True, one.doc, one.default)
-            for one in self._settings.show()
+            ConfigEntry(shown.path, shown.value, shown.source, True, shown.doc, shown.default)
+            for shown in self._settings.show()
         ]
 
     def _topic_entries(self, own: Mapping[str, str]) -> list[ConfigEntry]:
@@ -203,8 +204,7 @@ class AdminService:
         return entries
 
     def capped(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Of a topic with these settings: those whose given value is more than this node can carry
-        → the value in force."""
+        """A topic's settings that are above what this node can carry → the value in force."""
         name = topic_config.MAX_MESSAGE_BYTES
         given = own.get(name, topic_config.value_of(self._settings.topic_config(), name))
         bound = self._logs.message_bytes_max
@@ -227,9 +227,11 @@ class AdminService:
             )
         self._authorize(context, Operation.ALTER_CONFIGS, _topic(name))
         await self.topic(context, name, auto_create=False)
-        by_operation: dict[ConfigOperation, dict[str, str]] = {one: {} for one in ConfigOperation}
+        by_operation: dict[ConfigOperation, dict[str, str]] = {
+            operation: {} for operation in ConfigOperation
+        }
         for change in changes:
-            if any(change.name in found for found in by_operation.values()):
+            if any(change.name in named for named in by_operation.values()):
                 raise InvalidConfig(
                     f"{change.name[:80]} is changed twice in one request", name=change.name[:80]
                 )

@@ -2,7 +2,7 @@
 
 1. Read what is there, in request order; the first partition with data ignores the limits.
 2. Enough (min_bytes), an error, no time left, or a node that drains: answer.
-3. Else wait until some partition's visible end passes what was read, and read on from there.
+3. Else wait until some partition's visible end passes the offset read to, and read on from there.
 """
 
 from __future__ import annotations
@@ -36,38 +36,39 @@ from streamlog.server.services.requests import (
     FetchTopic,
     FetchTopicResult,
 )
-from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
+from streamlog.server.services.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
 OPEN_WAIT_BESIDE_OTHERS_S = 1.0
-"""How long partitions that are open wait at least, in one request, for those that are opened: what
-can be read must not wait for a store that one partition alone needs."""
+"""How long open partitions of a request wait at most for those that are being opened.
+
+Records that can be read must not wait for a store that one other partition needs."""
 
 
 def check_leader_epoch(leader: AbstractLog, current: int | None) -> None:
     """KIP-320. Errors: EpochFenced, UnknownLeaderEpoch."""
     if current is None or current == leader.leader_epoch:
         return
-    facts = f"{leader.topic_partition}: the caller knows leader epoch {current}, this node is at "
+    epochs = f"{leader.topic_partition}: the caller knows leader epoch {current}, this node is at "
     if current < leader.leader_epoch:
         raise EpochFenced(
-            f"{facts}{leader.leader_epoch}; refresh the metadata", leader_epoch=leader.leader_epoch
+            f"{epochs}{leader.leader_epoch}; refresh the metadata", leader_epoch=leader.leader_epoch
         )
     raise UnknownLeaderEpoch(
-        f"{facts}{leader.leader_epoch}; retry until it has caught up",
+        f"{epochs}{leader.leader_epoch}; retry until it has caught up",
         leader_epoch=leader.leader_epoch,
     )
 
 
 class LongPolls:
-    """Everybody who waits for new records, so that a draining node can answer them at once."""
+    """The requests that wait for new records. A draining node ends their waits at once."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
         self._late: dict[asyncio.Future[None], None] = {}
-        """Those whose time is over and that have not ended: for a moment, if all is well."""
+        """Waits whose time is over and that have not ended; each stays here for a moment only."""
         self.is_draining = False
 
     @property
@@ -82,7 +83,7 @@ class LongPolls:
         return Due(oldest, f"{len(self._late)} long polls to end, whose time is over")
 
     def drain(self) -> None:
-        """Wakes all who wait; from now on nobody does."""
+        """Ends all waits, and those to come at once."""
         self.is_draining = True
         for waiter in self._waiting:
             _wake(waiter)
@@ -90,7 +91,7 @@ class LongPolls:
     async def wait(self, watches: Sequence[Coroutine[Any, Any, object]], seconds: float) -> None:
         """Returns when one of the watches ends, after `seconds`, or on drain; ends the watches.
 
-        A watch that fails ends the wait too: the read that follows meets the same fact.
+        A watch that fails ends the wait too: the read that follows raises the same error.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -129,7 +130,7 @@ async def _watch(watch: Coroutine[Any, Any, object], waiter: asyncio.Future[None
 
 
 class _Progress:
-    """One partition of a fetch: what has been read so far."""
+    """One partition of a fetch, and its records so far."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -153,7 +154,8 @@ class _Progress:
         self.result = FetchPartitionResult(wanted.partition, wanted.offset)
 
     def fail(self, error: StreamlogError) -> None:
-        """Records already read are answered; the next fetch meets the error."""
+        """Ends the partition's reading. Records already read are answered without the error, which
+        the next fetch raises."""
         self.is_full = True
         if not self.parts:
             self.result.error = error
@@ -214,8 +216,11 @@ class FetchService:
     async def _open(
         self, context: RequestContext, partitions: list[_Progress], give_up: float
     ) -> None:
-        """Opens wait until `give_up` at least, and for limits.open_wait_ms where the request names
-        no partition that is open: an answer at once would hold nothing but errors."""
+        """Opens the partitions; waits until `give_up` at least.
+
+        A request without any open partition waits for limits.open_wait_ms: an answer at once would
+        hold nothing but errors.
+        """
         closed: list[_Progress] = []
         for part in partitions:
             if self._logs.open_log(TopicPartition(part.topic, part.result.partition)) is None:
@@ -257,7 +262,7 @@ class FetchService:
                 part.is_full = True
                 continue
             try:
-                found = await source.fetch(
+                read = await source.fetch(
                     part.result.next_offset,
                     max(room, 0),
                     min_one_batch=size == 0,
@@ -265,36 +270,36 @@ class FetchService:
                     deadline=None,
                 )
             except StreamlogError as error:
-                self._facts(part, source)
-                at = part.topic, part.result.partition, part.topic_id
-                part.fail(as_told(error, self._logs, *at))
+                self._set_offsets(part, source)
+                result = part.result
+                part.fail(
+                    client_error(error, self._logs, part.topic, result.partition, part.topic_id)
+                )
                 continue
             result = part.result
-            result.high_watermark = found.high_watermark
-            result.last_stable_offset = found.last_stable_offset
-            result.log_start_offset = found.log_start_offset
-            if found.size_bytes:
-                part.parts.extend(found.parts)
-                result.aborted += tuple(a for a in found.aborted if a not in result.aborted)
-                result.size_bytes += found.size_bytes
-                result.next_offset = found.next_offset
-                size += found.size_bytes
-            is_left_out = not found.size_bytes and found.next_offset < self._visible(
-                found, isolation
-            )
-            # The next batch does not fit into what is left; or others go first.
-            if found.is_paced or (size and is_left_out):
+            result.high_watermark = read.high_watermark
+            result.last_stable_offset = read.last_stable_offset
+            result.log_start_offset = read.log_start_offset
+            if read.size_bytes:
+                part.parts.extend(read.parts)
+                result.aborted += tuple(a for a in read.aborted if a not in result.aborted)
+                result.size_bytes += read.size_bytes
+                result.next_offset = read.next_offset
+                size += read.size_bytes
+            is_left_out = not read.size_bytes and read.next_offset < self._visible(read, isolation)
+            # The next batch does not fit into the room left, or other readers go first.
+            if read.is_paced or (size and is_left_out):
                 part.is_full = True
         return size
 
     @staticmethod
-    def _visible(found: LogFetch, isolation: Isolation) -> int:
+    def _visible(read: LogFetch, isolation: Isolation) -> int:
         if isolation is Isolation.READ_COMMITTED:
-            return found.last_stable_offset
-        return found.high_watermark
+            return read.last_stable_offset
+        return read.high_watermark
 
     @staticmethod
-    def _facts(part: _Progress, source: AbstractLog) -> None:
+    def _set_offsets(part: _Progress, source: AbstractLog) -> None:
         """A client that is out of range learns the range (KIP-392 case 3)."""
         part.result.high_watermark = source.high_watermark
         part.result.last_stable_offset = source.last_stable_offset

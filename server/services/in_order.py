@@ -1,4 +1,4 @@
-"""What one request asks of many partitions, several of them at a time."""
+"""The work of one request on many partitions, several of them at a time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 AT_ONCE_MAX = 32
-"""Less than log.opens_at_once_max, so that one large request leaves turns to other requests."""
+"""Less than log.opens_at_once_max, so that one large request does not take all opens."""
 
 
 async def in_order(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """The results, in the order of `work`, whose coroutines run AT_ONCE_MAX at a time.
 
-    A partition that is to be opened waits for the store a few times: one after another, thousands
-    of them take as long as all their waits together. The first error ends the others; so does
-    cancellation.
+    Opening a partition waits for the store a few times; thousands opened one after another would
+    add up all these waits. The first error cancels the rest, and so does cancellation.
     """
     if len(work) == 1:
         return [await work[0]]
@@ -25,8 +24,8 @@ async def in_order(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     items = iter(enumerate(work))
 
     async def take() -> None:
-        for number, one in items:
-            results[number] = await one
+        for index, job in items:
+            results[index] = await job
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -35,8 +34,8 @@ async def in_order(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
     finally:
-        for _, one in items:
-            one.close()
+        for _, job in items:
+            job.close()
     return [results[number] for number in range(len(work))]
 
 

@@ -1,4 +1,4 @@
-"""Small values for clients, in namespaces of their own; the engine's are out of reach."""
+"""Small values for clients, in namespaces; those of the engine cannot be reached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PutMode(Enum):
 
 
 class KVService:
-    """`revision` is the store's own, now."""
+    """`revision`: the current revision of the KV store."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class KVService:
     async def watch(
         self, context: RequestContext, namespace: str, prefix: bytes, from_revision: int | None
     ) -> tuple[int, AsyncIterator[KVChange]]:
-        """The first revision that is told (the next one, where none is given), and the changes."""
+        """The first revision of the changes (by default the next one), and the changes."""
         namespace = self._namespace(context, Operation.READ, namespace)
         start = await self._revision() + 1 if from_revision is None else from_revision
         return start, self._kv.watch_kv(namespace, prefix, from_revision=start)

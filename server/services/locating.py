@@ -1,4 +1,5 @@
-"""Tells readers that go to the store themselves where records lie, and pins objects for them."""
+"""Where records lie in the object store, for readers that fetch objects themselves, and pins that
+keep those objects from being deleted."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class LocateService:
     async def locate(
         self, context: RequestContext, windows: Sequence[OffsetWindow]
     ) -> AsyncGenerator[LocatedPart, None]:
-        """Ranges in the order of windows, then objects. Close it: it holds a turn.
+        """Ranges in the order of windows, then objects. Close it: it holds a turn of locates_max.
 
         Errors: UnknownTopicOrPartition, NotLeader, Unauthorized, Invalid, QuotaExceeded; those of
         Locating.
@@ -133,18 +134,27 @@ class LocateService:
             self._turns.release()
 
     async def _located(self, windows: Sequence[OffsetWindow]) -> AsyncIterator[LocatedPart]:
-        # The pin was put before this call: what the fold shows from here on is kept.
+        # The pin was put before this call, so objects that the fold has from here on are kept.
         revision = await self._metadata.catch_up()
         sections: list[Section] = []
         for number, window in enumerate(windows):
             key, wait_s = TopicPartition(window.topic, window.partition), self._limits.open_wait_ms
             log = await opened_within(wait_s / 1000, self._logs.log(key), key)
-            segments = [one for one in log.segments if isinstance(one, SharedLogSegment)]
+            segments = [
+                segment for segment in log.segments if isinstance(segment, SharedLogSegment)
+            ]
             if len(segments) != len(log.segments):
                 raise Invalid(f"{window.topic} has no objects that could be read past its node")
             sections += [
-                Section(number, one.stream_id, one.shift, one.start, one.end, one.size_bytes)
-                for one in slices(segments, window.start, window.end)
+                Section(
+                    number,
+                    segment.stream_id,
+                    segment.shift,
+                    segment.start,
+                    segment.end,
+                    segment.size_bytes,
+                )
+                for segment in slices(segments, window.start, window.end)
             ]
         locating = Locating(self._metadata, sections)
         async for runs in locating.ranges():
@@ -154,12 +164,12 @@ class LocateService:
 
 
 def _check_apart(windows: Sequence[OffsetWindow]) -> None:
-    """So that an answer is not longer than what there is. Errors: Invalid."""
-    ordered = sorted(windows, key=lambda one: (one.topic, one.partition, one.start))
-    for one, following in pairwise(ordered):
-        is_same = (one.topic, one.partition) == (following.topic, following.partition)
-        if is_same and following.start < one.end:
+    """Overlapping windows would make the answer longer than the metadata. Errors: Invalid."""
+    ordered = sorted(windows, key=lambda window: (window.topic, window.partition, window.start))
+    for window, following in pairwise(ordered):
+        is_same = (window.topic, window.partition) == (following.topic, following.partition)
+        if is_same and following.start < window.end:
             raise Invalid(
-                f"windows of {one.topic}-{one.partition} overlap at offset {following.start}: ask "
-                "for each offset once"
+                f"windows of {window.topic}-{window.partition} overlap at offset "
+                f"{following.start}: ask for each offset once"
             )

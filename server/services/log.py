@@ -1,4 +1,4 @@
-"""Everything about partitions but produce and fetch: offsets, epochs, producer ids, deletion."""
+"""Requests about partitions beside produce and fetch: offsets, epochs, producer ids, deletion."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from streamlog.server.context import (
 from streamlog.server.services.fetch import check_leader_epoch
 from streamlog.server.services.in_order import in_order
 from streamlog.server.services.ports import Logs, opened_until
-from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
+from streamlog.server.services.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import LimitsConfig
 
 T = TypeVar("T")
 
 
 class PartitionQuestion(NamedTuple):
-    """`value` is a timestamp, a leader epoch or an offset; None: not given. `topic_id` empty:
-    whatever topic has the name."""
+    """`value` is a timestamp, a leader epoch or an offset; None: not given.
+
+    `topic_id` empty: any topic of that name.
+    """
 
     topic: str
     partition: int
@@ -66,7 +68,10 @@ class LogService:
 
         deadline = self._open_deadline(context)
         return await in_order(
-            [self._answer(context, Operation.DESCRIBE, one, ask, deadline) for one in questions]
+            [
+                self._answer(context, Operation.DESCRIBE, question, ask, deadline)
+                for question in questions
+            ]
         )
 
     async def offsets_for_leader_epoch(
@@ -79,11 +84,14 @@ class LogService:
 
         deadline = self._open_deadline(context)
         return await in_order(
-            [self._answer(context, Operation.DESCRIBE, one, ask, deadline) for one in questions]
+            [
+                self._answer(context, Operation.DESCRIBE, question, ask, deadline)
+                for question in questions
+            ]
         )
 
     def _open_deadline(self, context: RequestContext) -> float:
-        """Until when a question without a time of its own waits for partitions to open."""
+        """How long a question without a timeout of its own waits for partitions to open."""
         deadline = self._clock.monotonic() + self._limits.open_wait_ms / 1000
         return deadline if context.deadline is None else min(deadline, context.deadline)
 
@@ -93,7 +101,7 @@ class LogService:
         """The new log start offset, or the error, of each, in order.
 
         `timeout_ms` 0: limits.produce_timeout_ms. A deletion that is under way when the time is up
-        goes on (OutcomeUnknown); those that have not begun are left (DeadlinePassed).
+        goes on (OutcomeUnknown); those that have not begun are not made (DeadlinePassed).
         """
         wait_s = (timeout_ms or self._limits.produce_timeout_ms) / 1000
         deadline = self._clock.monotonic() + wait_s
@@ -115,7 +123,8 @@ class LogService:
                 ) from None
 
         return [
-            await self._answer(context, Operation.DELETE, one, ask, deadline) for one in questions
+            await self._answer(context, Operation.DELETE, question, ask, deadline)
+            for question in questions
         ]
 
     async def _answer(
@@ -132,7 +141,7 @@ class LogService:
             topic_id = topic_id or id_of(self._logs, topic)
             return await ask(log, question.value)
         except StreamlogError as error:
-            return as_told(error, self._logs, topic, partition, topic_id)
+            return client_error(error, self._logs, topic, partition, topic_id)
 
     async def init_producer_id(
         self,

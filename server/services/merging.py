@@ -1,4 +1,4 @@
-"""Lends a node's merges to executors elsewhere."""
+"""Lends a node's compaction merges to executors in other processes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class MergeService:
         return self._store.url
 
     @contextmanager
-    def lent(self, context: RequestContext, owner: str) -> Iterator[RemoteExecutor]:
-        """Merges go to the one that calls, while this lasts.
+    def lend(self, context: RequestContext, owner: str) -> Iterator[RemoteExecutor]:
+        """While this lasts, the caller's executor gets the merges.
 
-        Errors: Unauthorized, Invalid (no owner, no compactor), Conflict (somebody else has them).
+        Errors: Unauthorized, Invalid (no owner, no compactor), Conflict (another owner has them).
         """
         self._authorize(context, Operation.ALTER, CLUSTER)
         if not 0 < len(owner.encode()) <= OWNER_BYTES_MAX:
@@ -47,9 +47,9 @@ class MergeService:
             yield remote
 
     async def merge_all(self, remote: RemoteExecutor) -> Totals:
-        """Returns when all is merged that was not settled, with what was committed meanwhile.
+        """Returns when nothing is left to merge, with the totals of the merges committed meanwhile.
 
-        Errors: why the executor ended, Unavailable.
+        Errors: the reason why the executor ended; Unavailable.
         """
         return await self._running().compact_all_by(remote)
 

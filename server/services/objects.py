@@ -1,4 +1,4 @@
-"""A look at the objects in the store, and at what lies inside one."""
+"""Descriptions of the objects in the store, and of the blocks in one of them."""
 
 from __future__ import annotations
 

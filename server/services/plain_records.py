@@ -1,4 +1,4 @@
-"""Plain records ↔ record batches, for clients without a codec; 1 MiB a request or answer."""
+"""Plain records ↔ record batches, for clients without a codec; 1 MiB in a request or answer."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def decode_plain_records(
     end_offset: int,
     record_bytes_max: int,
 ) -> tuple[list[PlainRecord], int, int]:
-    """The records from start_offset on that fit; where the next fetch goes on; bytes used.
+    """Records from start_offset on that fit, the offset of the next fetch, and the bytes used.
 
-    The first record comes whatever its size (at most `record_bytes_max`) when room_bytes is not 0.
-    What has no room is not decompressed. Control batches are passed over. A batch that cannot be
-    decoded ends the records, where there are some: the next fetch meets it. Errors: CorruptMessage,
-    InvalidRecord.
+    Unless room_bytes is 0, the first record is returned even if it is larger (at most
+    `record_bytes_max`). Batches without room are not decompressed, and control batches are skipped.
+    A batch that cannot be decoded raises if it is the first, and else ends the records.
+    Errors: CorruptMessage, InvalidRecord.
     """
     out: list[PlainRecord] = []
     used = 0

@@ -1,4 +1,4 @@
-"""What the services need of what lies below them; the node hands in the real parts."""
+"""Interfaces of the parts that the services call; the node hands in the real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NamesPartitions(Protocol):
 
 
 def check_partitions(topics: Sequence[NamesPartitions], most: int) -> None:
-    """Errors: Invalid, its `max_partitions` tells a client how to split the request."""
+    """Errors: Invalid, whose `max_partitions` tells a client how to split the request."""
     count = sum(len(topic.partitions) for topic in topics)
     if count == 0:
         raise Invalid("the request names no partition")
@@ -40,7 +40,7 @@ async def opened_until(
     open_log: Coroutine[Any, Any, AbstractLog],
     partition: TopicPartition,
 ) -> AbstractLog:
-    """As `opened_within`, until `deadline` on the clock; None: however long it takes."""
+    """As `opened_within`, until `deadline` on the clock; None: without bound."""
     wait_s = None if deadline is None else deadline - clock.monotonic()
     return await opened_within(wait_s, open_log, partition)
 
@@ -48,7 +48,7 @@ async def opened_until(
 async def opened_within(
     wait_s: float | None, open_log: Coroutine[Any, Any, AbstractLog], partition: TopicPartition
 ) -> AbstractLog:
-    """The log that `open_log` returns. The open itself goes on when the time is up.
+    """The log that `open_log` returns. When the time is up, the open goes on without the caller.
 
     Errors: those of `open_log`; DeadlinePassed.
     """

@@ -1,7 +1,7 @@
 """Produce: sequenced in request order, answered when durable; errors per partition.
 
 1. `sequence` hands each partition's batches to its log, in request order, one await each.
-2. What it returns is awaited later, so that the next request is sequenced meanwhile.
+2. The listener awaits `results` later, so that the next request is sequenced meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streamlog.server.services.requests import (
     ProduceTopic,
     ProduceTopicResult,
 )
-from streamlog.server.services.topic_identity import as_told, check_topic_id, id_of
+from streamlog.server.services.topic_identity import check_topic_id, client_error, id_of
 
 Outcome = Awaitable[LogAppendInfo] | StreamlogError
 
@@ -120,7 +120,7 @@ class SequencedProduce:
             ) from None
 
     def abandon(self) -> None:
-        """Nobody waits any more: the appends go on, their errors are not reported as lost."""
+        """The caller has left: the appends go on, their errors are not reported as lost."""
         for _, parts in self._topics:
             for part in parts:
                 if isinstance(part.outcome, asyncio.Future):
@@ -211,19 +211,20 @@ class ProduceService:
                 )
             return _Sequenced(part.partition, len(batches), await log.append(batches, produce))
         except StreamlogError as error:
-            told = as_told(error, self._logs, name, part.partition, topic_id)
-            return _Sequenced(part.partition, 0, told)
+            refusal = client_error(error, self._logs, name, part.partition, topic_id)
+            return _Sequenced(part.partition, 0, refusal)
 
     async def _open(
         self, context: RequestContext, partition: TopicPartition, topic_id: str
     ) -> AbstractLog:
-        """`topic_id`: a client that names one means a topic that was there; none is made for it."""
+        """Creates the topic where needed and allowed; not for a client that names an id, since it
+        means a topic that was there before."""
         try:
             return await self._logs.log(partition)
         except UnknownTopicOrPartition:
             if topic_id or not self._auto_create or self._logs.topic(partition.topic) is not None:
                 raise
         self._authorize(context, Operation.CREATE, Resource(ResourceType.TOPIC, partition.topic))
-        with suppress(TopicAlreadyExists):  # Somebody else may have made it meanwhile.
+        with suppress(TopicAlreadyExists):  # Another request may have created it meanwhile.
             await self._logs.create_topic(partition.topic)
         return await self._logs.log(partition)

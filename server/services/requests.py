@@ -1,4 +1,4 @@
-"""Produce and fetch as plain values: what a listener hands to the services, and gets back."""
+"""Requests and answers of produce and fetch, as listeners hand them to the services."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """`topic_id` empty: whatever topic has the name."""
+    """`topic_id` empty: any topic of that name."""
 
     topic: str
     partitions: Sequence[ProducePartition]
@@ -69,7 +69,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """`topic_id` empty: whatever topic has the name."""
+    """`topic_id` empty: any topic of that name."""
 
     topic: str
     partitions: Sequence[FetchPartition]

@@ -1,4 +1,4 @@
-"""Staged writes: many tasks' batches become visible by one commit, once."""
+"""Staged writes: the batches of many tasks become visible by one commit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ from streamlog.server.services.ports import Logs
 from streamlog.settings.limits import LimitsConfig
 
 OBJECTS_MAX = 50_000
-"""In one commit or abort; so many fit into a commit record, with 10,000 streams."""
+"""In one commit or abort; a commit record holds so many, with 10,000 streams."""
 EXPIRES_MS_MAX = 365 * 24 * 3600 * 1000
-"""What nobody commits goes at last, whatever a client asked for."""
+"""Longest time that a client may ask for, so that abandoned objects go at last."""
 
 
 class StagingService:
-    """Whoever may write to the topics may stage and commit; of a writer id whoever knows it."""
+    """Staging and committing need the right to write to the topics.
+
+    A writer id is not protected: any client that knows it may use it.
+    """
 
     def __init__(self, logs: Logs, *, authorize: Authorize, limits: LimitsConfig) -> None:
         self._logs = logs
@@ -69,11 +72,11 @@ class StagingService:
                 f"a commit of {len(manifest)} objects; at most {OBJECTS_MAX}. Nothing was "
                 "committed: have fewer and larger objects, by fewer tasks, or several commits"
             )
-        named = {one for entry in manifest for one in entry.partitions}
-        if not named:
+        partitions = {partition for entry in manifest for partition in entry.partitions}
+        if not partitions:
             # It changes no topic, and the writer's epoch all the same.
             self._authorize(context, Operation.IDEMPOTENT_WRITE, CLUSTER)
-        self._check(context, named)
+        self._check(context, partitions)
         return await self._staged.commit(writer_id, epoch, manifest)
 
     async def status(self, context: RequestContext, writer_id: str) -> WriterStatus:
@@ -97,12 +100,12 @@ class StagingService:
         return staged
 
     def _check(self, context: RequestContext, partitions: Iterable[TopicPartition]) -> None:
-        named = set(partitions)
-        if len(named) > self._limits.partitions_per_request_max:
+        distinct = set(partitions)
+        if len(distinct) > self._limits.partitions_per_request_max:
             raise Invalid(
-                f"the request names {len(named)} partitions; at most "
+                f"the request names {len(distinct)} partitions; at most "
                 f"{self._limits.partitions_per_request_max} are allowed "
                 "(limits.partitions_per_request_max)"
             )
-        for topic in sorted({one.topic for one in named}):
+        for topic in sorted({partition.topic for partition in distinct}):
             self._authorize(context, Operation.WRITE, Resource(ResourceType.TOPIC, topic))

@@ -1,6 +1,6 @@
 """Streams for clients: this node opens them, appends to them, and serves reads of them.
 
-Streams whose tags say that a log lives in them can be read here, and written only through the log.
+The streams of partitions (by their tags) can be read here, and written only through the log.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from streamlog.server.services.fetch import LongPolls
 from streamlog.settings.limits import TAGS_BYTES_MAX, LimitsConfig
 
 READ_CHUNK_BYTES = 1024 * 1024
-"""What a ReadStream call holds in memory at most, one batch more apart."""
+"""A ReadStream call holds this much in memory at most, beside one batch more."""
 
 HANDLE_ENDED = (Fenced, Closed, StreamNotFound)
-"""After these a Stream is of no use any more."""
+"""After one of these errors a Stream handle is of no use any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class AppendCall:
 
 
 class SequencedAppend:
-    """An append that has its place, or its error."""
+    """An append that has its offset, or its error."""
 
     __slots__ = ("_ack", "_clock", "_deadline", "_on_lost")
 
@@ -110,9 +110,9 @@ class SequencedAppend:
             ) from None
 
     def abandon(self) -> None:
-        """The caller has left: an append with a place is stored, one that waits for room ends."""
+        """The caller has left: an append with an offset is stored, one that waits for room ends."""
         if not self._ack.cancel() and not self._ack.cancelled():
-            # It had ended with an error, which the caller that left will not ask for.
+            # Retrieved here, so that asyncio does not report the error as lost.
             self._ack.exception()
 
 
@@ -177,8 +177,8 @@ class StreamService:
 
     async def list(self, context: RequestContext, after: int, limit: int) -> list[DescribedStream]:
         self._authorize(context, Operation.DESCRIBE, CLUSTER)
-        found = await self._streams.list_streams(after=after, limit=limit)
-        return [self._with_tail(description) for description in found]
+        descriptions = await self._streams.list_streams(after=after, limit=limit)
+        return [self._with_tail(description) for description in descriptions]
 
     async def append(self, context: RequestContext, call: AppendCall) -> SequencedAppend:
         """Sequenced in the order of calls, one stream at a time.
@@ -238,7 +238,7 @@ class StreamService:
         return deadline if context.deadline is None else min(deadline, context.deadline)
 
     def _forget(self, stream_id: int, stream: Stream) -> None:
-        """The handle is of no use any more; the next call looks again."""
+        """Drops a handle that is of no use any more; the next call opens the stream again."""
         if self._open.get(stream_id) is stream:
             del self._open[stream_id]
 
@@ -268,7 +268,7 @@ class StreamService:
         limit = min(max_bytes or self._limits.fetch_bytes_max, self._limits.fetch_bytes_max)
         stop = stream.confirm_offset if end is None else end
         with self._using(stream_id, stream):
-            found = await stream.fetch(
+            fetched = await stream.fetch(
                 start,
                 min(stop, stream.confirm_offset) if start <= stream.confirm_offset else stop,
                 limit,
@@ -276,7 +276,7 @@ class StreamService:
                     deadline=context.deadline, trace_id=context.trace_id, read_mode=ReadMode.WAIT
                 ),
             )
-        return found, stream.start_offset, stream.confirm_offset
+        return fetched, stream.start_offset, stream.confirm_offset
 
     async def read(
         self, context: RequestContext, stream_id: int, start: int, end: int | None
@@ -292,17 +292,17 @@ class StreamService:
                 )
             stop = stream.confirm_offset if end is None else min(end, stream.confirm_offset)
             with self._using(stream_id, stream):
-                # Also when nothing came: a stream that was lost ends the wait, and says so here.
-                found = await stream.fetch(
+                # Also after a wait without records: the fetch raises if the stream was lost.
+                fetched = await stream.fetch(
                     position,
                     max(stop, position),
                     READ_CHUNK_BYTES,
                     FetchContext(trace_id=context.trace_id, read_mode=ReadMode.WAIT),
                 )
-            if not found.batches:
+            if not fetched.batches:
                 continue
-            position = found.batches[-1].end_offset
-            yield found.batches, stream.confirm_offset
+            position = fetched.batches[-1].end_offset
+            yield fetched.batches, stream.confirm_offset
 
     async def trim(self, context: RequestContext, stream_id: int, new_start: int) -> int:
         """The start offset after it; durable on return."""
@@ -314,24 +314,26 @@ class StreamService:
         return stream.start_offset
 
     async def _stream(self, stream_id: int) -> Stream:
-        """The stream where this node already holds it; never takes it from anybody."""
+        """The stream, if this node holds it already; it is never taken from another node."""
         stream = self._open.get(stream_id)
         if stream is None:
-            known = await self._streams.describe_stream(stream_id)
-            if known.state is not StreamState.OPEN:
+            description = await self._streams.describe_stream(stream_id)
+            if description.state is not StreamState.OPEN:
                 raise Conflict(
                     f"stream {stream_id} is closed; call OpenStream first", stream_id=stream_id
                 )
-            stream = await self._streams.open_stream(stream_id, OpenStreamOptions(known.epoch))
+            stream = await self._streams.open_stream(
+                stream_id, OpenStreamOptions(description.epoch)
+            )
             self._open[stream_id] = stream
         return stream
 
     async def _check_writable(self, stream_id: int) -> None:
-        known = await self._streams.describe_stream(stream_id)
-        if _belongs_to_log(known.tags):
+        description = await self._streams.describe_stream(stream_id)
+        if _belongs_to_log(description.tags):
             raise PolicyViolation(
-                f"stream {stream_id} belongs to partition {known.tags.get('partition')} of topic "
-                f"{known.tags.get('topic')}; write through the topic",
+                f"stream {stream_id} belongs to partition {description.tags.get('partition')} of "
+                f"topic {description.tags.get('topic')}; write through the topic",
                 stream_id=stream_id,
             )
         self._writable.add(stream_id)
@@ -339,17 +341,22 @@ class StreamService:
     async def _describe(self, stream_id: int) -> DescribedStream:
         return self._with_tail(await self._streams.describe_stream(stream_id))
 
-    def _with_tail(self, known: StreamDescription) -> DescribedStream:
-        stream = self._open.get(known.stream_id)
+    def _with_tail(self, description: StreamDescription) -> DescribedStream:
+        stream = self._open.get(description.stream_id)
         if stream is None:
-            return DescribedStream(known, known.start_offset, known.end_offset, known.end_offset)
+            return DescribedStream(
+                description,
+                description.start_offset,
+                description.end_offset,
+                description.end_offset,
+            )
         return DescribedStream(
-            known, stream.start_offset, stream.confirm_offset, stream.next_offset
+            description, stream.start_offset, stream.confirm_offset, stream.next_offset
         )
 
 
 def _belongs_to_log(tags: Mapping[str, str]) -> bool:
-    """As the log layer tags the streams of its partitions."""
+    """Whether the tags are those that the log layer gives to its streams."""
     return tags.get("role") in ROLES and "attempt" in tags
 
 

@@ -1,7 +1,7 @@
-"""Which topic a request means: a name, and the id that its client learned for it.
+"""Which topic a request means: its name, and the id that the client knows for that name.
 
-A topic that was deleted and made anew under the same name is another topic, with another id: its
-offsets begin anew, so a client that goes on as before would read and write at the wrong places.
+A topic that was deleted and created again is another topic, with another id and other offsets. A
+client that did not notice would read and write at the wrong offsets.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from streamlog.server.services.ports import Logs
 
 
 def check_topic_id(logs: Logs, topic: str, partition: int, topic_id: str) -> None:
-    """Call it once the partition's log is known: ids are never used again, so the log is that of
-    the topic that the client means. `topic_id` empty: whatever topic has the name.
+    """Checks that the name still belongs to the topic with this id; call it with the log open.
 
-    Errors: UnknownTopicId, InconsistentTopicId.
+    Ids are never used again, so the open log is the one of the topic that the client means.
+    `topic_id` empty: any topic of that name. Errors: UnknownTopicId, InconsistentTopicId.
     """
     if not topic_id:
         return
@@ -46,19 +46,18 @@ def check_topic_id(logs: Logs, topic: str, partition: int, topic_id: str) -> Non
 
 
 def id_of(logs: Logs, topic: str) -> str:
-    """The id of the topic that has the name now; empty where none has it."""
+    """The id of the topic that has the name now; empty where there is none."""
     current = logs.topic(topic)
     return "" if current is None else current.topic_id
 
 
-def as_told(
+def client_error(
     error: StreamlogError, logs: Logs, topic: str, partition: int, topic_id: str
 ) -> StreamlogError:
-    """What a client is told of an error of a partition's log.
+    """The error for a client in place of an error of a partition's log.
 
-    The log of a deleted topic is closed, and its streams are gone: that is true and says nothing to
-    a client, which would retry. `topic_id`: of the topic that the log belongs to, empty where that
-    is not known.
+    The log of a deleted topic raises Closed or StreamNotFound, which a client would retry: it gets
+    UnknownTopicOrPartition. `topic_id`: that of the log's topic, empty where it is not known.
     """
     if not isinstance(error, (Closed, NotFound, Fenced)):
         return error
@@ -67,10 +66,10 @@ def as_told(
         return error
     if isinstance(error, UnknownTopicOrPartition):
         return error
-    told = UnknownTopicOrPartition(
+    deleted = UnknownTopicOrPartition(
         f"topic {topic} was deleted; create it first, or look it up again",
         topic=topic,
         partition=partition,
     )
-    told.__cause__ = error
-    return told
+    deleted.__cause__ = error
+    return deleted

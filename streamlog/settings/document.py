@@ -1,6 +1,6 @@
 """Writes docs/config.md and docs/topic-settings.md from the settings classes.
 
-`--check` says whether they are up to date.
+`--check` only tells whether they are up to date.
 
 python -m streamlog.settings.document [--check]
 """

@@ -1,4 +1,4 @@
-"""`[limits]`: bounds that the service puts on its clients."""
+"""`[limits]`: bounds on what clients may ask of a node."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LimitsConfig:
     )
     fetch_wait_ms_max: int = setting(
         300_000,
-        "Longest wait of a long poll; a longer wish is cut to it.",
+        "Longest wait of a long poll; a request for more gets this.",
         minimum=0,
         maximum=86_400_000,
     )
@@ -72,7 +72,7 @@ class LimitsConfig:
         10_000,
         "How long requests that read, ask for offsets or describe wait for a partition that is "
         "being opened; then they end with a retriable error, and the open goes on. Longer: fewer "
-        "retries while a node starts. Shorter: told sooner that a store is away.",
+        "retries while a node starts. Shorter: clients learn sooner that a store is away.",
         minimum=1,
         maximum=3_600_000,
     )
@@ -115,6 +115,6 @@ NAMESPACE_BYTES_MAX = 64
 TAGS_BYTES_MAX = 1024
 CLIENT_ID_BYTES_MAX = 255
 MESSAGE_OVERHEAD_BYTES_MAX = 1024
-"""What a produce message holds beside one record batch: topic, its id, partition, lengths."""
+"""The fields of a produce message beside one record batch: topic, its id, partition, lengths."""
 RECORDS_FORM_BYTES_MAX = MIB
 """Produce with plain records, and a fetch answer in plain records."""

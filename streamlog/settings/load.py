@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "STREAMLOG_"
 NOT_SETTINGS = frozenset({"STREAMLOG_SERVER", "STREAMLOG_CONFIG", "STREAMLOG_JSON", CODEC})
-"""Variables of the command line itself, and of what is there before any setting is read."""
+"""Variables of the command line itself, and of code that runs before settings are read."""
 TOPIC_DEFAULTS = "topic-defaults"
 
 
@@ -45,7 +45,7 @@ class ShownSetting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a node is told. `topic_defaults` are Kafka's topic-level names and values."""
+    """All settings of a node. `topic_overrides` has Kafka's topic-level names."""
 
     node: NodeConfig = field(default_factory=NodeConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
@@ -150,7 +150,7 @@ def load(
 
 
 def _check_topic_defaults(topics: Mapping[str, str], sources: Mapping[str, str]) -> None:
-    """Errors: InvalidConfig, which names the place: the same names exist at topics, too."""
+    """Errors: InvalidConfig with the place, since a topic has settings of the same names."""
     for name, value in topics.items():
         try:
             topic_config.parse({name: value})
@@ -165,7 +165,7 @@ Given = tuple[str, Any, str]
 
 
 def _by_todays_names(layer: Iterable[Given]) -> list[Given]:
-    """Errors: InvalidConfig where one place gives a setting under both of its names."""
+    """Paths under the names of today. Errors: InvalidConfig for a setting under both names."""
     given = list(layer)
     paths = {path for path, _, _ in given}
     renamed = []
@@ -246,5 +246,5 @@ def _known(path: str, where: str) -> Knob:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f": did you mean {found[0]}?" if found else ""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f": did you mean {nearest[0]}?" if nearest else ""

@@ -1,4 +1,4 @@
-"""`[node]`: what the node serves, and where it listens. Flags are named after these fields."""
+"""`[node]`: the places of the data, and the addresses. Flags are named after these fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamlog.runtime.logs import FORMATS, LEVELS
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Where the data is, and where clients find the node."""
+    """Where the data is, and where clients reach the node."""
 
     data: str | None = setting(
         None,
@@ -61,7 +61,7 @@ class NodeConfig:
     wait_at_start: bool = setting(
         True,
         "Whether a start waits for a store or metadata that is away, and says for what every 10 s. "
-        "False: it ends with the error, for supervisors that do the waiting.",
+        "False: it ends with the error, for supervisors that start it again.",
     )
     shutdown_grace_ms: int = setting(
         4000,

@@ -1,4 +1,4 @@
-"""Every setting there is, gathered from the components' own classes.
+"""Every setting, gathered from the components' own classes.
 
 A setting's path is its table and its name: `node.listen`, `engine.append.append_bytes_max`,
 `broker.num.partitions`. In Kafka's tables the name is the field's with `.` for `_`.
@@ -23,7 +23,7 @@ from streamlog.settings.node import NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the file. `kafka`: names are dotted; `skip`: fields that other tables set."""
+    """A table of the file. `kafka`: names are dotted. `skip`: fields that other tables set."""
 
     name: str
     cls: type[Any]
@@ -46,7 +46,7 @@ TABLES: tuple[Table, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting; `table` is where it stands in the file, `name` its name there.
+    """One setting: its table in the file, its name there, and its rules.
 
     `renamed_from`: its earlier name in the same table; empty: it never had another.
     """
@@ -82,11 +82,11 @@ def _variable(table: str, name: str) -> str:
 @cache
 def knobs() -> dict[str, Knob]:
     """Path → setting, in the order of the documentation."""
-    found: dict[str, Knob] = {}
+    by_path: dict[str, Knob] = {}
     for table in TABLES:
         for knob in _knobs_of(table.name, table.cls, kafka=table.kafka, skip=table.skip):
-            found[knob.path] = knob
-    return found
+            by_path[knob.path] = knob
+    return by_path
 
 
 @cache
@@ -139,7 +139,7 @@ def _knobs_of(
 
 def _kind(hint: Any) -> tuple[type[Any], bool]:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        kinds = [one for one in typing.get_args(hint) if one is not type(None)]
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         return kinds[0], True
     return hint, False
 

@@ -12,7 +12,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def parse(knob: Knob, given: Any, where: str) -> Any:
-    """The checked value. Errors: InvalidConfig: the setting, where it stood, what is allowed."""
+    """The checked value. Errors: InvalidConfig, with the setting, its place and its rule."""
     value = _typed(knob, given, where)
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = knob.minimum, knob.maximum
@@ -67,7 +67,7 @@ def _wrong(knob: Knob, given: Any, where: str, allowed: str) -> InvalidConfig:
 
 
 def written(value: Any) -> str:
-    """A value as it stands in TOML; an empty one where nothing is set."""
+    """The value as written in TOML; empty where nothing is set."""
     if value is None:
         return ""
     if isinstance(value, bool):

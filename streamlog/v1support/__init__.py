@@ -1,1 +1,1 @@
-"""What both ends of the wire share beside the generated code; imports `v1` and `errors` alone."""
+"""Errors and metadata keys that server and client share; imports `v1` and `errors` alone."""

@@ -28,7 +28,7 @@ TYPE_URL = "type.googleapis.com/streamlog.v1.Error"
 
 _INT64_MAX = 2**63 - 1
 
-# The first class that matches decides: subclasses stand before their bases.
+# The first match counts, so subclasses stand before their bases.
 _STATUS: tuple[tuple[type[StreamlogError], grpc.StatusCode], ...] = (
     (errors.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.QuotaExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -122,7 +122,7 @@ def to_proto(error: StreamlogError) -> error_pb2.Error:
 
 
 def from_proto(proto: error_pb2.Error) -> StreamlogError:
-    """The error that `to_proto` was given; of a class unknown here, its nearest known relative."""
+    """The error that `to_proto` was given; for a class unknown here, its nearest known relative."""
     classes = errors.by_name()
     cls = classes.get(proto.name) or _by_code(proto.code, retryable=proto.is_retryable)
     fields: dict[str, errors.Field] = {}

@@ -129,7 +129,7 @@ class Machine:
                         ),
                         components=parts,
                         check_store=True,
-                        on_step=starting.at,
+                        on_step=starting.begin_step,
                     )
                 )
                 return stack.pop_all(), engine
@@ -246,11 +246,11 @@ def test_a_start_that_got_past_a_failure_does_not_tell_it_of_the_next_step() -> 
         told: list[str] = []
 
         async def attempt() -> None:
-            starting.at("the object store s3://bucket")
+            starting.begin_step("the object store s3://bucket")
             if not told:
                 told.append("")
                 raise StoreUnavailable("nobody listens there")
-            starting.at("the streams")
+            starting.begin_step("the streams")
             told.append(starting.reason)
 
         opening = asyncio.ensure_future(open_patiently(attempt, starting))

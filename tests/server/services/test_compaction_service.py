@@ -338,7 +338,7 @@ def test_what_an_executor_must_not_say(tmp_path: Path, monkeypatch: pytest.Monke
             assert "says of no input" in str(await ended(me, failed))
             with monkeypatch.context() as patched:
                 patched.setattr(grpc_compaction, "SILENT_S", 0.5)
-                assert "nothing was heard" in str(await ended(me, {}))
+                assert "sent nothing" in str(await ended(me, {}))
             await compacted(engine)
             await check(engine, history, streams)
 
@@ -374,7 +374,7 @@ def test_who_may_and_where_nothing_is_compacted() -> None:
         store: Any = None
         service = MergeService(None, "c", store, authorize=deny)
         with pytest.raises(Unauthorized):
-            service.lent(RequestContext(), "me").__enter__()
+            service.lend(RequestContext(), "me").__enter__()
         assert asked == [(Operation.ALTER, CLUSTER)]
         async with running_node() as running:
             executor = Executor(running)
