@@ -335,9 +335,9 @@ class Compactor:
         # Such a set cannot grow; without it the catalog has room for other objects.
         full = (ids for ids in self._futile if len(ids) >= INPUTS_MAX)
         await self._forget_dead_suspects()
-        resting = self._quarantine.resting
-        self._metrics.quarantined.set(len(resting))
-        candidates = await self._catalog.look(resting.union(self._replaced, *full))
+        excluded = self._quarantine.excluded
+        self._metrics.quarantined.set(len(excluded))
+        candidates = await self._catalog.look(excluded.union(self._replaced, *full))
         self._show()
         free = [one for one in candidates if one.row.object_id not in busy]
         choice = choose(free, self._config, self._futile)
@@ -527,11 +527,11 @@ class Compactor:
             self._missed[object_id] = self._missed.get(object_id, 0) + 1
             if self._missed[object_id] < MISSED_MAX:
                 return
-        rest_s = self._quarantine.add(object_id)
-        self._metrics.quarantined.set(len(self._quarantine.resting))
+        pause_s = self._quarantine.add(object_id)
+        self._metrics.quarantined.set(len(self._quarantine.excluded))
         log.error(
             "compaction leaves an object alone for %.0f minutes: %s",
-            rest_s / 60,
+            pause_s / 60,
             error,
             extra={"object_id": object_id, **error.fields},
         )

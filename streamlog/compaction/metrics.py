@@ -1,4 +1,4 @@
-"""What compaction counts; per spec, never per record."""
+"""Metrics of compaction; counted for each spec, never for each record."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CompactionMetrics:
         )
         self.backlog = Gauge(
             "streamlog_compaction_backlog_objects",
-            "Objects that are not settled, by merges that they need (0: mostly trimmed) and size.",
+            "Objects not fully compacted, by merges that they need (0: mostly trimmed) and size.",
             ["steps", "size"],
             registry=registry,
         )
@@ -61,7 +61,7 @@ class CompactionMetrics:
         )
         self.lent = Gauge(
             "streamlog_compaction_lent",
-            "1 while an executor elsewhere carries specs out.",
+            "1 while a remote executor carries specs out.",
             registry=registry,
         )
         self.failed = Gauge(

@@ -1,8 +1,8 @@
-"""Objects that compaction leaves alone, since they were damaged or missing: each time for longer.
+"""Damaged or missing objects, which compaction leaves alone for a time, each time for longer.
 
-A store may give right bytes again, and an operator may put an object back: so each is tried again
-after its rest. How long the next one lasts is forgotten when a merge has used it, or it lives no
-more.
+An object is tried again after its pause, because a store may return right bytes again, and an
+operator may put an object back. The quarantine forgets an object once a merge has used it, or once
+it is dead.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from streamlog.runtime.clock import Clock
 
-REST_S = 600.0
-REST_S_MAX = 24 * 3600.0
+PAUSE_S = 600.0
+PAUSE_S_MAX = 24 * 3600.0
 
 
 @dataclass(slots=True)
-class _Rest:
+class _Pause:
     until: float
     seconds: float
 
@@ -25,27 +25,29 @@ class _Rest:
 class Quarantine:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rests: dict[int, _Rest] = {}
+        self._pauses: dict[int, _Pause] = {}
 
     def add(self, object_id: int) -> float:
-        """For how many seconds it is left alone now: twice as long as the last time."""
-        known = self._rests.get(object_id)
-        seconds = REST_S if known is None else min(2 * known.seconds, REST_S_MAX)
-        self._rests[object_id] = _Rest(self._clock.monotonic() + seconds, seconds)
+        """Seconds for which the object is left alone: twice as many as the last time."""
+        known = self._pauses.get(object_id)
+        seconds = PAUSE_S if known is None else min(2 * known.seconds, PAUSE_S_MAX)
+        self._pauses[object_id] = _Pause(self._clock.monotonic() + seconds, seconds)
         return seconds
 
     @property
-    def resting(self) -> frozenset[int]:
-        """Those that are left alone now."""
+    def excluded(self) -> frozenset[int]:
+        """Objects that are left alone now."""
         now = self._clock.monotonic()
-        return frozenset(one for one, rest in self._rests.items() if rest.until > now)
+        return frozenset(
+            object_id for object_id, pause in self._pauses.items() if pause.until > now
+        )
 
     @property
     def due(self) -> frozenset[int]:
-        """Those that may be tried again."""
-        return frozenset(self._rests) - self.resting
+        """Objects whose pause is over, and that may be tried again."""
+        return frozenset(self._pauses) - self.excluded
 
     def clear(self, object_ids: Iterable[int]) -> None:
-        """They could be used, or are gone."""
+        """Forgets objects that a merge could use, or that are dead."""
         for object_id in object_ids:
-            self._rests.pop(object_id, None)
+            self._pauses.pop(object_id, None)

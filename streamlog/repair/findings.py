@@ -78,7 +78,7 @@ class Finding:
     stream_id: int | None = None
     lost: tuple[Range, ...] = ()
 
-    def facts(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """For JSON; what does not apply is left out."""
         found: dict[str, Any] = {
             "kind": str(self.kind),
@@ -126,7 +126,7 @@ class Report:
     def of_kind(self, kind: Kind) -> list[Finding]:
         return [finding for finding in self.findings if finding.kind is kind]
 
-    def facts(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "cluster_id": self.cluster_id,
@@ -134,7 +134,7 @@ class Report:
             "clean": self.is_clean,
             "counts": dict(self.counts),
             "findings_by_kind": dict(self.by_kind),
-            "findings": [finding.facts() for finding in self.findings],
+            "findings": [finding.description() for finding in self.findings],
             "repaired": self.repaired,
         }
 

@@ -56,8 +56,8 @@ def test_targets(
 
 
 def test_much_more_data_is_not_rewritten_again() -> None:
-    """At 100 streams each byte is rewritten once, however much there is: settled objects pile up,
-    one for each 448 MiB, and their parts are large enough for readers.
+    """At 100 streams each byte is rewritten once, however much there is. Fully compacted objects
+    pile up, one for each 448 MiB, and their parts are large enough for readers.
     """
     model = run(100, 48, 10)
     assert model.amplification <= 2.0

@@ -182,7 +182,7 @@ def test_a_damaged_object_is_left_alone_and_the_rest_compacted(
             await compacted(opened)
             assert victim.object_id in [row.object_id for row in await live(opened)]
             assert opened.compactor is not None
-            opened.compactor._quarantine._rests[victim.object_id].until = 0.0
+            opened.compactor._quarantine._pauses[victim.object_id].until = 0.0
             while victim.object_id in [row.object_id for row in await live(opened)]:
                 await history.append(streams[:2], 10)
                 await compacted(opened)

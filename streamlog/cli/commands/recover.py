@@ -119,7 +119,7 @@ def _tell(state: State, report: Any, dry_run: bool) -> None:
     from streamlog.cli.support.offline import print_findings
 
     if state.json:
-        emit(report.facts() | {"dry_run": dry_run})
+        emit(report.description() | {"dry_run": dry_run})
         return
     print_findings(report)
     counts = report.counts

@@ -122,7 +122,7 @@ def show(
         report_error(error, state)
         click.get_current_context().exit(COULD_NOT_RUN)
     if state.json:
-        emit(report.facts())
+        emit(report.description())
     else:
         print_findings(report)
         facts(summary(report))

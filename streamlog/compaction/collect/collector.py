@@ -1,18 +1,18 @@
-"""Deletes objects that nothing needs: dead ones after a delay, orphans at once.
+"""Deletes objects that nothing needs: dead objects after a delay, orphans at once.
 
-1. A dead object lives no more, for good: a stale look at the metadata is safe.
-2. Pins are read after the deaths they are held against; an object that died after a pinned revision
-   stays.
-3. Orphans are named by the metadata and deleted blindly: whether they exist does not matter.
-4. Before anything goes, `Guard` is asked. When it objects, nothing is deleted any more: an alarm
-   in log, metric and status. What may pass is looked at again at each run, and deletion goes on
-   when it has; else a start with `force` is needed.
-5. Before each request the store's lineage is compared once more: a recovery may have made newer
-   metadata since. What a node that saw the older lineage may still delete is dead in a checkpoint
-   that the recovery reads, or an orphan, for which the recovery waits
+1. A dead object stays dead, so a stale view of the metadata is safe.
+2. The collector reads the dead objects before the pins. It keeps an object that died after a pinned
+   revision.
+3. The metadata names the orphans. They are deleted whether they exist or not.
+4. `Guard` is asked before each run. When it objects, deletion stops with an alarm in log, metric
+   and status. Some objections may pass: they are checked again at each run, and deletion goes on
+   when they have passed. After the others a start with `force` is needed.
+5. The store's lineage is compared before each request, because a recovery may have made newer
+   metadata. A node that saw the older lineage may still delete objects that are dead in a
+   checkpoint that the recovery reads, and orphans, for which the recovery waits
    (`repair/recover/handover.py`).
-A run that fails is repeated at the next tick; to delete twice is harmless. A store that refuses to
-delete, or metadata that cannot be read, stops no node: the log says so at every run.
+A failed run is repeated at the next tick; to delete twice is harmless. A store that refuses to
+delete, or unreadable metadata, stops no node: every run logs it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from streamlog.runtime.config import setting
 log = logging.getLogger(__name__)
 
 ORPHAN_REQUEST_S = 10.0
-"""After so long a request that deletes orphans is given up, to be sent again in the next run. A
-recovery takes orphans for data, and trusts that no such request lands after its grace of 15 s."""
+"""Time-out of a request that deletes orphans; the next run sends it again. A recovery treats
+orphans as data, and trusts that no such request takes effect after its grace of 15 s."""
 _DELETED_MAX = 100_000
-"""Dead objects in one run."""
+"""Most dead objects that one run deletes."""
 REFUSALS = (Unauthorized, Invalid, Conflict, QuotaExceeded, Corrupt)
-"""What a store may say to a deletion (object lock, no such operation), and damage. The next run
-tries again: that objects stay is no reason to end a node."""
+"""Answers of a store to a deletion (object lock, no such operation), and damage. The next run tries
+again: objects that stay are no reason to end a node."""
 _PAUSE_S = 0.1
-"""Between two runs, at least."""
+"""Shortest pause between two runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CollectorConfig:
 
 
 class Collector:
-    """One tenure's; `tick` is one run."""
+    """The collector of one tenure; `tick` is one run."""
 
     def __init__(
         self,
@@ -125,18 +125,19 @@ class Collector:
 
     @property
     def alarm(self) -> str:
-        """Why nothing is deleted any more, and what is to be done; empty: all is well."""
+        """Why deletion has stopped, and what to do; empty: it has not."""
         objection = self._objection
         return "" if objection is None else f"{objection.reason}; {_remedy(objection)}"
 
     async def run(self) -> None:
-        """A run each `collect_interval_ms`, and at once when uploads wait for one; until cancelled.
+        """Runs every `collect_interval_ms`, and at once when uploads wait for a run.
 
-        Uploads wait when objects that were given up hold all ids that may be uncommitted.
+        Uploads wait when abandoned objects hold all ids that may be uncommitted. Ends by
+        cancellation.
         """
         interval_s = self._config.collect_interval_ms / 1000
         while True:
-            # A run that could not delete is not repeated without a pause.
+            # The pause keeps a run that cannot delete from being repeated in a tight loop.
             pause_s = min(interval_s, _PAUSE_S)
             await asyncio.sleep(pause_s)
             with contextlib.suppress(TimeoutError):
@@ -146,7 +147,7 @@ class Collector:
             await self.tick()
 
     async def tick(self) -> None:
-        """Deletes what may go now. What fails is left for the next run. Errors: LineageFenced."""
+        """Deletes what is due. The next run repeats what fails. Errors: LineageFenced."""
         if self._objection is not None and not self._objection.may_pass:
             return
         try:
@@ -154,7 +155,7 @@ class Collector:
             dead = self._metadata.dead_objects(_DELETED_MAX)
             orphans = await self._metadata.orphan_candidates()
             if await self._may_delete(orphans, due_ms):
-                await self._dead([found for found in dead if found.died_ms <= due_ms])
+                await self._dead([one for one in dead if one.died_ms <= due_ms])
                 await self._orphans(orphans)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("the collector goes on at its next run", extra={"reason": str(error)})
@@ -181,7 +182,7 @@ class Collector:
         if not dead:
             return
         pin = await self._metadata.oldest_pin()
-        ids = [found.object_id for found in dead if pin is None or pin >= found.revision]
+        ids = [one.object_id for one in dead if pin is None or pin >= one.revision]
         size = self._config.delete_batch_max
         for first in range(0, len(ids), size):
             batch = ids[first : first + size]

@@ -1,20 +1,20 @@
-"""What the collector makes sure of before it deletes: that the metadata is right, and whole.
+"""Checks before a deletion that the metadata is right and whole.
 
-Deleting goes by what the metadata does *not* know. A metadata store that is empty, another
-cluster's, or an old copy would call everything garbage. So a run is refused when
+The collector deletes objects that the metadata does *not* know. A metadata store that is empty, of
+another cluster, or an old copy would make everything garbage. So the guard objects when
 
 1. the store's cluster.json does not name the metadata's cluster;
-2. the metadata knows no object, and the store has one that is no candidate (where the metadata
-   never knew a stream: any one) and no upload of now;
+2. the metadata knows no object, and the store has one that is neither a candidate nor an upload
+   under way (where the metadata never knew a stream, candidates count as well);
 3. there are more candidates than crashes can explain: max(1 % of the objects, W × tenures);
-4. an object lies where a sealed tenure could only have put one had it committed more than the
-   metadata knows: past its window;
-5. cluster.json names an older lineage than the metadata's: somebody put an old copy back.
-A newer lineage is no objection but the end of the node (LineageFenced), `force` included: newer
-metadata needs what this one takes for garbage.
-What a look at the store alone decides (1, 4 and 5) may pass: somebody puts the right file, or takes
-the strange object away. The others stay until the process ends: metadata that was empty once and
-was written to since does not look so any more.
+4. the store has an object past the window of a sealed tenure: the tenure could only have stored it
+   after it committed more than the metadata knows;
+5. cluster.json names an older lineage than the metadata: somebody put an old copy back.
+A newer lineage is no objection: it ends the node (LineageFenced), even with `force`, because the
+newer metadata needs objects that are garbage to this one.
+Objections 1, 4 and 5 depend on the store alone and may pass: somebody puts the right file back, or
+removes the strange object. Objections 2 and 3 stay until the process ends: empty metadata that was
+written to since no longer looks empty.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from streamlog.objectstore.keys import object_id as object_id_of
 
 PAGE = 1000
 SHARE = 100
-"""One object in so many may be an orphan."""
+"""One object in this many may be an orphan."""
 
 
 class Objection(NamedTuple):
-    """`may_pass`: to be looked at again."""
+    """`may_pass`: the next run checks it again."""
 
     reason: str
     may_pass: bool
@@ -51,16 +51,16 @@ class Guard:
     def __init__(
         self, metadata: CollectorMetadata, store: ObjectStore, per_tenure_max: int, probed_ids: int
     ) -> None:
-        """`probed_ids`: so many ids past a window are looked for in the store."""
+        """`probed_ids`: how many ids past a window are looked up in the store."""
         self._metadata = metadata
         self._store = store
         self._per_tenure_max = per_tenure_max
         self._probed_ids = probed_ids
 
     async def objection(self, candidates: Sequence[Orphans], before_ms: int) -> Objection | None:
-        """Why nothing may be deleted; None: go ahead.
+        """Why nothing may be deleted; None: the run may delete.
 
-        What was stored after `before_ms` may be an upload under way. Errors: Unavailable,
+        An object stored after `before_ms` may be an upload under way. Errors: Unavailable,
         LineageFenced.
         """
         ids = {object_id for orphans in candidates for object_id in orphans.object_ids}
@@ -96,7 +96,7 @@ class Guard:
         )
 
     async def still_may_delete(self) -> bool:
-        """Asked before each request that deletes: one GET. Errors: Unavailable, LineageFenced."""
+        """Asked before each deleting request; one GET. Errors: Unavailable, LineageFenced."""
         return await self._metadata.lineage.check()
 
     def _of_count(self, orphans: int, tenures: int) -> str:
@@ -108,7 +108,7 @@ class Guard:
     async def _of_emptiness(self, ids: set[int], before_ms: int) -> str:
         if self._metadata.object_count:
             return ""
-        # Ids are handed out anew by an empty store: that they are candidates says nothing then.
+        # An empty metadata store hands out ids from the start, so candidates prove nothing then.
         has_history = self._metadata.has_history
         for info in (await self._store.list(DATA_PREFIX, limit=PAGE)).objects:
             try:
@@ -122,7 +122,7 @@ class Guard:
         return ""
 
     async def _is_explained(self, object_id: int, ids: set[int]) -> bool:
-        """In the order in which an object becomes the next of these, the list being a bit old."""
+        """Asks in the order in which an object changes its state, because the list is a bit old."""
         metadata = self._metadata
         if object_id in ids or metadata.is_uploading(object_id) or metadata.is_swept(object_id):
             return True
@@ -140,7 +140,7 @@ class Guard:
                     continue
                 if await self._metadata.object(object_id) is not None:
                     continue
-                # Its death may have been found a moment ago.
+                # The object may have died a moment ago.
                 if await self._exists(object_id) and not self._metadata.is_dead(object_id):
                     return (
                         f"tenure {orphans.tenure} stored object {object_id}, which it could not "

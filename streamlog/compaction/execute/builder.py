@@ -1,9 +1,10 @@
 """Builds one output object: blocks are copied as they are, or small ones merged into larger ones.
 
 1. Blocks come in the order of the output's rows; each block's CRC is checked.
-2. A whole block of at least half the target is copied byte for byte, but for what was staged.
-3. Others are decoded, clipped to the batches that overlap the row, and merged up to the target.
-4. Every row must come out covered from its start to its end: what is missing is Corrupt.
+2. A whole block of at least half the target is copied byte for byte, unless it was staged.
+3. Other blocks are decoded, clipped to the batches that overlap the row, and merged up to the
+   target.
+4. Every row must be covered from its start to its end: missing offsets raise Corrupt.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ class OutputBuilder:
         self._pending_sizes: list[int] = []
         self._pending_bytes = 0
         self._alone: tuple[BlockRow, Buffer, Sequence[StoredBatch], int] | None = None
-        """A small block that is copied too if nothing joins it (with its epoch); then nothing is
-        pending."""
+        """A small block, with its epoch, that is copied if no other block joins it. While there is
+        one, nothing is pending."""
         self._is_packing = False
         self._stream_id = -1
         self._end = -1
-        """Up to where the stream is covered."""
+        """The offset up to which the stream is covered."""
         self._is_new = True
-        """Nothing of the present row is there yet: a trim may have cut into its first batch."""
+        """The row has no batch yet. A trim may have cut into its first one."""
         output.write([encode_header()])
 
     def begin(self, stream_id: int, start: int) -> None:
-        """What follows covers the stream from `start`, or from where it is."""
+        """The following blocks cover the stream from `start` on."""
         if (stream_id, start) != (self._stream_id, self._end):
             self.flush()
             self._stream_id, self._end = stream_id, start
@@ -94,14 +95,14 @@ class OutputBuilder:
             self._merge(batch, epoch, is_packed)
 
     def finish_part(self, end: int, key: str) -> None:
-        """What was added since `begin` must reach `end`. Errors: Corrupt."""
+        """Checks that the blocks since `begin` reach `end`. Errors: Corrupt."""
         if self._end < end:
             raise corrupt(
                 f"offsets {self._end} to {end} of stream {self._stream_id} are missing", key, 0, 0
             )
 
     def flush(self) -> None:
-        """Writes what waits for neighbours."""
+        """Writes the batches that wait for neighbours."""
         if self._alone is not None:
             alone, data, batches, _ = self._alone
             self._alone = None
@@ -114,7 +115,7 @@ class OutputBuilder:
         self._pending, self._pending_sizes, self._pending_bytes = [], [], 0
 
     def finish(self) -> ObjectRow:
-        """All of the object was written."""
+        """Writes index and footer; the object's row."""
         self.flush()
         region = encode_region(self._index, self._runs)
         region_crc = crc32c(region)
@@ -140,7 +141,7 @@ class OutputBuilder:
         self._is_new = False
 
     def _join(self) -> None:
-        """What stood alone is merged with what follows."""
+        """Merges the small block that stood alone with what follows."""
         if self._alone is not None:
             block, _, batches, epoch = self._alone
             self._alone = None

@@ -1,12 +1,12 @@
 """Carries out one spec: reads the inputs' live ranges, writes the outputs, checks every CRC.
 
-1. The inputs' index regions are read.
-2. Slice by slice (`slices`) the blocks are read and copied (`builder`), and what is written goes
-   into the store (`output`). The next slice is read meanwhile if there is memory for both.
+1. The executor reads the inputs' index regions.
+2. It reads the blocks slice by slice (`slices`), copies them (`builder`) and sends the bytes to the
+   store (`output`). It reads the next slice meanwhile, if both slices fit into memory.
 3. All outputs are in the store on return.
-Memory: slices and what is being written within `memory_bytes`, 49 bytes for each block of the
-inputs, and the index of the output under way. Which ids are used and whether they are committed is
-the caller's business.
+Memory: `memory_bytes` for slices and for bytes on their way into the store, 49 bytes for each block
+of the inputs, and the index of the output under way. The caller chooses the object ids and commits
+the outputs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Executor(Protocol):
         ...
 
     async def run(self, job: Job) -> MergeOutcome:
-        """Every output is in the store on return. A cancelled or failed one leaves orphans.
+        """Every output is in the store on return. A cancelled or failed job leaves orphans.
 
         Errors: Corrupt (object key and range), ObjectNotFound (an input is gone),
         StoreUnavailable, DiskFull, Closed.
@@ -58,11 +58,11 @@ class Executor(Protocol):
         ...
 
     def set_busy(self, is_busy: bool) -> None:
-        """Goes slowly while others need disk and network."""
+        """Goes slowly while appends and reads need disk and network."""
         ...
 
     async def close(self) -> None:
-        """Ends what runs."""
+        """Ends the job under way."""
         ...
 
 
@@ -74,7 +74,7 @@ class _Counts:
 
 
 class InlineExecutor:
-    """In this process: the loop waits, `offload` reads and copies."""
+    """Runs jobs in this process: `offload` reads and copies, the loop waits."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class InlineExecutor:
         self._offload = offload
         self._limit = limit
         self._spool = spool
-        # The rest is for blocks that are packed anew, and the part that has yet to fill.
+        # What is left of the memory holds blocks that are packed anew, and the part that fills up.
         self._slices_bytes = max(memory_bytes * 5 // 8, 1)
         self._step_bytes = max(memory_bytes // 4, 1)
 
@@ -100,7 +100,7 @@ class InlineExecutor:
         counts = _Counts()
         indexes = await self._indexes([one.row for one in job.spec.inputs], counts)
         cut = slices(job.spec, indexes, self._slices_bytes // 4, self._slices_bytes)
-        writer = _Writer(self, job, counts)
+        writer = _OutputWriter(self, job, counts)
         present: _Fetched | None = None
         try:
             while (following := await self._offload.run(Lane.CPU, _next, cut)) is not None:
@@ -138,7 +138,7 @@ class InlineExecutor:
 
         return await _together([read(row) for row in rows])
 
-    async def _fetched(self, job: Job, found: Slice, counts: _Counts) -> _Fetched:
+    async def _fetched(self, job: Job, fetched: Slice, counts: _Counts) -> _Fetched:
         slots = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
 
         async def read(get: SliceGet) -> Buffer:
@@ -146,8 +146,8 @@ class InlineExecutor:
             async with slots:
                 return await self._get(key, get.start, get.end - get.start, counts)
 
-        gets = found.gets()
-        return _Fetched(found, gets, await _together([read(get) for get in gets]))
+        gets = fetched.gets()
+        return _Fetched(fetched, gets, await _together([read(get) for get in gets]))
 
     async def _get(self, key: str, start: int, length: int, counts: _Counts) -> Buffer:
         await self._limit.take(length)
@@ -157,23 +157,23 @@ class InlineExecutor:
         return data
 
     async def begin(self, job: Job, number: int) -> tuple[Output, OutputBuilder]:
-        """Output `number` and what writes it. Errors: DiskFull, StoreUnavailable."""
+        """Output `number` and its builder. Errors: DiskFull, StoreUnavailable."""
         identity = ObjectIdentity(
             job.cluster_id, job.tenure.node_id, job.tenure.node_epoch, job.object_ids[number]
         )
-        wanted = job.spec.outputs[number]
+        planned = job.spec.outputs[number]
         output = await begin_output(
             self._store,
             data_key(identity.object_id),
-            wanted.size_bytes,
+            planned.size_bytes,
             self._spool,
             self._offload,
         )
         target_bytes = job.spec.block_target_bytes
-        return output, OutputBuilder(identity, list(wanted.rows), target_bytes, output)
+        return output, OutputBuilder(identity, list(planned.rows), target_bytes, output)
 
     async def copy(self, output: Output, steps: Iterator[None]) -> None:
-        """Burns CPU for so much output at a time as there is memory for. Errors: Corrupt."""
+        """Copies as much output at a time as fits into memory. Burns CPU. Errors: Corrupt."""
 
         def step() -> bool:
             return any(output.written_bytes >= self._step_bytes for _ in steps)
@@ -183,14 +183,14 @@ class InlineExecutor:
         await output.drain()
 
     async def finish(self, output: Output, builder: OutputBuilder) -> ObjectRow:
-        """The output is in the store."""
+        """Completes the output, which is in the store on return."""
         row = await self._offload.run(Lane.CPU, builder.finish)
         await output.finish()
         return row
 
 
-class _Writer:
-    """Writes a job's slices in order; `objects` are those that are in the store."""
+class _OutputWriter:
+    """Writes a job's slices in order; `objects`: the outputs that are in the store."""
 
     def __init__(self, executor: InlineExecutor, job: Job, counts: _Counts) -> None:
         self._executor = executor
@@ -201,7 +201,10 @@ class _Writer:
         self.objects: list[ObjectRow] = []
 
     async def write(self, fetched: _Fetched) -> None:
-        """On return its bytes may go. Errors: Corrupt, StoreUnavailable, DiskFull."""
+        """Writes the slice, whose bytes are free on return.
+
+        Errors: Corrupt, StoreUnavailable, DiskFull.
+        """
         if self._output is None or self._builder is None:
             self._output, self._builder = await self._executor.begin(self._job, len(self.objects))
         steps = _copy(self._job, self._builder, fetched)
@@ -213,7 +216,7 @@ class _Writer:
             self.close()
 
     def close(self) -> None:
-        """Gives up the output under way."""
+        """Drops the output under way."""
         if self._output is not None:
             self._output.close()
         self._output = self._builder = None
@@ -222,8 +225,8 @@ class _Writer:
 class _Fetched:
     """A slice and the bytes of its blocks."""
 
-    def __init__(self, found: Slice, gets: Sequence[SliceGet], data: Sequence[Buffer]) -> None:
-        self.slice = found
+    def __init__(self, fetched: Slice, gets: Sequence[SliceGet], data: Sequence[Buffer]) -> None:
+        self.slice = fetched
         self._data: dict[int, list[tuple[int, memoryview]]] = {}
         for get, piece in zip(gets, data, strict=True):
             self._data.setdefault(get.input, []).append((get.start, memoryview(piece)))
@@ -237,7 +240,7 @@ class _Fetched:
 
 
 def _copy(job: Job, builder: OutputBuilder, fetched: _Fetched) -> Iterator[None]:
-    """Block by block. Errors: Corrupt."""
+    """Copies the slice, one block a step. Errors: Corrupt."""
     keys = [data_key(one.row.object_id) for one in job.spec.inputs]
     for part in fetched.slice.parts:
         key = keys[part.input]

@@ -1,4 +1,4 @@
-"""Where an output goes: into the store piece by piece, or from a spool when it is whole."""
+"""Where an output's bytes go: to the store piece by piece, or into a spool until it is whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHAT = "an output of a compaction"
 
 
 class Output(Protocol):
-    """`written_bytes` are in memory, in buffers of the inputs perhaps, until `drain`."""
+    """`written_bytes`: bytes in memory, perhaps in buffers of the inputs, until `drain`."""
 
     @property
     def written_bytes(self) -> int: ...
@@ -30,7 +30,7 @@ class Output(Protocol):
         ...
 
     async def drain(self) -> None:
-        """What was written has left the buffers that it was written from.
+        """The written bytes have left the buffers that they came from.
 
         Errors: StoreUnavailable.
         """
@@ -41,12 +41,12 @@ class Output(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives up what was not finished; harmless when called again."""
+        """Drops an output that is not finished; harmless when called again."""
         ...
 
 
 class UploadedOutput:
-    """Goes up while it grows."""
+    """Goes to the store while it grows."""
 
     def __init__(self, upload: ObjectUpload) -> None:
         self._upload = upload
@@ -118,7 +118,7 @@ async def begin_output(
     spool: Callable[[], Spool],
     offload: Offload,
 ) -> Output:
-    """`about_bytes`: its size, nearly; `spool`: for stores that take whole objects alone.
+    """`about_bytes`: about the output's size. `spool`: for stores that take only whole objects.
 
     Errors: DiskFull, StoreUnavailable.
     """

@@ -11,17 +11,17 @@ BUSY_DIVISOR = 4
 
 
 class RateLimit:
-    """Callers are served in the order of their calls; `is_busy` makes it a quarter."""
+    """Serves callers in the order of their calls; a quarter of the rate while `is_busy`."""
 
     def __init__(self, bytes_per_s: int, clock: Clock) -> None:
         self._bytes_per_s = bytes_per_s
         self._clock = clock
         self._free_at = clock.monotonic()
-        """When what was taken so far has been paid for."""
+        """When the bytes taken so far are used up."""
         self.is_busy = False
 
     async def take(self, size_bytes: int) -> None:
-        """Returns when so many bytes may be read."""
+        """Returns once `size_bytes` more may be read."""
         now = self._clock.monotonic()
         rate = self._bytes_per_s / (BUSY_DIVISOR if self.is_busy else 1)
         self._free_at = max(self._free_at, now - BURST_S) + size_bytes / rate

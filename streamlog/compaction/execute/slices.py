@@ -1,9 +1,9 @@
 """The order in which a spec's bytes are read: slices that fit into memory, each of few large GETs.
 
-1. All parts (live ranges of inputs) are given to the output whose row covers them, in order.
-2. Parts are cut into slices by the bytes of their blocks, larger ones where they have many inputs.
-   Inputs are sorted by stream, so a slice's blocks in one input are neighbours.
-3. A slice's blocks in one input are read by one GET each run, small gaps included.
+1. Each part (a live range of an input) goes to the output whose row covers it, in order.
+2. Parts are cut into slices by the bytes of their blocks; a slice with many inputs may be larger.
+   Inputs are sorted by stream, so that a slice's blocks in one input are neighbours.
+3. Neighbouring blocks of a slice in one input are read by one GET, small gaps included.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class SliceGet(NamedTuple):
 
 @dataclass(slots=True)
 class Slice:
-    """Parts of one output, in order. `is_last`: the output ends with it."""
+    """Parts of one output, in order. `is_last`: it is the output's last slice."""
 
     output: int
     parts: list[SlicePart] = field(default_factory=list)
     inputs: set[int] = field(default_factory=set)
-    """Numbers of those that it has blocks of."""
+    """Numbers of the inputs that it has blocks of."""
     size_bytes: int = 0
     is_last: bool = False
 
@@ -77,8 +77,10 @@ def slices(
     slice_bytes: int,
     slice_bytes_max: int,
 ) -> Iterator[Slice]:
-    """Output by output. A slice grows past `slice_bytes` while its GETs are small: it has a little
-    of each of many inputs. Burns CPU: microseconds a part. Errors: Corrupt, Internal.
+    """The slices of one output after the other.
+
+    A slice of many inputs has little of each, so it grows past `slice_bytes` until its GETs are
+    large enough. Burns CPU: microseconds a part. Errors: Corrupt, Internal.
     """
     cursors = [_Cursor(index) for index in indexes]
     for output, parts in enumerate(_assigned(spec)):
@@ -107,7 +109,7 @@ def slices(
 
 
 def _assigned(spec: CompactionSpec) -> list[tuple[array[int], ...]]:
-    """For each output its parts as columns input, stream, epoch, start, end; by (stream, start)."""
+    """Each output's parts, by (stream, start), as columns: input, stream, epoch, start, end."""
     places: dict[int, list[tuple[int, int, int]]] = {}
     left = 0
     for number, output in enumerate(spec.outputs):
@@ -141,14 +143,14 @@ def _parts(number: int, rows: Rows) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 class _Cursor:
-    """An index read on from where the last look-up ended, which mostly is the next one's place."""
+    """Looks blocks up in an index; begins where the last look-up ended, mostly the right place."""
 
     def __init__(self, index: ObjectIndex) -> None:
         self._index = index
         self._at = 0
         self._place = (-1, -1)
         self._seen: tuple[int, BlockRow] | None = None
-        """The last block that was looked at, and its number: mostly the next one wanted."""
+        """Number and row of the last block that was looked up: mostly the next one wanted."""
 
     def take(self, stream_id: int, start: int, end: int) -> list[BlockRow]:
         """The stream's blocks that overlap [start, end), in order."""
@@ -169,7 +171,7 @@ class _Cursor:
         return found
 
     def _is_near(self, stream_id: int, start: int) -> bool:
-        """The block is one of the next few."""
+        """Whether the stream's first block is one of the next few."""
         if self._at + 4 >= len(self._index):
             return True
         block = self._block(self._at)

@@ -1,4 +1,4 @@
-"""Where an output grows until it is uploaded: memory, or a file without a name."""
+"""Where an output grows until it is uploaded: memory, or an unnamed file."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class MemorySpool:
 
 
 class FileSpool:
-    """Gone with its process; the pages of `content` are the file's, the kernel may drop them."""
+    """Ends with its process. The kernel may drop the pages of `content`, which are the file's."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder or tempfile.gettempdir()
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
-        # A thread that outlives its cancelled job must never write to a descriptor used anew.
+        # A thread that outlives its cancelled job must never write to a reused descriptor.
         self._lock = threading.Lock()
         try:
             self._descriptor, path = tempfile.mkstemp(prefix="streamlog-", dir=self._folder)
@@ -90,7 +90,7 @@ class FileSpool:
             return [self._view]
 
     def close(self) -> None:
-        # A PUT that was given up may still read a piece: the map then goes with that piece.
+        # A cancelled PUT may still read a piece: the map is then freed with that piece.
         with self._lock, contextlib.suppress(BufferError):
             if self._descriptor >= 0:
                 os.close(self._descriptor)

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 VERSION = 1
 OUTPUT_ROWS_MAX = 20_000
-"""Rows of all outputs of a spec: their commit record stays below 512 KiB."""
+"""Rows of all outputs of a spec. The bound keeps the commit record below 512 KiB."""
 OUTPUTS_MAX = 64
 INPUTS_MAX = 60
 BODY_BYTES_MAX = 1 << 28
@@ -79,13 +79,13 @@ class Kind(IntEnum):
 
 class OutputKind(IntEnum):
     STREAM = 1
-    """One stream's."""
+    """Has data of one stream only."""
     STREAM_SET = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SpecInput:
-    """`rows`: its live ranges that go into outputs."""
+    """`rows`: the input's live ranges that go into outputs."""
 
     row: ObjectRow
     rows: Rows
@@ -102,7 +102,7 @@ class SpecOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompactionSpec:
-    """Planned from what was live at or after `point`."""
+    """Planned from the ranges that were live at or after `point`."""
 
     point: CompactionPoint
     inputs: Sequence[SpecInput]
@@ -116,7 +116,7 @@ class CompactionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One attempt: output i is stored as `object_ids[i]`."""
+    """One attempt at a spec: output i is stored as object `object_ids[i]`."""
 
     spec: CompactionSpec
     cluster_id: str
@@ -126,7 +126,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """Every output is in the store."""
+    """The outputs of a job, all of which are in the store."""
 
     objects: Sequence[ObjectRow]
     bytes_read: int
@@ -134,7 +134,7 @@ class MergeOutcome:
     gets: int
 
     def outputs(self, spec: CompactionSpec) -> list[NewObject]:
-        """As the commit wants them."""
+        """The outputs in the form that a commit takes."""
         return [
             NewObject(row, list(output.rows))
             for row, output in zip(self.objects, spec.outputs, strict=True)
@@ -257,7 +257,7 @@ class Cursor:
             raise Corrupt(f"not a compaction {kind.name.lower()}")
         packed = memoryview(data)[_HEADER.size : end]
         try:
-            # A frame that knows its size is decompressed to it, whatever the bound says.
+            # A frame that states its size is decompressed to that size, beyond any bound.
             if zstandard.frame_content_size(packed) != size:
                 raise Corrupt("a compaction spec does not hold what it states")
             body = zstandard.ZstdDecompressor().decompress(

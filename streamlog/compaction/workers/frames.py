@@ -1,4 +1,4 @@
-"""What node and compactor process say to each other: frames over the child's stdin and stdout.
+"""Frames between a node and its compactor process, over the child's stdin and stdout.
 
     offset  field    bytes  meaning (little endian)
     0       length   4      of the payload
@@ -6,9 +6,9 @@
     5       payload  -
 
 The node sends SETTINGS once (JSON), then PLAN, JOB and BUSY (one byte, 0 or 1). The child answers
-READY once the store is open, what it is to plan with PLANNED, and each job with OUTCOME, both with
-ERROR (JSON: type, message, fields) when they fail; until then ALIVE every few seconds. The child
-ends when its stdin does: it never outlives its node.
+READY once the store is open, PLANNED to each PLAN and OUTCOME to each JOB, or ERROR (JSON: type,
+message, fields). It sends ALIVE every few seconds until then. The child ends when its stdin ends,
+so it never outlives its node.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Frame(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Never credentials: the child finds them as the node did, from its environment."""
+    """Holds no credentials: the child finds them in its environment, as the node did."""
 
     store_url: str
     store: StoreConfig

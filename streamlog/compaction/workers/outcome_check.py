@@ -1,10 +1,10 @@
-"""Is what an executor elsewhere says to have stored what its job asked for.
+"""Checks that the objects which a remote executor reports are the ones that its job asked for.
 
-1. One object for each output, in order, under the ids that the job gave.
-2. The store has each, of the size that was said; one GET reads it from its index region to its end.
-3. Its footer names the job's cluster and tenure, and the output's rows, row by row.
-4. Its index region has the CRC that was said, and blocks that cover every row from start to end.
-Data blocks are not read: their CRCs stand in the index, and every reader looks at them.
+1. There is one object for each output, in order, under the ids that the job gave.
+2. The store has each object in the reported size; one GET reads it from its index region on.
+3. Its footer names the job's cluster and tenure, and has exactly the output's rows.
+4. Its index region has the reported CRC, and blocks that cover every row from start to end.
+Data blocks are not read: the index has their CRCs, which every reader checks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAIL_BYTES_MAX = 128 << 20
 async def check_outcome(
     job: Job, outcome: MergeOutcome, store: ObjectStore, offload: Offload
 ) -> None:
-    """Errors: Invalid (it is not), StoreUnavailable."""
+    """Errors: Invalid (an object is not as the job asked), StoreUnavailable."""
     check_rows(job, outcome)
     for row, output in zip(outcome.objects, job.spec.outputs, strict=True):
         key = data_key(row.object_id)
@@ -41,11 +41,11 @@ async def check_outcome(
         except ObjectNotFound as error:
             raise Invalid(f"{key} is not in the store: is the executor's another one?") from error
         except (Corrupt, UnsupportedVersion) as error:
-            raise Invalid(f"{key} is not as it was said: {error.message}") from error
+            raise Invalid(f"{key} is not as reported: {error.message}") from error
 
 
 def check_rows(job: Job, outcome: MergeOutcome) -> None:
-    """What needs no look at the store. Errors: Invalid."""
+    """The checks that need no look at the store. Errors: Invalid."""
     ids = [row.object_id for row in outcome.objects]
     if ids != list(job.object_ids):
         raise Invalid(f"the objects {ids} are not {list(job.object_ids)}, which the job asked for")

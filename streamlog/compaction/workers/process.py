@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
 SILENT_S = 300.0
-"""Without a frame for so long the process is taken for stuck."""
+"""A process that sends no frame for this long is stuck."""
 
 
 class ProcessExecutor:
-    """Starts the process for the first job and again after its death, later each time.
+    """Starts the process for the first job, and again after it died, each time with a longer wait.
 
-    A job whose process died, or whose caller was cancelled, leaves orphans: nothing was committed.
+    A job whose process died, or whose caller was cancelled, leaves orphans: nothing is committed.
     """
 
     def __init__(self, settings: WorkerSettings, offload: Offload, clock: Clock) -> None:
@@ -49,7 +49,7 @@ class ProcessExecutor:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The process's id, while it runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
@@ -57,11 +57,12 @@ class ProcessExecutor:
         data = await self._offload.run(Lane.CPU, encode_job, job)
         return decode_outcome(await self._ask(Frame.JOB, data))
 
-    async def plan(self, asked: MergePlanRequest) -> MergePlan:
-        """There, for it burns CPU for each row; what comes back has the outputs' rows alone."""
-        data = await self._offload.run(Lane.CPU, encode_request, asked)
+    async def plan(self, request: MergePlanRequest) -> MergePlan:
+        """Plans in the process too, because planning burns CPU for each row. The answer has the
+        rows of outputs alone."""
+        data = await self._offload.run(Lane.CPU, encode_request, request)
         answer = await self._ask(Frame.PLAN, data)
-        return await self._offload.run(Lane.CPU, decode_plan, answer, asked)
+        return await self._offload.run(Lane.CPU, decode_plan, answer, request)
 
     async def _ask(self, kind: Frame, data: bytes) -> bytes:
         async with self._turn:
@@ -70,7 +71,7 @@ class ProcessExecutor:
                 await self._send(process, kind, data)
                 answer, payload = await self._receive(process)
             except BaseException:
-                # It may be in the middle of it: the answer must not meet the next question.
+                # The process may be at work still; its answer must not be read as the next one's.
                 await self._end(process)
                 raise
         if answer is Frame.ERROR:
@@ -88,7 +89,7 @@ class ProcessExecutor:
             process.stdin.write(encode_frame(Frame.BUSY, bytes([is_busy])))
 
     async def close(self) -> None:
-        """Kills it: what it does is not committed."""
+        """Kills the process; the work under way is not committed."""
         self._is_closed = True
         if self._process is not None:
             await self._end(self._process)
@@ -137,7 +138,7 @@ class ProcessExecutor:
             raise _died(process) from error
 
     async def _receive(self, process: Process) -> tuple[Frame, bytes]:
-        """The next frame but ALIVE. Errors: StoreUnavailable."""
+        """The next frame that is not ALIVE. Errors: StoreUnavailable."""
         kind = Frame.ALIVE
         while kind is Frame.ALIVE:
             try:
@@ -157,8 +158,8 @@ class ProcessExecutor:
             size, kind = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
             if size > PAYLOAD_BYTES_MAX or kind not in set(Frame):
                 raise StoreUnavailable(
-                    f"the compactor process {process.pid} wrote what is no frame to its standard "
-                    "output; it is started again",
+                    f"the compactor process {process.pid} wrote something that is not a frame to "
+                    "its standard output; it is started again",
                     operation="compact",
                 )
             return Frame(kind), await process.stdout.readexactly(size)

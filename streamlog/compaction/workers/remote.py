@@ -1,12 +1,12 @@
-"""A compactor's jobs carried out elsewhere, by an executor that comes and goes.
+"""A compactor's jobs carried out by a remote executor, which comes and goes.
 
-1. `SwitchedExecutor` is what the compactor has. Plans are made by the node's own executor, always;
-   jobs go to the remote one while it is there. One remote at a time.
-2. A job goes out under a number. Its outcome is checked (`outcome_check`) before the compactor sees
-   it; that an input is damaged or gone is believed of inputs alone.
-3. When the remote goes away, or what it says is wrong, the job fails as RemoteLost, the remote is
-   done with, and the next job is the own executor's. Outputs may be stored for long yet by a remote
-   that is lost: the compactor seals its tenure, so that whatever lands is swept.
+1. The compactor uses a `SwitchedExecutor`. The node's own executor makes all plans; jobs go to the
+   remote executor while there is one. There is one remote executor at a time.
+2. A job has a number. Its outcome is checked (`outcome_check`) before the compactor gets it. The
+   remote may report only inputs of the job as damaged or gone.
+3. When the remote goes away, or its answer is wrong, the job fails with RemoteLost, the remote gets
+   no more jobs, and the node's own executor takes the next one. A lost remote may go on storing
+   outputs, so the compactor seals its tenure: then the collector deletes whatever arrives later.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from streamlog.runtime.offload import Lane, Offload
 log = logging.getLogger(__name__)
 
 JOB_S_MAX = 3600.0
-"""A job is some GiB at most: a remote that lives and does not end it is stuck."""
+"""A job has a few GiB at most; a live remote that takes longer is stuck."""
 OUTCOME_BYTES_MAX = 64 << 10
-"""64 outputs take 3 KiB."""
+"""The outcome of 64 outputs takes 3 KiB."""
 
 
 class RemoteLost(StoreUnavailable):
-    """The remote executor is gone, and may still be storing the outputs of its job."""
+    """The remote executor is gone; it may still store outputs of its job."""
 
 
 class RemoteExecutor:
-    """One remote, from its coming to its end; whoever talks to it fetches jobs, brings answers."""
+    """One remote executor. The service that talks to it fetches jobs and delivers answers."""
 
     def __init__(self, owner: str, store: ObjectStore, offload: Offload) -> None:
         self.owner = owner
         self.ended: StreamlogError | None = None
-        """Why it is done with."""
+        """Why it gets no more jobs."""
         self._store = store
         self._offload = offload
         self._jobs: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
@@ -73,7 +73,7 @@ class RemoteExecutor:
         self._jobs.put_nowait((self._number, data))
         try:
             async with asyncio.timeout(JOB_S_MAX):
-                found = await answer
+                data = await answer
         except TimeoutError:
             late = Unavailable(f"{self.owner} did not end a merge within {JOB_S_MAX:g} s")
             self.end(late)
@@ -81,18 +81,18 @@ class RemoteExecutor:
         finally:
             self._job = self._answer = None
         try:
-            outcome = await self._offload.run(Lane.CPU, decode_outcome, found, OUTCOME_BYTES_MAX)
+            outcome = await self._offload.run(Lane.CPU, decode_outcome, data, OUTCOME_BYTES_MAX)
             await check_outcome(job, outcome, self._store, self._offload)
         except (Corrupt, Invalid, UnsupportedVersion) as error:
-            refused = Invalid(f"what {self.owner} says to have merged is refused: {error.message}")
+            refused = Invalid(f"the outcome that {self.owner} reports is refused: {error.message}")
             self.end(refused)
             raise self._lost(refused) from error
         return outcome
 
-    # for whoever talks to it
+    # for the service that talks to the remote
 
     async def next_job(self) -> tuple[int, bytes]:
-        """Number and bytes of the next job; waits for it."""
+        """Waits for the next job; its number and bytes."""
         return await self._jobs.get()
 
     def done(self, number: int, outcome: bytes) -> None:
@@ -103,7 +103,7 @@ class RemoteExecutor:
         answer.set_result(outcome)
 
     def failed(self, number: int, error: StreamlogError) -> None:
-        """An input cannot be read. Errors: Invalid (no such job, or that is not what is said)."""
+        """An input cannot be read. Errors: Invalid (no such job, or another kind of error)."""
         answer = self._answer_to(number)
         assert self._job is not None
         inputs = {data_key(one.row.object_id) for one in self._job.spec.inputs}
@@ -116,7 +116,7 @@ class RemoteExecutor:
         answer.set_exception(error)
 
     def end(self, reason: StreamlogError) -> None:
-        """It gets no more jobs; that under way fails. The first reason counts."""
+        """Ends the remote: its job fails, and it gets no more. Only the first reason is kept."""
         if self.ended is not None:
             return
         self.ended = reason
@@ -135,7 +135,7 @@ class RemoteExecutor:
 
 
 class SwitchedExecutor:
-    """The own executor, or the remote one's while there is one."""
+    """Passes jobs to the remote executor while there is one, else to the node's own."""
 
     def __init__(self, own: Executor) -> None:
         self.own = own
@@ -148,13 +148,13 @@ class SwitchedExecutor:
 
     @contextmanager
     def lent(self, remote: RemoteExecutor) -> Iterator[None]:
-        """Jobs go to `remote` until it ends, or this does. Errors: Conflict, Closed."""
+        """Jobs go to `remote` until it ends, or this context does. Errors: Conflict, Closed."""
         if self._is_closed:
             raise Closed("the compactor was closed")
-        other = self._remote
-        if other is not None:
+        present = self._remote
+        if present is not None:
             raise Conflict(
-                f"{other.owner} carries out this node's merges: wait until it is done, or stop it"
+                f"{present.owner} carries out this node's merges: wait until it is done, or stop it"
             )
         self._remote = remote
         log.info("merges are carried out elsewhere", extra={"owner": remote.owner})
@@ -165,8 +165,8 @@ class SwitchedExecutor:
             self._remote = None
             log.info("merges are carried out here again", extra={"owner": remote.owner})
 
-    async def plan(self, asked: MergePlanRequest) -> MergePlan:
-        return await self.own.plan(asked)
+    async def plan(self, request: MergePlanRequest) -> MergePlan:
+        return await self.own.plan(request)
 
     async def run(self, job: Job) -> MergeOutcome:
         if self._remote is not None and self._remote.ended is None:

@@ -1,8 +1,8 @@
-"""The compactor process: carries out jobs that its node sends over stdin; answers over stdout.
+"""The compactor process: carries out jobs from stdin, and answers on stdout.
 
-`python -m streamlog.compaction.workers.worker`, started by ProcessExecutor. It stands back behind
-produce and fetch (nice), writes its log lines to stderr, and ends at once when its stdin ends: with
-the node, however that ended.
+ProcessExecutor starts it as `python -m streamlog.compaction.workers.worker`. It yields the CPU to
+produce and fetch (nice), logs to stderr, and ends at once when its stdin ends: so it ends with its
+node, whether the node was stopped or crashed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def _serve(settings: WorkerSettings, stdin: BinaryIO, stdout: BinaryIO) ->
         except StreamlogError as error:
             _send(stdout, Frame.ERROR, encode_error(error))
         except Exception as error:
-            # The node hears of the bug before this process ends by it.
+            # The node learns of the bug before it ends this process.
             _send(stdout, Frame.ERROR, encode_error(Internal(f"the compactor failed: {error!r}")))
             raise
         else:
@@ -119,9 +119,9 @@ async def _answer(
 
 
 def _plan(payload: bytes) -> bytes:
-    """Burns CPU for seconds: the loop says meanwhile that the process lives."""
-    asked = decode_request(payload)
-    return encode_plan(asked.planned(), asked)
+    """Burns CPU for seconds, on a thread: the loop goes on sending ALIVE."""
+    request = decode_request(payload)
+    return encode_plan(request.planned(), request)
 
 
 def _read(source: BinaryIO) -> FramePayload | None:

@@ -1,4 +1,4 @@
-"""What the compactor is told of: everything that is not settled, without looking at all that is."""
+"""A look returns all objects that are not fully compacted, without reading the others again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def told(catalog: Catalog, without: frozenset[int] = frozenset()) -> list[
     return [one.row.object_id for one in await catalog.look(without)]
 
 
-def test_settled_objects_are_looked_at_once() -> None:
+def test_fully_compacted_objects_are_looked_at_once() -> None:
     async def main() -> None:
         world = World()
         store = CountingStore(world.store)
@@ -101,7 +101,7 @@ def test_of_a_large_backlog_the_oldest_are_told_and_then_the_next() -> None:
     asyncio.run(main())
 
 
-def test_what_dies_in_a_settled_object_is_counted_also_over_a_new_base() -> None:
+def test_deaths_in_a_fully_compacted_object_count_also_over_a_new_base() -> None:
     async def main() -> None:
         world = World()
         async with world.tenure(delta_bytes_min=0) as metadata:

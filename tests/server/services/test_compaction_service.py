@@ -86,7 +86,7 @@ class Executor:
         return self
 
     async def job(self) -> tuple[int, Job] | None:
-        """None: all is settled."""
+        """None: all objects are fully compacted."""
         response = await self.call.read()
         assert response is not grpc.aio.EOF, await self.error()
         if response.WhichOneof("said") == "settled":

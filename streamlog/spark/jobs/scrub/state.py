@@ -71,7 +71,7 @@ class ScrubState:
             "cluster_id": self.report.cluster_id,
             "done_to": self.done_to,
             "counts": dict(self.report.counts),
-            "findings": [one.facts() for one in self.report.findings],
+            "findings": [one.description() for one in self.report.findings],
         }
         replace_file(self.path, json.dumps(value).encode())
 
@@ -81,7 +81,7 @@ class ScrubState:
 
 
 def _finding(facts: dict[str, Any]) -> Finding:
-    """The inverse of Finding.facts."""
+    """The inverse of Finding.description."""
     lost = [Range(one["stream_id"], one["start"], one["end"]) for one in facts.get("lost", ())]
     return Finding(
         Kind(facts["kind"]),
