@@ -1,4 +1,4 @@
-"""The facts that every store tells in the same words."""
+"""Errors of object stores, with the same texts whatever the store."""
 
 from __future__ import annotations
 
@@ -24,34 +24,36 @@ from streamlog.errors import (
 
 
 class Misplaced(Invalid):
-    """There is no such bucket, or not in that region: a wrong URL, or a bucket that was deleted."""
+    """The bucket does not exist, or lies in another region: the URL is wrong, or somebody deleted
+    the bucket."""
 
 
 class StoreRefused(Invalid):
-    """The store refused a request with an error that is on no list: a proxy's, a key service's, a
-    look-alike store's. A later try may pass, for example after an operator mended the store.
+    """The store refused a request with an unknown error, perhaps of a proxy or a key service.
+
+    A later try may succeed, for example after an operator mended the store.
     """
 
 
 NEVER = (Internal, Fenced, ForeignCluster, DataInUse, Corrupt, UnsupportedVersion)
-"""A request that met one of these meets it again: a bug here, or this process must stop."""
+"""Errors that a request meets again: a bug here, or a reason for this process to stop."""
 
 
 def may_succeed_later(error: StreamlogError) -> bool:
-    """Whether a write that has to reach the store is to be tried again after this error.
+    """Whether a write that must reach the store is tried again after this error.
 
-    All that a store may answer is on this side, whether it is known or not: what was sequenced
-    must wait for a store that is misconfigured, and must not end the node.
+    True for every answer of a store, known or unknown: sequenced appends wait for a misconfigured
+    store, they do not end the node.
     """
     return not isinstance(error, NEVER)
 
 
 @contextmanager
 def refusals_as_unavailable(what: str) -> Iterator[None]:
-    """Around requests without a condition: every refusal becomes StoreUnavailable.
+    """For requests without a condition: every refusal becomes StoreUnavailable.
 
-    A conflict or an absent object, of a proxy or of a multipart upload, says nothing of what its
-    caller would take it for.
+    A proxy or a multipart upload may answer with a conflict or an absent object; the caller would
+    misread that as an answer about its own object.
     """
     try:
         yield
@@ -79,7 +81,7 @@ def changed(key: str, expected: str, actual: str) -> ValueConflict:
 
 
 def check_range(key: str, start: int, length: int | None, size_bytes: int) -> int:
-    """How many bytes a get from `start` returns. Errors: Invalid."""
+    """The number of bytes that a get from `start` returns. Errors: Invalid."""
     if start < 0 or (length is not None and length < 0) or start > size_bytes:
         raise Invalid(
             f"no {length if length is not None else 'remaining'} bytes from {start} in {key}: the "

@@ -22,7 +22,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """By key; `next_token` None ends the list."""
+    """Objects in the order of their keys; `next_token` None: the list ends here."""
 
     objects: tuple[ObjectInfo, ...]
     next_token: str | None
@@ -31,19 +31,19 @@ class ListPage:
 class ObjectUpload(Protocol):
     """An object that is written from its start to its end; nothing is visible before `finish`.
 
-    Errors of each: as ObjectStore.put. After one, and instead of `finish`, `give_up`.
+    Errors of each method: as ObjectStore.put. After an error, call `give_up` in place of `finish`.
     """
 
     async def write(self, parts: Sequence[Buffer]) -> None:
-        """Adds bytes; on return their memory may go."""
+        """Adds bytes; the caller may reuse their memory on return."""
         ...
 
     async def finish(self) -> ObjectInfo:
-        """The object is there."""
+        """Completes the object, which is visible on return."""
         ...
 
     def give_up(self) -> None:
-        """What was written goes, soon; harmless after `finish`."""
+        """Removes the written parts in the background; harmless after `finish`."""
         ...
 
 
@@ -62,9 +62,9 @@ class ObjectStore(Protocol):
     async def put(
         self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False
     ) -> ObjectInfo:
-        """Stores the whole object; large ones in multiple parts, never visible half-done.
+        """Stores the whole object, a large one in several parts. No reader sees half an object.
 
-        With `if_absent`: AlreadyExists where the key is taken, for exactly one racer succeeds.
+        With `if_absent`: AlreadyExists if the key is taken; of several racers exactly one succeeds.
         """
         ...
 
@@ -94,28 +94,29 @@ class ObjectStore(Protocol):
 
 
 Arrived = Callable[[int, Buffer], bool]
-"""Takes the piece of that number, on whatever thread; raises nothing. False: the rest need not
-come."""
+"""Takes the piece with that number, on any thread; raises nothing. False: no more pieces are
+needed."""
 
 
 @runtime_checkable
 class PiecewiseStore(Protocol):
-    """A store that hands out what a GET brings while it is under way."""
+    """A store that hands out the pieces of a GET as they arrive."""
 
     async def get_pieces(
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
     ) -> None:
-        """The bytes from `start`, in pieces of `sizes`, each told as soon as it is there.
+        """Passes the bytes from `start` to `arrived` in pieces of `sizes`, each once it is there.
 
-        Pieces come in order, from 0 on; where a request is sent again some come again, maybe while
-        others still come. At the object's end a piece is short or empty, and the last. Returns when
-        all have been told. After cancellation some may still come. Errors: as `get`.
+        Pieces come in order, from 0 on. A repeated request passes some of them again, perhaps while
+        others still arrive. At the object's end a piece is short or empty, and is the last one.
+        Returns when all pieces have been passed; after cancellation some may still come. Errors: as
+        `get`.
         """
         ...
 
 
 def tell_pieces(data: Buffer, sizes: Sequence[int], arrived: Arrived) -> None:
-    """Tells `data`, which is there, as PiecewiseStore.get_pieces does."""
+    """Passes `data` to `arrived` as PiecewiseStore.get_pieces does."""
     view, at = memoryview(data), 0
     for number, size in enumerate(sizes):
         piece = view[at : at + size]
@@ -126,13 +127,13 @@ def tell_pieces(data: Buffer, sizes: Sequence[int], arrived: Arrived) -> None:
 
 @runtime_checkable
 class UploadingStore(Protocol):
-    """A store that may take objects piece by piece."""
+    """A store that may take an object piece by piece."""
 
     def upload(self, key: str, about_bytes: int) -> ObjectUpload | None:
-        """`about_bytes`: its size, nearly. None: whole objects alone (`put`)."""
+        """`about_bytes`: about the object's size. None: the store takes whole objects only."""
         ...
 
 
 def upload_to(store: ObjectStore, key: str, about_bytes: int) -> ObjectUpload | None:
-    """As UploadingStore.upload; None of any other store."""
+    """UploadingStore.upload; None for every other store."""
     return store.upload(key, about_bytes) if isinstance(store, UploadingStore) else None

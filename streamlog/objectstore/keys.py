@@ -1,4 +1,4 @@
-"""Which keys there are in the store, and what any key may look like.
+"""The keys in the store, and the form that every key has.
 
     cluster.json                          cluster id and format version
     data/<object id, hex, reversed>       objects; reversed so that keys spread over the key space
@@ -81,5 +81,5 @@ def checkpoint_key(tenure: str, n: int) -> str:
 
 
 def checkpoint_prefix(tenure: str) -> str:
-    """All checkpoint files of the tenure."""
+    """The prefix of all checkpoint files of the tenure."""
     return f"{CHECKPOINT_PREFIX}{tenure}/"

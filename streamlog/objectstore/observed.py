@@ -19,7 +19,7 @@ from streamlog.runtime.concurrency.answers import Answers
 
 
 def observed(store: ObjectStore, answers: Answers) -> ObjectStore:
-    """`store`, with as much as it has of PiecewiseStore and UploadingStore."""
+    """`store` observed; it is a PiecewiseStore and an UploadingStore where `store` is one."""
     has_pieces = isinstance(store, PiecewiseStore)
     if isinstance(store, UploadingStore):
         kind: type[_Observed] = _PiecewiseUploading if has_pieces else _Uploading
@@ -57,7 +57,7 @@ class _Observed:
         return await self._answers.of("LIST", self._store.list(prefix, token=token, limit=limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        # Not counted as a write: a store may deny deletion alone, which the collector tells.
+        # Not counted as a write: a store may deny only deletions, and the collector reports that.
         await self._answers.of("DELETE", self._store.delete(keys))
 
     async def close(self) -> None:

@@ -37,8 +37,8 @@ class StoreConfig:
     )
     request_deadline_ms: int = setting(
         30_000,
-        "How long one call is tried, repetitions included, before its caller hears that the store "
-        "is unavailable. Parts of a large object have one each.",
+        "How long one call is tried, repetitions included, before its caller gets "
+        "StoreUnavailable. Each part of a large object has its own deadline.",
         minimum=1,
     )
     retry_backoff_ms: int = setting(

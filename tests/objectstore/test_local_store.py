@@ -144,7 +144,7 @@ def test_leftovers_are_swept_but_not_what_is_being_written(
 def test_a_put_whose_file_was_swept_at_birth_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweeper comes between the creation of the temporary file and its lock."""
+    """Another process deletes the temporary file between its creation and its lock."""
     root = tmp_path / "objects"
     inner = fcntl.flock
     swept: list[str] = []

@@ -39,9 +39,9 @@ _LINEAGE_MAX = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """How many recoveries made metadata for the store; `id` is the last one's own, 32 hex digits.
+    """How many recoveries made metadata for the store; `id`: of the last one, 32 hex digits.
 
-    0 with an empty id: none did.
+    0 with an empty id: no recovery did.
     """
 
     number: int = 0
@@ -80,7 +80,7 @@ def decode(data: bytes) -> ClusterFile:
     try:
         content = json.loads(data)
         version, cluster_id = content["format_version"], content["cluster_id"]
-    # RecursionError: thousands of brackets. No content may end a node by a bug.
+    # RecursionError: thousands of brackets. No content may crash a node.
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _corrupt(len(data)) from error
     if isinstance(version, int) and version > FORMAT_VERSION:
@@ -128,9 +128,9 @@ async def read_cluster(store: ObjectStore) -> ClusterFile | None:
 
 
 async def claim(store: ObjectStore, cluster_id: str, lineage: Lineage = FIRST) -> ClusterFile:
-    """Read-or-create: on return the store belongs to `cluster_id`, whoever wrote that first.
+    """Reads or creates the file: on return the store belongs to `cluster_id`.
 
-    `lineage` is what a new file says; that of a file which is there is the caller's to compare.
+    A new file gets `lineage`. The caller compares the lineage of a file that exists.
 
     Errors: ForeignCluster (store_cluster, meta_cluster), UnsupportedVersion, Corrupt,
     StoreUnavailable.

@@ -61,7 +61,7 @@ def check_lineage(url: str, found: Lineage, mine: Lineage) -> None:
 
 
 class LineageCheck:
-    """Whether one metadata store was overtaken; asked before whatever cannot be undone."""
+    """Finds out whether a metadata store was overtaken; asked before an action that is final."""
 
     def __init__(self, store: ObjectStore, cluster_id: str, lineage: Lineage) -> None:
         self._store = store
@@ -79,7 +79,7 @@ class LineageCheck:
         except Unavailable:
             raise
         except StreamlogError as error:
-            # Nothing else that a store may answer is a reason to end a node.
+            # No other answer of a store is a reason to end a node.
             log.error("cluster.json cannot be read: %s", error)
             return False
         if found is None:
@@ -93,7 +93,7 @@ class LineageCheck:
         return True
 
     async def watch(self) -> None:
-        """One look of a running node. A store that is away says nothing: the next look will.
+        """One look of a running node. If the store does not answer, the next look asks again.
 
         Errors: LineageFenced.
         """
@@ -103,11 +103,11 @@ class LineageCheck:
             log.info("the lineage was not compared", extra={"reason": str(error)})
 
     async def reason_for(self, error: StreamlogError) -> StreamlogError:
-        """What to tell instead of `error`, which a read of objects or checkpoint files raised.
+        """The error to raise in place of `error`, with which a read of a stored file failed.
 
-        For Corrupt: LineageFenced where this metadata was overtaken, because nodes on the newer
-        metadata delete files that only this metadata names; StoreUnavailable where the store does
-        not tell the lineage now. Every other error, and damage of the own lineage, stays as it is.
+        For Corrupt: LineageFenced if this metadata was overtaken, because nodes on the newer
+        metadata delete files that only this metadata names; StoreUnavailable if the lineage cannot
+        be read now. Every other error, and damage within the own lineage, stays as it is.
         """
         if not isinstance(error, Corrupt):
             return error
@@ -119,9 +119,9 @@ class LineageCheck:
 
 
 async def raise_lineage(store: ObjectStore, cluster_id: str, random: Random) -> Lineage:
-    """Gives the store to new metadata: the lineage that it belongs to on return.
+    """Gives the store to new metadata; the new lineage of the store.
 
-    Nodes on any earlier metadata stop when they look next. Errors: Conflict (another recovery did
+    Nodes on any earlier metadata stop at their next look. Errors: Conflict (another recovery did
     it at the same moment), Invalid (no cluster.json), ForeignCluster, Corrupt, UnsupportedVersion,
     OutcomeUnknown, StoreUnavailable.
     """
@@ -178,12 +178,12 @@ async def _replace(store: ObjectStore, etag: str, cluster: ClusterFile) -> None:
             "for the same objects. Stop all but one, then run that one again"
         ) from error
     except OutcomeUnknown:
-        # The id is this writer's alone: whether it is there decides.
+        # Only this writer uses the id, so the file tells whether the write took effect.
         found = await read_cluster(store)
         if found != cluster:
             raise
     except Invalid as error:
-        # The store knows no If-Match. The last of two racers wins here, and both look afterwards.
+        # The store does not know If-Match. The last of two racers wins, and both look afterwards.
         log.warning(
             "the store refuses If-Match: make sure that no other recover or restore runs",
             extra={"store": store.url, "reason": str(error)},

@@ -1,6 +1,6 @@
-"""A request that is slow is sent a second time; the first success counts.
+"""Sends a slow request a second time; the first success counts.
 
-The first one runs in its caller's own task, so that only a slow one costs more than a timer.
+The first request runs in its caller's task, so that a fast request costs only a timer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Sent(NamedTuple):
-    """Which of the two answered, and how long that one took.
+    """Which of the two requests answered, and how long that request took.
 
-    Waiting for the other is no part of it: else stragglers would pass for what is usual, and the
-    next ones be waited for longer and longer.
+    The time does not include the wait for the other request: else slow requests would count as
+    usual, and the delay before a second request would grow and grow.
     """
 
     is_second: bool
@@ -34,7 +34,7 @@ class Hedging:
         self.background = background
         self.clock = clock
         self._first: dict[asyncio.Timeout, None] = {}
-        """Under way, in the order of their beginning: a simulated close replays."""
+        """First requests under way, in order, so that a simulated close can be replayed."""
 
     async def run(
         self,
@@ -42,10 +42,10 @@ class Hedging:
         delay_s: float,
         may_repeat: Callable[[], bool],
     ) -> tuple[T, Sent]:
-        """`request()`, and after `delay_s` without an answer another one if `may_repeat()`.
+        """Runs `request()`, and a second one after `delay_s` without an answer if `may_repeat()`.
 
-        The loser is cancelled, and so are both when the caller is. Errors: the first request's,
-        when all have failed; Closed, when `close` comes first.
+        The slower request is cancelled; both are when the caller is. Errors: the first request's
+        when all have failed; Closed when `close` is called meanwhile.
         """
         began = self.clock.monotonic()
         first = asyncio.timeout(None)
@@ -80,7 +80,7 @@ class Hedging:
             first.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """Whoever waits for a first request hears Closed; `background` is its owner's to close."""
+        """Callers of `run` get Closed. The owner of `background` closes it."""
         for first in list(self._first):
             self.end(first)
 
@@ -93,14 +93,14 @@ class _Second(Generic[T]):
         self._request = request
         self._task: asyncio.Task[None] | None = None
         self.answers: list[tuple[T, Sent]] = []
-        """One, after a success."""
+        """Has one element after a success."""
 
     def start_if(self, may_repeat: Callable[[], bool], first: asyncio.Timeout) -> None:
         if may_repeat():
             self._task = self._hedging.background.spawn(self._run(first), name="second")
 
     async def wait(self) -> None:
-        """Returns when it has ended, if it has begun."""
+        """Waits for the second request, if it has begun."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -114,7 +114,7 @@ class _Second(Generic[T]):
         try:
             answer = await self._request()
         except StreamlogError:
-            # What the first one meets is told then.
+            # The caller gets the error of the first request.
             return
         self.answers.append((answer, Sent(True, clock.monotonic() - began)))
         self._hedging.end(first)

@@ -1,4 +1,4 @@
-"""How long requests of a kind usually take, so that a straggler is known."""
+"""How long requests of a kind usually take, to recognize a slow one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Latencies:
         insort(self._ordered, seconds)
 
     def hedge_delay_s(self, minimum_s: float) -> float:
-        """When a request is slow: after three times the p99, and not before `minimum_s`."""
+        """The time after which a request is slow: three times the p99, at least `minimum_s`."""
         if not self._ordered:
             return minimum_s
         p99 = self._ordered[int(0.99 * (len(self._ordered) - 1))]
@@ -33,7 +33,7 @@ class Latencies:
 
 
 class LatenciesBySize:
-    """Requests of about one size take about as long: a class spans a factor of 16."""
+    """Latencies by classes of size; a class spans a factor of 16."""
 
     __slots__ = ("_classes",)
 
@@ -41,6 +41,6 @@ class LatenciesBySize:
         self._classes: dict[int, Latencies] = {}
 
     def of(self, size_bytes: int | None) -> Latencies:
-        """Those of requests for `size_bytes`; None: for whole objects."""
+        """The latencies of requests for `size_bytes`; None: for whole objects."""
         size_class = 16 if size_bytes is None else max(size_bytes, 1).bit_length() // 4
         return self._classes.setdefault(size_class, Latencies())

@@ -27,15 +27,15 @@ from streamlog.runtime.concurrency.background import Background
 T = TypeVar("T")
 
 BURST = 8
-"""Second GETs that may follow one another; then their share of all GETs decides."""
+"""Second GETs that may follow one another at once; after them their share of all GETs decides."""
 
 
 class RemoteStore(ObjectStore, PiecewiseStore, Protocol):
-    """What is worth hedging."""
+    """A store whose GETs are worth hedging."""
 
 
 class HedgedStore:
-    """Everything but GETs goes straight through. Made inside a running loop."""
+    """Hedges GETs, and passes all other calls on. Made inside a running loop."""
 
     def __init__(
         self, store: RemoteStore, config: StoreConfig, clock: Clock, metrics: StoreMetrics
@@ -66,13 +66,13 @@ class HedgedStore:
         return await self._store.put_if_match(key, parts, etag)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Buffer:
-        """Cancellation ends the wait for both."""
+        """Cancellation ends the wait for both requests."""
         return await self._hedged(partial(self._store.get, key, start, length), length)
 
     async def get_pieces(
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
     ) -> None:
-        """Both tell what comes; cancellation ends the wait for both."""
+        """Both requests pass their pieces on; cancellation ends the wait for both."""
         request = partial(self._store.get_pieces, key, start, sizes, arrived)
         await self._hedged(request, sum(sizes))
 
@@ -112,4 +112,4 @@ class HedgedStore:
         return True
 
     def _broken(self, error: BaseException) -> None:
-        """Nothing to stop: the caller of the GET that failed hears of it."""
+        """Nothing to stop: the caller of the failed GET gets the error."""

@@ -1,8 +1,8 @@
 """Writes large new files past the page cache, where the file system can.
 
-A new page of the cache costs several times what its copy does, and on a virtual machine, whose host
-hands out memory page by page, twenty times; and an object that was just written is read from the
-tail cache. So the bytes are gathered in an aligned buffer and go to the device from there.
+A new page of the page cache costs several times as much as the copy into it, and twenty times on a
+virtual machine whose host hands out memory page by page. Readers get a new object from the tail
+cache anyway. So the bytes are gathered in an aligned buffer and go to the device from there.
 
 1. `write` fills the file from its start; nothing is durable before the caller's fsync.
 2. The last block is written in full, then the file is cut to its size.
@@ -30,17 +30,17 @@ _O_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class FileWriter:
-    """Any number of threads; keeps as many buffers as were ever used at a time."""
+    """May be used by any number of threads; keeps one buffer for each that ever wrote at a time."""
 
     def __init__(self) -> None:
         self._buffers: deque[mmap.mmap] = deque()
         self._is_direct = bool(_O_DIRECT)
 
     def write(self, descriptor: int, parts: Sequence[Buffer]) -> int:
-        """Fills a new, empty file; a checksum that tells contents apart is returned.
+        """Fills a new, empty file. Returns a checksum for the etag.
 
-        It covers all bytes of a small file, and of a large one the beginning of each buffer and the
-        end: it goes into the etag, beside size, time and inode. Errors: OSError.
+        The checksum covers all bytes of a small file; of a large one the beginning of each buffer
+        and the end. Errors: OSError.
         """
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         size = sum(len(view) for view in views)
@@ -97,7 +97,7 @@ def _set_direct(descriptor: int, is_direct: bool) -> None:
 
 
 def _write_at(descriptor: int, data: memoryview, position: int) -> None:
-    """A short write ends on a block, so that what is left is aligned too."""
+    """Writes all of `data`. A short write ends on a block, so that the remainder is aligned too."""
     while len(data):
         written = os.pwrite(descriptor, data, position)
         data = data[written:]

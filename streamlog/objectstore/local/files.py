@@ -7,9 +7,9 @@
 1. A put writes a temporary file, syncs it, renames it (or links it, when the key must be free), and
    syncs the folder: the whole object is there or nothing is. A folder's own entry is synced when
    the folder is first used, also when another process made it.
-2. A temporary file that nobody has locked is left over from a crash, and is swept at the next open.
+2. A temporary file that no process has locked is left over from a crash; the next open deletes it.
 3. An etag is size, modification time and inode. The time's last six digits come from a checksum of
-   the content, for the clocks of file systems are coarse and inodes come again.
+   the content, because file systems have coarse clocks and reuse inodes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class LocalFiles:
         self._writer = FileWriter()
 
     def open(self) -> int:
-        """Makes the folders and sweeps leftovers; how many there were."""
+        """Makes the folders, and deletes half-written objects; their number."""
         with self._typed("opening the object store", self.root):
             self._make(self._temporary)
             # A reader relies on what it finds (cluster.json), also when its writer died before it
             # synced the folder.
             fsync_folder(self.root)
-            return self._sweep()
+            return self._delete_half_written()
 
-    def _sweep(self) -> int:
-        swept = 0
+    def _delete_half_written(self) -> int:
+        deleted = 0
         for entry in list(os.scandir(self._temporary)):
             try:
                 descriptor = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)
@@ -67,12 +67,12 @@ class LocalFiles:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
-                swept += 1
+                deleted += 1
             except (BlockingIOError, FileNotFoundError):
                 continue
             finally:
                 os.close(descriptor)
-        return swept
+        return deleted
 
     # writing
 
@@ -103,7 +103,7 @@ class LocalFiles:
         return _info(key, status)
 
     def _create(self) -> tuple[int, str]:
-        """A locked temporary file of a name of its own."""
+        """Makes and locks a temporary file with a unique name."""
         while True:
             path = os.path.join(self._temporary, f"{self._name_prefix}{next(self._names)}")
             try:
@@ -115,13 +115,13 @@ class LocalFiles:
                 self._make(self._temporary)
                 continue
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # A sweeper may have come between the creation and the lock.
+            # Another process may have deleted it between the creation and the lock.
             if os.fstat(descriptor).st_nlink:
                 return descriptor, path
             os.close(descriptor)
 
     def _fill(self, descriptor: int, parts: Sequence[Buffer], now_ms: int) -> None:
-        """Durable on return, but for the name."""
+        """Writes the content, which is durable on return; the name is not."""
         checksum = self._writer.write(descriptor, parts)
         modified_ns = now_ms * 1_000_000 + checksum % 1_000_000
         os.utime(descriptor, ns=(modified_ns, modified_ns))
@@ -131,10 +131,10 @@ class LocalFiles:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            # Whoever is told that it exists may rely on it.
+            # The caller may rely on the object that exists, so its name must be durable.
             self._sync_folder(path)
             raise already_exists(key) from None
-        # The object is stored; a leftover name goes with the next sweep.
+        # The object is stored; the next open deletes a name that is left over.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
 
@@ -190,7 +190,7 @@ class LocalFiles:
 
     @contextmanager
     def _opened(self, key: str, start: int, length: int | None) -> Iterator[tuple[int, int]]:
-        """The object's descriptor, and the bytes that it has of those asked for."""
+        """The object's descriptor, and how many of the requested bytes it has."""
         path = self._path(key)
         with self._typed("reading an object", path):
             descriptor = self._open_object(key, path)
@@ -231,7 +231,7 @@ class LocalFiles:
     def keys(self, prefix: str, after: str) -> Iterator[str]:
         """Keys that start with `prefix` and sort after `after`, in order.
 
-        Each folder is read once, when the listing comes to it.
+        Each folder is read once, when the listing reaches it.
         """
         folder, _, _ = prefix.rpartition("/")
         return self._walk(folder + "/" if folder else "", prefix, after)
@@ -247,7 +247,7 @@ class LocalFiles:
             for entry in entries:
                 if not entry.name.startswith(".") and (folder or entry.name not in RESERVED):
                     names.append(entry.name + "/" if entry.is_dir() else entry.name)
-        # With its slash a folder sorts where its keys do.
+        # The slash behind a folder's name sorts it where its keys belong.
         for name in sorted(names):
             key = folder + name
             if not name.endswith("/"):
@@ -271,7 +271,7 @@ class LocalFiles:
                 break
         return found
 
-    # the ground
+    # paths, folders, errors
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, key)
@@ -307,7 +307,7 @@ class LocalFiles:
             yield
         except OSError as error:
             if error.errno == errno.ENOENT:
-                # Somebody removed a folder; the next call makes it anew.
+                # A folder was removed; the next call makes it again.
                 self._known_folders.clear()
             raise typed_os_error(error, path, doing, StoreUnavailable) from error
 

@@ -27,8 +27,8 @@ OPEN_LISTINGS_MAX = 16
 class LocalObjectStore:
     """Objects under `root`, an absolute path. Several processes may use one root.
 
-    A listing goes on from page to page over the folders as it found them: an object put meanwhile
-    may be missing from it, one deleted meanwhile is.
+    A listing reads each folder once. It may lack an object that is put meanwhile, and never has one
+    that is deleted meanwhile.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class LocalObjectStore:
 
     @classmethod
     async def open(cls, root: str | os.PathLike[str], offload: Offload, clock: Clock) -> Self:
-        """Makes the folder where absent and sweeps what a crash left half-written.
+        """Makes the folder if it is absent, and deletes objects that a crash left half-written.
 
         Errors: StoreUnavailable (what to do about the folder), DiskFull.
         """
         store = cls(root, offload, clock)
-        swept = await offload.run(Lane.STORE, store._files.open)
-        if swept:
-            log.info("swept half-written objects", extra={"root": store._root, "count": swept})
+        deleted = await offload.run(Lane.STORE, store._files.open)
+        if deleted:
+            log.info("deleted half-written objects", extra={"root": store._root, "count": deleted})
         return store
 
     @property

@@ -99,14 +99,14 @@ PERMANENT_CODES = frozenset(
         "NotImplemented",
     }
 )
-"""As PERMANENT. An error that is on no list may pass later, and is tried again: each kind of store
-has errors of its own, so that no list is complete."""
+"""As PERMANENT. Each kind of store has its own errors, so that no list is complete: a request with an
+unknown error is tried again."""
 CLIENT_CLOSED = 499
 """A proxy saw the connection end before the answer."""
 
 
 def typed(error: Exception, operation: str, key: str, url: S3Url) -> StreamlogError:
-    """`key` is empty for requests that have none. What botocore lets through is a lost answer."""
+    """`key` is empty for requests without a key. An unknown error counts as a lost answer."""
     if isinstance(error, boto.ClientError):
         return refused(error.response, str(error), operation, key, url)
     if isinstance(error, NO_CREDENTIALS):

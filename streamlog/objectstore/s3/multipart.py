@@ -3,9 +3,9 @@
 1. The upload is created; nothing is visible yet.
 2. Parts go up several at a time, each repeated by itself.
 3. Completion makes the object visible, under the condition, at once.
-4. On a failure, or when the caller is cancelled, the upload is aborted, after the requests that
-   are under way: a part that came later would stay. What a crash or an abort that failed leaves
-   behind is invisible and costs room until the bucket's lifecycle rule for incomplete uploads.
+4. On a failure, or when the caller is cancelled, the upload is aborted once the requests under way
+   have ended: a part that arrived after the abort would stay. Parts that a crash or a failed abort
+   leaves behind are invisible, and use room until the bucket's lifecycle rule removes them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MultipartUpload:
         background: Background,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`about_bytes`: the object's size, nearly. `spawn` starts the abort, which outlives the
+        """`about_bytes`: about the object's size. `spawn` starts the abort, which outlives the
         call."""
         self._requests = requests
         self._key = key
@@ -90,7 +90,7 @@ class MultipartUpload:
     ) -> ObjectInfo:
         """Errors: as S3Requests.put; OutcomeUnknown only where the object may have become visible.
 
-        On failure and cancellation the abort goes on behind it.
+        After a failure or a cancellation the abort runs in the background.
         """
         try:
             await self.begin(condition.put_id)
@@ -102,11 +102,11 @@ class MultipartUpload:
             raise
 
     def give_up(self) -> None:
-        """The abort goes on behind it."""
+        """Aborts the upload in the background."""
         self._spawn(self._abort())
 
     async def begin(self, put_id: str | None) -> None:
-        """Errors: as those of `send`."""
+        """Creates the upload. Errors: as `send`."""
 
         async def create() -> None:
             self._upload_id = await self._requests.create(self._key, put_id)
@@ -117,9 +117,9 @@ class MultipartUpload:
             raise StoreUnavailable(error.message, **error.fields) from error
 
     async def send(self, parts: Sequence[Buffer], first: int) -> list[dict[str, Any]]:
-        """Parts of `part_bytes` and a rest, numbered from `first`; what `complete` wants of them.
+        """Sends parts of `part_bytes`, numbered from `first`; returns them for `complete`.
 
-        Errors: as S3Requests.put but OutcomeUnknown: a part alone is never visible.
+        Errors: as S3Requests.put, never OutcomeUnknown, because a part alone is not visible.
         """
         sent: list[asyncio.Task[dict[str, Any]]] = []
         try:
@@ -143,7 +143,8 @@ class MultipartUpload:
                 raise StoreUnavailable(error.message, **error.fields) from error
 
     async def _to_its_end(self, request: Callable[[], Awaitable[T]]) -> T:
-        """A request goes on when its caller is cancelled: an abort must not overtake it."""
+        """Runs the request to its end although its caller is cancelled: an abort must not overtake
+        it."""
 
         async def counted() -> T:
             self._under_way += 1
@@ -177,7 +178,7 @@ class MultipartUpload:
             ) from error
 
     async def _abort(self) -> None:
-        # What is spawned and has not begun yet counts as well.
+        # Lets spawned requests begin, so that they are counted.
         await asyncio.sleep(0)
         await self._quiet.wait()
         upload_id = self._upload_id

@@ -1,9 +1,9 @@
-"""What S3ObjectStore asks of a client library: single requests, on whole keys.
+"""What S3ObjectStore needs of a client library: single requests, on whole keys.
 
 Errors of each: ObjectNotFound, ValueConflict (a condition does not hold), StoreUnavailable (nothing
-happened, or nothing was asked for), OutcomeUnknown (writes that may have happened), Unauthorized,
-Misplaced, StoreRefused (for a reason that is on no list), Invalid (a request that the store can
-never take: too large, not implemented), Internal. An implementation repeats nothing.
+happened), OutcomeUnknown (a write may have happened), Unauthorized, Misplaced, StoreRefused (an
+unknown refusal), Invalid (a request that the store can never take: too large, not implemented),
+Internal. An implementation repeats nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamlog.runtime.buffers import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for a PUT. `put_id` is kept with the object, so that its writer knows it."""
+    """What must hold for a PUT. The object keeps `put_id`, by which its writer recognizes it."""
 
     is_absent: bool = False
     etag: str | None = None
@@ -38,7 +38,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Objects by key; `next_after` (a key) None: these are all."""
+    """Objects in the order of their keys; `next_after`: the key to go on behind; None: the end."""
 
     objects: tuple[ObjectInfo, ...]
     next_after: str | None
@@ -49,26 +49,26 @@ class RangeNotSatisfiable(Invalid):
 
 
 class PartsUpload(Protocol):
-    """An object in parts of `part_bytes` each, but for the last. Errors: as those of `put`."""
+    """An object in parts of `part_bytes`; the last may be smaller. Errors: as `put`."""
 
     part_bytes: int
 
     async def begin(self, put_id: str | None) -> None:
-        """Nothing is visible yet."""
+        """Creates the upload; nothing is visible yet."""
         ...
 
     async def send(self, parts: Sequence[Buffer], first: int) -> list[dict[str, Any]]:
-        """Numbered from `first`; what `complete` wants of them. Never OutcomeUnknown."""
+        """Sends parts numbered from `first`; returns them for `complete`. Never OutcomeUnknown."""
         ...
 
     async def complete(
         self, done: Sequence[Mapping[str, Any]], size_bytes: int, condition: Condition
     ) -> ObjectInfo:
-        """The object is visible, with all parts in `done`."""
+        """Makes the object visible, with all parts in `done`."""
         ...
 
     def give_up(self) -> None:
-        """Parts that were sent go, soon."""
+        """Removes the parts that were sent, in the background."""
         ...
 
 
@@ -89,13 +89,13 @@ class S3Requests(Protocol):
         condition: Condition,
         tries: Callable[[str], Tries],
     ) -> ObjectInfo:
-        """In parts, each repeated by a series of `tries(operation)`; cleaned up on failure."""
+        """Sends the object in parts, each repeated by `tries(operation)`; cleans up on failure."""
         ...
 
     def multipart(
         self, key: str, about_bytes: int, tries: Callable[[str], Tries]
     ) -> PartsUpload | None:
-        """Of an object that comes piece by piece; None where the client has no such thing."""
+        """An upload piece by piece; None if the client cannot do that."""
         ...
 
     async def get(self, key: str, start: int, end: int | None) -> Buffer:

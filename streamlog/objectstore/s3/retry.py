@@ -31,8 +31,8 @@ class Tries:
         *,
         is_trusted: bool = True,
     ) -> None:
-        """`is_trusted`: bucket and credentials were there once; what is gone may come back, and a
-        refusal that nobody knows may pass."""
+        """`is_trusted`: bucket and credentials worked before, so that Unauthorized, Misplaced and
+        StoreRefused may pass and are tried again."""
         self._operation = operation
         self._clock = clock
         self._random = random
@@ -45,15 +45,15 @@ class Tries:
         self.is_unknown = False
 
     async def run(self, request: Callable[[], Awaitable[T]]) -> T:
-        """What `request()` returns, the first time that it does.
+        """Tries until `request()` succeeds; its result.
 
-        Errors: StoreUnavailable, or for writes of which one may have taken effect OutcomeUnknown,
-        when the deadline has come (the last try begins before it); all others at once. Cancellation
-        ends the wait; a request under way may still take effect.
+        Errors: StoreUnavailable at the deadline, or OutcomeUnknown if a write may have taken effect
+        (the last try begins before the deadline); all other errors at once. Cancellation ends the
+        wait; a request under way may still take effect.
         """
         while True:
             try:
-                # A try that began in time may end: cutting it off would make its outcome unknown.
+                # A try that began in time may run on: stopping it would make its outcome unknown.
                 async with asyncio.timeout(max(self._left_s(), self._try_s)):
                     return await request()
             except OutcomeUnknown as error:
@@ -90,7 +90,7 @@ class Tries:
         )
 
     def _as_known(self, failure: StoreUnavailable | OutcomeUnknown) -> Exception:
-        """`failure` of the last try, told as what is known after all of them."""
+        """The last try's failure; OutcomeUnknown if any try may have taken effect."""
         if not self.is_unknown or isinstance(failure, OutcomeUnknown):
             return failure
         unknown = OutcomeUnknown(

@@ -59,12 +59,12 @@ OPEN_DEADLINE_MS = 5000
 
 
 class S3ObjectStore:
-    """Objects under a prefix of a bucket; what else lies there is not listed.
+    """Objects under a prefix of a bucket; other keys there are not listed.
 
-    Modification times are the store's own, in whole seconds. Credentials that were accepted at the
-    start and are refused later (rotated, a policy that changes) make the store unavailable, and so
-    do a bucket that goes away and a refusal that is on no list: all of them may pass.
-    Cancelling a call ends the wait: a request under way may still take effect.
+    Modification times are the store's own, in whole seconds. After the start, refused credentials
+    (rotated, or a changed policy), a missing bucket and unknown refusals make the store
+    unavailable, because all of them may pass. Cancelling a call ends the wait; a request under way
+    may still take effect.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class S3ObjectStore:
         self._is_closed = False
 
     async def check(self) -> None:
-        """One LIST, to hear of bad credentials, a missing bucket, a wrong region or endpoint now.
+        """One LIST, which finds bad credentials, a missing bucket, a wrong region or endpoint.
 
         Errors: Unauthorized, Invalid, StoreUnavailable (sooner than other calls).
         """
@@ -111,8 +111,8 @@ class S3ObjectStore:
             try:
                 return self._named(key, await self._put(key, parts, ALWAYS, self._tries("put")))
             except (ObjectNotFound, ValueConflict) as error:
-                # NoSuchUpload, or a proxy's condition: an object that is not there is no reason
-                # against a PUT without one.
+                # NoSuchUpload, or an answer of a proxy: a PUT without a condition cannot fail
+                # because of another object.
                 raise StoreUnavailable(
                     f"{self._url} refused a put of {key} as if it had a condition: {error.message}",
                     operation="put",
@@ -156,7 +156,7 @@ class S3ObjectStore:
     async def get_pieces(
         self, key: str, start: int, sizes: Sequence[int], arrived: Arrived
     ) -> None:
-        """A repetition goes on with the first piece that has not been told."""
+        """A repeated request begins with the first piece that has not arrived."""
         self._check_open()
         check_key(key)
         length = sum(sizes)
@@ -213,7 +213,7 @@ class S3ObjectStore:
         return ListPage(objects, None if page.next_after is None else page.next_after[skip:])
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """In requests of 1,000 keys. After an error some are deleted; call it again."""
+        """Sends requests of 1,000 keys. After an error some are deleted; call it again."""
         self._check_open()
         for key in keys:
             check_key(key)
@@ -263,16 +263,16 @@ class S3ObjectStore:
     async def _resolve_outcome(
         self, key: str, condition: Condition, error: StreamlogError
     ) -> ObjectInfo:
-        """What became of a conditional PUT of which one try may have taken effect.
+        """Finds out whether a conditional PUT took effect: then the object has its put id.
 
-        Errors: AlreadyExists, when the object is somebody else's; else OutcomeUnknown.
+        Errors: AlreadyExists, if another writer's object is there; else OutcomeUnknown.
         """
         found = await self._found(key)
         if found is not None and found.put_id == condition.put_id:
             return found.info
         if found is not None and condition.is_absent:
             taken = already_exists(key)
-            # Ours may have been there for a while, until somebody replaced it.
+            # Our object may have been there until another writer replaced it.
             taken.has_no_side_effects = False
             raise taken from error
         raise OutcomeUnknown(
@@ -281,12 +281,12 @@ class S3ObjectStore:
         ) from error
 
     async def _completed(self, key: str, put_id: str | None) -> ObjectInfo | None:
-        """The object, if it is that upload's."""
+        """The object, if that upload wrote it."""
         found = await self._found(key)
         return found.info if found is not None and found.put_id == put_id else None
 
     async def _found(self, key: str) -> Head | None:
-        """None: absent, or nobody answers."""
+        """None: the object is absent, or the store does not answer."""
         path = self._root + key
         try:
             return await self._tries("head").run(lambda: self._requests.head(path))
@@ -294,7 +294,7 @@ class S3ObjectStore:
             return None
 
     async def _nothing(self, key: str, start: int, length: int | None) -> Buffer:
-        """The answer to a range that holds no bytes. Errors: Invalid where it is outside."""
+        """The answer to an empty range. Errors: Invalid for a range outside the object."""
         info = await self.head(key)
         if check_range(key, start, length, info.size_bytes):
             raise StoreUnavailable(f"{key} changed while it was read", operation="get")
@@ -309,7 +309,7 @@ class S3ObjectStore:
 
 
 def _refused(error: StreamlogError, key: str, condition: Condition) -> StreamlogError:
-    """The request's error as the contract tells it."""
+    """The request's error as the contract defines it."""
     if isinstance(error, StoreUnavailable | OutcomeUnknown):
         return error
     if condition.is_absent:

@@ -1,9 +1,9 @@
-"""An object that is sent while it grows: its bytes are in memory until their part is up.
+"""An object that is sent while it grows; its bytes stay in memory until their part is stored.
 
-1. What stays small is one PUT, by `finish`.
-2. Larger: each `write` sends the whole parts that have come together, several at a time, and keeps
-   a copy of the rest, so that the caller's buffers may go.
-3. `finish` sends the rest and completes the upload.
+1. `finish` stores a small object by one PUT.
+2. For a larger one, each `write` sends the parts that are complete, several at a time, and keeps a
+   copy of the other bytes, so that the caller's buffers are free.
+3. `finish` sends the last part and completes the upload.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class S3Upload:
 
     async def _send(self, parts: Sequence[Buffer]) -> None:
         if not self._has_begun:
-            # Before the request: one that is cut off may have taken effect.
+            # Set before the request: a cancelled one may have taken effect.
             self._has_begun = True
             await self._parts.begin(self._put_id)
         try:
@@ -96,7 +96,7 @@ class S3Upload:
         except (ObjectNotFound, ValueConflict) as error:
             raise _gone(error) from error
         except OutcomeUnknown:
-            # An abort could meet what was completed.
+            # An abort could hit an upload that was completed.
             self._has_ended = True
             info = await self._completed(self._put_id)
             if info is None:
@@ -111,7 +111,7 @@ class S3Upload:
 
 
 def _gone(error: StreamlogError) -> StoreUnavailable:
-    """The upload was ended from outside, such as by a lifecycle rule; the object is untouched."""
+    """Something else ended the upload, such as a lifecycle rule; the object is untouched."""
     return StoreUnavailable(
         f"the store ended a multipart upload before it was complete: {error.message}",
         operation="put",

@@ -1,4 +1,4 @@
-"""The quick part: six requests that tell a store that cannot be trusted, before it is used."""
+"""The quick check: six requests that find a store that cannot be trusted, before it is used."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ REMOVE_S = 5.0
 async def check_quickly(store: ObjectStore, clock: Clock, random: Random) -> None:
     """Conditional put, read-after-write, ranged get, delete.
 
-    What looks like a broken contract is looked at once more, with another key: a store that is just
-    going away or coming back must not be taken for one that cannot be trusted. Errors:
-    StoreUntrusted (field `check`); what the store itself raises, such as StoreUnavailable.
+    A check that fails is repeated once, with another key, because a store that is just going down
+    or coming up may look like one that cannot be trusted. Errors: StoreUntrusted (field `check`);
+    errors of the store, such as StoreUnavailable.
     """
     try:
         await _check_once(store, clock, random)
@@ -39,7 +39,7 @@ async def _check_once(store: ObjectStore, clock: Clock, random: Random) -> None:
     try:
         await _check(scratch)
     except asyncio.CancelledError:
-        # The node ends, and is not to wait for a store that may be away.
+        # The node ends, and must not wait for a store that may not answer.
         log.warning("%s may be left in the store", scratch.prefix)
         raise
     except BaseException as error:
@@ -48,7 +48,7 @@ async def _check_once(store: ObjectStore, clock: Clock, random: Random) -> None:
             async with asyncio.timeout(REMOVE_S):
                 left = await scratch.remove()
         if left:
-            # Where the store is away this comes with every try, and most likely nothing is there.
+            # An unavailable store fails every try, and most likely nothing was written.
             level = logging.INFO if isinstance(error, Unavailable) else logging.WARNING
             log.log(level, "%s may be left in the store: %s", scratch.prefix, left)
         raise

@@ -1,7 +1,7 @@
-"""A place in a store for one examination: all keys under `doctor/<random>/`, all removed.
+"""A prefix `doctor/<random>/` in a store for one examination, removed with all keys at the end.
 
-Writes go on in tasks of their own when the caller is cancelled, and `remove` waits for them: a late
-one would leave an object behind.
+A write goes on in its own task when its caller is cancelled. `remove` waits for it, because a late
+write would leave an object behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DELETE_KEYS_MAX = 500
 
 
 class Scratch:
-    """The calls of an ObjectStore, with keys below the own prefix."""
+    """The calls of an ObjectStore, with names below the scratch's prefix."""
 
     def __init__(
         self, store: ObjectStore, clock: Clock, random: Random, *, separator: str = "/"
@@ -47,11 +47,11 @@ class Scratch:
         return await self._store.head(self.prefix + name)
 
     async def page(self, prefix: str, *, token: str | None = None, limit: int = 1000) -> ListPage:
-        """Keys come with the own prefix."""
+        """One page of a list; keys include the scratch's prefix."""
         return await self._store.list(self.prefix + prefix, token=token, limit=limit)
 
     async def names(self, prefix: str) -> list[str]:
-        """All under `prefix`, as listed, without the own prefix."""
+        """All names under `prefix`, as listed, without the scratch's prefix."""
         found: list[str] = []
         token: str | None = None
         while True:
@@ -65,9 +65,9 @@ class Scratch:
         await self._store.delete([self.prefix + name for name in names])
 
     async def remove(self) -> str:
-        """Deletes everything written here; what could not be deleted, empty when all is gone.
+        """Deletes everything that was written here, after the writes under way have ended.
 
-        Writes that are still under way end first.
+        Returns what could not be deleted; empty: everything was.
         """
         while self._writes:
             await asyncio.wait(self._writes)
@@ -94,7 +94,7 @@ class Scratch:
 
 
 def _retrieved(task: asyncio.Task[ObjectInfo]) -> None:
-    """Whoever waited was told; nobody waits for a write whose caller was cancelled."""
+    """Marks the error as seen: a write whose caller was cancelled has nobody who awaits it."""
     if not task.cancelled():
         task.exception()
 
