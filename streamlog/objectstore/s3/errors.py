@@ -99,8 +99,8 @@ PERMANENT_CODES = frozenset(
         "NotImplemented",
     }
 )
-"""As PERMANENT. Each kind of store has its own errors, so that no list is complete: a request with an
-unknown error is tried again."""
+"""As PERMANENT. Each kind of store has its own errors, so that no list is complete: a request with
+an unknown error is tried again."""
 CLIENT_CLOSED = 499
 """A proxy saw the connection end before the answer."""
 

@@ -188,7 +188,7 @@ def test_what_a_process_says_on_the_way(tmp_path: Path) -> None:
         child: Any = Child(encode_frame(Frame.ALIVE) * 2 + encode_frame(Frame.OUTCOME, b"done"))
         assert await executor._receive(child) == (Frame.OUTCOME, b"done")
         child = Child(b"a library that prints\n")
-        with pytest.raises(StoreUnavailable, match="what is no frame"):
+        with pytest.raises(StoreUnavailable, match="not a frame"):
             await executor._receive(child)
         await offload.close()
 
