@@ -12,13 +12,13 @@ import asyncio
 import dataclasses
 import logging
 from dataclasses import dataclass
+from enum import Enum
 
 from prometheus_client import CollectorRegistry
 
 from streamlog.cache.tail import TailCache
 from streamlog.engine.append.budget import Budget
-from streamlog.engine.append.flush_policy import FlushPolicy
-from streamlog.engine.append.group import ITEMS_MAX, Group, confirm
+from streamlog.engine.append.group import Group, confirm
 from streamlog.engine.append.group_commit import GroupCommit
 from streamlog.engine.append.sequencer import Sequencer
 from streamlog.engine.append.upload_credit import UploadCredit
@@ -30,12 +30,17 @@ from streamlog.engine.read.fetcher import Fetcher
 from streamlog.engine.replay.after_recovery import ReplayPlan, apply_plan, plan_replay
 from streamlog.engine.replay.recovery import RecoveredWal, place, read_wal, recovered_group
 from streamlog.engine.stream_core import ErrorFactory, StreamCore
+from streamlog.engine.upload.limits import (
+    appends_per_object_max,
+    flush_policy,
+    uploads_in_flight_max,
+)
 from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.upload.object_writer import ObjectWriter
-from streamlog.engine.upload.uploader import Uploader
+from streamlog.engine.upload.progress_checks import UploadChecks
+from streamlog.engine.upload.uploader import Uploader, UploadParts
 from streamlog.errors import (
     Closed,
-    DiskFull,
     Fenced,
     Internal,
     OutcomeUnknown,
@@ -59,8 +64,6 @@ log = logging.getLogger(__name__)
 
 _TAIL_BATCH_BYTES = 400
 """Memory of a batch in a tail beside its payload: the entry, its tuples and its numbers."""
-_UPLOADS_IN_FLIGHT_MAX = 32
-"""Half of the ids that a tenure may hold at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,40 @@ class EngineParts:
     is_remote: bool
 
 
+class EngineState(Enum):
+    """Where an engine is in its life. `Engine.failure` says whether it stopped by itself."""
+
+    STARTING = "starting"
+    """Recovering; it has taken no appends yet."""
+    RUNNING = "running"
+    DRAINING = "draining"
+    """`close` was called: new appends are refused, earlier ones go on."""
+    STOPPED = "stopped"
+    """Closed, killed or failed: every call gets the reason."""
+
+
+_TRANSITIONS = {
+    EngineState.STARTING: {EngineState.RUNNING, EngineState.DRAINING, EngineState.STOPPED},
+    EngineState.RUNNING: {EngineState.DRAINING, EngineState.STOPPED},
+    EngineState.DRAINING: {EngineState.STOPPED},
+    EngineState.STOPPED: set[EngineState](),
+}
+
+
 class Engine:
-    """Made inside a running loop; of use after `start`."""
+    """One tenure's streams. Made inside a running loop; of use after `start`.
+
+    Owns the parts of the write and read path and the tasks that run them. Does not own what
+    `EngineParts` brings in: its maker closes metadata, store and WAL.
+    """
 
     def __init__(self, parts: EngineParts, config: StreamEngineConfig) -> None:
         self.parts = parts
         self.config = config
         self.metadata = parts.metadata
-        self.metrics = metrics = EngineMetrics(parts.registry)
+        self.metrics = EngineMetrics(parts.registry)
         self.background = Background("engine", self._fail)
+        self._state = EngineState.STARTING
         self.failure: StreamlogError | None = None
         self._failed = asyncio.Event()
         self._progress = asyncio.Event()
@@ -94,15 +122,35 @@ class Engine:
         self.cores: dict[int, StreamCore] = {}
         """Streams that this tenure holds and has in memory."""
         self._replayed_bytes = 0
-        """With wal=object: of appends from a WAL that are not in the store yet."""
+        """With wal=object: bytes of replayed appends that are not in the store yet."""
         self.foreign: set[int] = set()
         """Streams lost while this WAL may still hold appends of theirs."""
         self.tails = TailCache(config.read.tail_cache_bytes, _TAIL_BATCH_BYTES)
-        self.budget = Budget(config.append.append_bytes_max, self._make_room)
-        is_disk = parts.mode == "disk"
-        # So much more may wait for its commit within the memory that the tail cache has anyhow.
-        spare = config.read.tail_cache_bytes - config.append.append_bytes_max
-        self.upload_credit = UploadCredit(self.budget, 0 if is_disk else spare)
+        self.budget = Budget(config.append.append_bytes_max, self._flush_for_room)
+        self._make_write_path()
+        self.throttle = CatchUpThrottle(config.read, self.background, parts.clock, self.metrics)
+        self.sequencer = self._make_sequencer()
+        self.blocks = BlockReader(
+            parts.store, parts.offload, config.read, self.background, self.metrics
+        )
+        self.fetcher = Fetcher(
+            parts.metadata,
+            self.blocks,
+            config.read,
+            self.background,
+            parts.clock,
+            self.metrics,
+            self.throttle,
+        )
+        self._export_sizes()
+
+    def _make_write_path(self) -> None:
+        parts, config = self.parts, self.config
+        is_disk, is_remote = parts.mode == "disk", parts.is_remote
+        # The tail cache holds batches until their commit anyway: as many bytes as it has beyond the
+        # budget may wait for a commit without being charged.
+        spare_bytes = config.read.tail_cache_bytes - config.append.append_bytes_max
+        self.upload_credit = UploadCredit(self.budget, 0 if is_disk else spare_bytes)
         self.put = ObjectPut(
             parts.store,
             config.append,
@@ -110,30 +158,26 @@ class Engine:
             self.background,
             parts.clock,
             parts.random,
-            metrics,
-            is_hedging=parts.is_remote,
+            self.metrics,
+            is_hedging=is_remote,
         )
         self.writer = ObjectWriter(parts.metadata, parts.offload, config.object)
-        append = config.append
+        policy = flush_policy(config, is_disk=is_disk, is_remote=is_remote)
+        self._items_max = appends_per_object_max(config)
         self.uploader = Uploader(
-            self._policy(is_disk),
-            self._uploads_in_flight_max(is_disk),
-            self._items_max,
-            parts.metadata,
-            self.writer,
-            self.put,
-            self._stored,
-            self.upload_credit.grant,
-            self._give_room,
-            self.background,
-            parts.clock,
-            metrics,
+            policy,
+            UploadParts(
+                parts.metadata, self.writer, self.put, self.background, parts.clock, self.metrics
+            ),
+            self,
+            uploads_in_flight_max=uploads_in_flight_max(
+                config, self.upload_credit.bound_bytes, is_disk=is_disk, is_remote=is_remote
+            ),
+            items_max=self._items_max,
         )
         self.group_commit: GroupCommit | None = None
         if is_disk:
             assert parts.wal is not None
-            batch_bytes_max = min(append.batch_bytes_max, parts.wal.group_bytes_max // 2)
-            append = dataclasses.replace(append, batch_bytes_max=batch_bytes_max)
             self.group_commit = GroupCommit(
                 config.append,
                 parts.wal,
@@ -142,28 +186,28 @@ class Engine:
                 self._set_admission_error,
                 parts.clock,
                 parts.random,
-                metrics,
+                self.metrics,
             )
-        self.throttle = CatchUpThrottle(config.read, self.background, parts.clock, metrics)
-        self.sequencer = Sequencer(
-            append,
+        self._checks = UploadChecks(self.uploader, policy, self.group_commit, parts.wal)
+
+    def _make_sequencer(self) -> Sequencer:
+        parts, config = self.parts, self.config.append
+        if self.group_commit is not None:
+            assert parts.wal is not None
+            batch_bytes_max = min(config.batch_bytes_max, parts.wal.group_bytes_max // 2)
+            config = dataclasses.replace(config, batch_bytes_max=batch_bytes_max)
+        return Sequencer(
+            config,
             self.budget,
             self.group_commit or self.uploader,
             parts.clock,
-            metrics,
+            self.metrics,
             self.throttle.note_foreground_io,
         )
-        self.blocks = BlockReader(parts.store, parts.offload, config.read, self.background, metrics)
-        self.fetcher = Fetcher(
-            parts.metadata,
-            self.blocks,
-            config.read,
-            self.background,
-            parts.clock,
-            metrics,
-            self.throttle,
-        )
-        metrics.queue_bytes_bound.set(config.append.append_bytes_max)
+
+    def _export_sizes(self) -> None:
+        metrics = self.metrics
+        metrics.queue_bytes_bound.set(self.config.append.append_bytes_max)
         metrics.queue_bytes.set_function(lambda: self.budget.used_bytes)
         metrics.tail_bytes.set_function(lambda: self.tails.memory_bytes)
         metrics.block_bytes.set_function(lambda: self.blocks.blocks.size_bytes)
@@ -194,6 +238,7 @@ class Engine:
         else:
             await self.metadata.take_over_previous(frozenset())
         await self.save_attaches()
+        self._transition_to(EngineState.RUNNING)
         if self.group_commit is not None:
             self.background.spawn(self.group_commit.run(), name="group_commit")
         self.background.spawn(self.uploader.run(), name="commit")
@@ -227,69 +272,12 @@ class Engine:
         self._replay(wal, recovered)
 
     def watch_progress(self, watch: ProgressWatch) -> None:
-        """Adds its checks: uploads, wal_writes, wal_release."""
-        stalled_after_s = watch.config.stalled_after_ms / 1000
-        unanswered_after_s = watch.config.unanswered_after_ms / 1000
-        watch.watch("uploads", lambda: self._uploads_due(stalled_after_s, unanswered_after_s))
-        if self.group_commit is not None:
-            commit = self.group_commit
-
-            def wal_writes() -> Due | None:
-                due = commit.progress()
-                # A disk that refuses is known to be away; one that is full is told as such.
-                is_refused = commit.refusal is not None
-                return due._replace(after_s=unanswered_after_s) if due and is_refused else due
-
-            watch.watch("wal_writes", wal_writes)
-        if self.parts.wal is not None:
-            watch.watch("wal_release", lambda: self._release_due(stalled_after_s))
-
-    def _uploads_due(self, stalled_after_s: float, unanswered_after_s: float) -> Due | None:
-        """What waits to be closed may do so for the interval between uploads. A PUT that is refused
-        again and again is told as soon as a store that does not answer."""
-        due, refused = self.uploader.progress(), self.uploader.refusal
-        if due is None:
-            return None
-        # One failure at once, and a second try that is slow: that is no store which refuses.
-        if refused is None or (
-            refused.failures == 1 and refused.failed_at - refused.since < unanswered_after_s
-        ):
-            return due._replace(after_s=stalled_after_s + self._upload_interval_s)
-        reason = f"{due.waits_for}: it failed {refused.failures} times, last with {refused.error}"
-        return Due(due.moved, reason, unanswered_after_s, refused.since)
-
-    def _release_due(self, stalled_after_s: float) -> Due | None:
-        wal = self.parts.wal
-        if wal is None or wal.released_through >= wal.last_sequence:
-            return None
-        return Due(
-            wal.released_through,
-            f"{wal.live_bytes} bytes of the WAL to be in the store; a lost disk would cost them",
-            stalled_after_s + self._upload_interval_s,
-        )
-
-    @property
-    def _upload_interval_s(self) -> float:
-        """How long a batch may stay open by rule: for the interval, and for what the PUT rate asks
-        for between two uploads."""
-        policy = self._policy(self.group_commit is not None)
-        return max(policy.interval_s, policy.put_distance_s)
+        """Adds the engine's checks: uploads, wal_writes, wal_release."""
+        self._checks.watch(watch)
 
     def full_disk(self) -> Due | None:
-        """A check: the WAL's disk took no more at the last try, or the store's disk has no room for
-        uploads of full size."""
-        refusal = None if self.group_commit is None else self.group_commit.refusal
-        if isinstance(refusal, DiskFull):
-            return Due("", refusal.message, 0.0)
-        limit = self.uploader.limit_bytes
-        if limit is None:
-            return None
-        return Due("", f"{self.uploader.no_room} (uploads are cut to {limit} bytes)", 0.0)
-
-    def _give_room(self, is_wanted: bool) -> None:
-        """Objects and WAL may lie on one disk."""
-        if self.parts.wal is not None:
-            self.parts.wal.give_room(is_wanted)
+        """As UploadChecks.full_disk."""
+        return self._checks.full_disk()
 
     def core(self, row: StreamRow) -> StreamCore:
         """The stream in memory, under the epoch of `row`, which this tenure holds.
@@ -409,7 +397,9 @@ class Engine:
 
     async def close(self, drain_s: float | None = None) -> None:
         """Takes nothing more, drains for `drain_s` (drain_timeout_ms) at most, and stops."""
-        self.sequencer.closing = _closed
+        if self._state in (EngineState.STARTING, EngineState.RUNNING):
+            self._transition_to(EngineState.DRAINING)
+            self.sequencer.drain_error = _closed
         if drain_s is None:
             drain_s = self.config.append.drain_timeout_ms / 1000
         if self.failure is None:
@@ -494,39 +484,8 @@ class Engine:
         elif recovered.last_sequence:
             wal.release(recovered.last_sequence)
 
-    @property
-    def _items_max(self) -> int:
-        """Appends in one object: as many rows fit into one commit record twice over, for with
-        wal=disk a batch passes its bound by one group of the WAL."""
-        metadata = self.config.metadata
-        rows = min(metadata.object_streams_max, (metadata.record_bytes_max - 256) // 8)
-        return max(1, min(ITEMS_MAX, rows // 2))
-
-    def _policy(self, is_disk: bool) -> FlushPolicy:
-        if is_disk:
-            upload = self.config.upload
-            return FlushPolicy(upload.upload_bytes_target, upload.upload_interval_ms / 1000, False)
-        flush, is_remote = self.config.flush, self.parts.is_remote
-        return FlushPolicy(
-            flush.flush_bytes_target,
-            flush.flush_interval_ms / 1000,
-            True,
-            1 / flush.put_rate_max_per_s if is_remote else 0.0,
-            flush.flush_bytes_overlap_remote if is_remote else flush.flush_bytes_overlap,
-        )
-
-    def _uploads_in_flight_max(self, is_disk: bool) -> int:
-        """A remote store's latency is made up for by more uploads, within the byte bound."""
-        config = self.config
-        configured = (config.upload if is_disk else config.flush).uploads_in_flight_max
-        if not self.parts.is_remote:
-            return configured
-        target = self._policy(is_disk).bytes_target
-        fitting = (config.append.append_bytes_max + self.upload_credit.bound_bytes) // target + 1
-        return max(configured, min(fitting, _UPLOADS_IN_FLIGHT_MAX))
-
-    def _stored(self, group: Group, committed: Committed | None) -> None:
-        """A batch is committed: with wal=object it is confirmed now; its room is free."""
+    def batch_committed(self, group: Group, committed: Committed | None) -> None:
+        """As UploadListener. With wal=object the appends are confirmed now."""
         if committed is not None:
             for stream_id in committed.stripped:
                 row = self.metadata.stream(stream_id)
@@ -535,7 +494,7 @@ class Engine:
             confirm(group)
             self._count(group)
             if self._replayed_bytes:
-                self._replayed_stored(group)
+                self._count_replayed(group)
         else:
             self.metrics.upload_backlog_bytes.dec(group.size_bytes)
         touched: dict[StreamCore, None] = {}
@@ -554,12 +513,22 @@ class Engine:
         if group.wal_sequence and self.parts.wal is not None:
             self.parts.wal.release(group.wal_sequence)
 
-    def _replayed_stored(self, group: Group) -> None:
-        """With wal=object the only acknowledged bytes that wait are those that a WAL brought: they
-        may share a group with appends, of which the caller is told now."""
-        stored = sum(item.size_bytes for item in group.items if item.future is None)
-        self._replayed_bytes -= stored
-        self.metrics.upload_backlog_bytes.dec(stored)
+    def batch_waits(self, group: Group) -> None:
+        """As UploadListener."""
+        self.upload_credit.grant(group)
+
+    def disk_full_changed(self, is_full: bool) -> None:
+        """As UploadListener. Objects and WAL may lie on one disk: the WAL then gives up its free
+        files."""
+        if self.parts.wal is not None:
+            self.parts.wal.give_room(is_full)
+
+    def _count_replayed(self, group: Group) -> None:
+        """With wal=object only replayed appends are acknowledged before they are stored, so the
+        backlog counts them alone. They may share a group with new appends."""
+        replayed = sum(item.size_bytes for item in group.items if item.future is None)
+        self._replayed_bytes -= replayed
+        self.metrics.upload_backlog_bytes.dec(replayed)
 
     def _count(self, group: Group) -> None:
         metrics = self.metrics
@@ -581,7 +550,12 @@ class Engine:
     async def _watch_metadata(self) -> None:
         raise await self.metadata.wait_failed()
 
-    def _make_room(self) -> None:
+    def _transition_to(self, state: EngineState) -> None:
+        if state not in _TRANSITIONS[self._state]:
+            raise Internal(f"an engine cannot go from {self._state.value} to {state.value}")
+        self._state = state
+
+    def _flush_for_room(self) -> None:
         self.uploader.flush_for_room()
 
     def _set_admission_error(self, error: ErrorFactory | None) -> None:
@@ -611,8 +585,9 @@ class Engine:
         self._stop(lambda: _again(reason, True), lambda: _again(reason, False))
 
     def _stop(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
-        if self.sequencer.stop is not None:
+        if self._state is EngineState.STOPPED:
             return
+        self._transition_to(EngineState.STOPPED)
         self.uploader.stop()
         self.sequencer.close(refused, sequenced)
         self._progress.set()

@@ -1,4 +1,4 @@
-"""What the engine counts; per group or object, never per record."""
+"""The engine's metrics: updated per group or object, never per record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
 BYTES = tuple(float(1 << shift) for shift in range(10, 26, 2))
 
 
-class EngineMetrics:
-    """Counters, gauges and histograms of one engine."""
+class AppendMetrics:
+    """Appends, up to their answers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.appends = Counter(
@@ -35,6 +35,18 @@ class EngineMetrics:
             buckets=SECONDS,
             registry=registry,
         )
+        self.queue_bytes = Gauge(
+            "streamlog_engine_queue_bytes", "Bytes of appends under way.", registry=registry
+        )
+        self.queue_bytes_bound = Gauge(
+            "streamlog_engine_queue_bytes_bound", "The bound on queue_bytes.", registry=registry
+        )
+
+
+class UploadMetrics:
+    """Objects on their way to the store."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.closed = Counter(
             "streamlog_engine_objects_closed",
             "Objects closed for upload, by reason.",
@@ -78,6 +90,17 @@ class EngineMetrics:
             "PUTs sent a second time for being slow.",
             registry=registry,
         )
+        self.upload_backlog_bytes = Gauge(
+            "streamlog_engine_upload_backlog_bytes",
+            "Acknowledged bytes not in the store yet.",
+            registry=registry,
+        )
+
+
+class ReadMetrics:
+    """Caches, GETs, and the throttle of catch-up reads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.cache_hits = Counter(
             "streamlog_engine_cache_hits", "Reads served by a cache.", ["cache"], registry=registry
         )
@@ -89,17 +112,6 @@ class EngineMetrics:
         )
         self.get_bytes = Counter(
             "streamlog_engine_get_bytes", "Bytes read from the store.", registry=registry
-        )
-        self.queue_bytes = Gauge(
-            "streamlog_engine_queue_bytes", "Bytes of appends under way.", registry=registry
-        )
-        self.queue_bytes_bound = Gauge(
-            "streamlog_engine_queue_bytes_bound", "The bound on queue_bytes.", registry=registry
-        )
-        self.upload_backlog_bytes = Gauge(
-            "streamlog_engine_upload_backlog_bytes",
-            "Acknowledged bytes not in the store yet.",
-            registry=registry,
         )
         self.tail_bytes = Gauge(
             "streamlog_engine_tail_cache_bytes", "Bytes in the tail cache.", registry=registry
@@ -128,3 +140,12 @@ class EngineMetrics:
             "Time that catch-up reads waited for the throttle.",
             registry=registry,
         )
+
+
+class EngineMetrics(AppendMetrics, UploadMetrics, ReadMetrics):
+    """All metrics of one engine."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        AppendMetrics.__init__(self, registry)
+        UploadMetrics.__init__(self, registry)
+        ReadMetrics.__init__(self, registry)

@@ -69,7 +69,7 @@ class Sequencer:
         self._timer_deadline = math.inf
         self.stop: ErrorFactory | None = None
         """The engine is closed: nothing is taken any more."""
-        self.closing: ErrorFactory | None = None
+        self.drain_error: ErrorFactory | None = None
         """The engine drains: appends that were called before go on, new ones are refused."""
         self.admission_error: ErrorFactory | None = None
         """The WAL cannot be written now: appends without a reservation are turned away."""
@@ -107,7 +107,7 @@ class Sequencer:
         self, core: StreamCore, size_bytes: int, context: AppendContext
     ) -> Reservation:
         """As Stream.reserve."""
-        stop = self.stop or core.stop or self.closing or self.admission_error
+        stop = self.stop or core.stop or self.drain_error or self.admission_error
         if stop is not None:
             raise stop()
         size_bytes = checked_int("size_bytes", size_bytes, 0, OFFSET_MAX)
@@ -185,7 +185,7 @@ class Sequencer:
         self, core: StreamCore, batch: RecordBatch, context: AppendContext
     ) -> StreamlogError | None:
         """Why the append is not taken. What passes here every encoder takes."""
-        stop = self.stop or core.stop or self.closing
+        stop = self.stop or core.stop or self.drain_error
         if stop is None and context.reservation is None:
             stop = self.admission_error
         if stop is not None:

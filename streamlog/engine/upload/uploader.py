@@ -1,16 +1,16 @@
 """Turns batches of appends into committed objects: build, PUT, commit, in that order.
 
-1. The open batch closes as FlushPolicy says; closed batches wait while too many are in flight.
-2. Several are built and PUT at a time. Commits are in the order in which batches closed, and one
-   commit takes every finished batch at the head.
-3. Only after the commit is a batch *stored*: memory may forget it, and its room is free again. A
-   batch that waits for an earlier one's PUT is told to `waits`.
-4. Where the store's disk has no room for a batch, it goes up in pieces (`upload_size.py`), one
-   after another and the oldest first: what the WAL holds of it is freed piece by piece, and a later
+1. FlushPolicy decides when the open batch closes. Closed batches wait while the maximum number of
+   uploads is in flight.
+2. Several batches are built and PUT at a time. Commits keep the order in which batches closed; one
+   commit takes all finished batches at the head of the queue.
+3. Only after its commit may a batch be dropped from memory, and its bytes of the budget be reused.
+4. If the store's disk has no room for a batch, the batch is uploaded in pieces (`upload_size.py`),
+   one after another and the oldest batch first: the WAL frees the batch piece by piece, and a later
    batch must not take the room that an earlier one needs.
 
-With wal=object the uploader is the sink of sequenced appends, which are answered when stored.
-With wal=disk it follows the acks.
+With wal=object the uploader is the sink of sequenced appends, which are answered after the commit.
+With wal=disk it gets appends that are already answered.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
-from streamlog.engine.append.flush_policy import FlushPolicy
+from streamlog.engine.append.flush_policy import FlushDecision, FlushPolicy
 from streamlog.engine.append.group import Group, Pending, trace_ids
 from streamlog.engine.metrics import EngineMetrics
 from streamlog.engine.upload.object_put import ObjectPut, PutUnderWay
 from streamlog.engine.upload.object_writer import ObjectWriter
 from streamlog.engine.upload.upload_size import PIECE_BYTES_MIN, UploadSize
-from streamlog.errors import DiskFull, MessageTooLarge
+from streamlog.errors import DiskFull, Internal, MessageTooLarge
 from streamlog.format.entry import StreamEntry
 from streamlog.metadata.interface import CommitEntry, Commits, Committed, NewObject
 from streamlog.objectstore.keys import data_key
@@ -38,8 +41,11 @@ log = logging.getLogger(__name__)
 
 
 class Upload:
-    """One closed batch on its way, or a piece of it. `new_object` None when no stream in it is ours
-    any more; `was_refused`: there was no room for it."""
+    """One closed batch on its way to the store, or a piece of it.
+
+    `new_object` is None when this tenure has lost all streams of the batch. `was_refused`: the
+    store's disk had no room for it.
+    """
 
     __slots__ = ("ended", "group", "is_in_store", "new_object", "object_id", "was_refused")
 
@@ -50,62 +56,102 @@ class Upload:
         self.is_in_store = False
         self.was_refused = False
         self.ended = ended
-        """Its commit, however that ended: until then the task that built it owns its id."""
+        """Done when its commit succeeded or failed; until then the task that built the object owns
+        the object id."""
+
+
+class UploadListener(Protocol):
+    """What an uploader tells its owner."""
+
+    def batch_committed(self, group: Group, committed: Committed | None) -> None:
+        """Called for each batch, in order. `committed` None: nothing of it had to be committed."""
+        ...
+
+    def batch_waits(self, group: Group) -> None:
+        """The batch is in the store, and its commit waits for an earlier batch's PUT."""
+        ...
+
+    def disk_full_changed(self, is_full: bool) -> None:
+        """Whether uploads find no room on the store's disk."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UploadParts:
+    """What an uploader works with."""
+
+    metadata: Commits
+    writer: ObjectWriter
+    put: ObjectPut
+    background: Background
+    clock: Clock
+    metrics: EngineMetrics
+
+
+class UploaderState(Enum):
+    """What will start the next upload."""
+
+    IDLE = "idle"
+    """An append, or the commit of an upload under way."""
+    TIMED = "timed"
+    """A timer, when FlushPolicy closes the open batch; or earlier an append."""
+    DUE = "due"
+    """`_start_uploads`, which is scheduled on the loop."""
+    STOPPED = "stopped"
+    """Nothing."""
+
+
+_TRANSITIONS = {
+    UploaderState.IDLE: {UploaderState.TIMED, UploaderState.DUE, UploaderState.STOPPED},
+    UploaderState.TIMED: {UploaderState.DUE, UploaderState.STOPPED},
+    UploaderState.DUE: {UploaderState.IDLE, UploaderState.STOPPED},
+    UploaderState.STOPPED: set[UploaderState](),
+}
 
 
 class Uploader:
-    """`stored(group, committed)` is called for each batch in order, after its commit; before that
-    `waits(group)` for one that is in the store while an earlier one is not. `give_room(is_wanted)`:
-    whether uploads find no room on the store's disk."""
+    """Owns the batches between sequencing (or the WAL) and their commit. Does not own their budget
+    or memory: `listener` releases those."""
 
     def __init__(
         self,
         policy: FlushPolicy,
+        parts: UploadParts,
+        listener: UploadListener,
+        *,
         uploads_in_flight_max: int,
         items_max: int,
-        metadata: Commits,
-        writer: ObjectWriter,
-        put: ObjectPut,
-        stored: Callable[[Group, Committed | None], None],
-        waits: Callable[[Group], None],
-        give_room: Callable[[bool], None],
-        background: Background,
-        clock: Clock,
-        metrics: EngineMetrics,
     ) -> None:
         self._policy = policy
-        self._give_room = give_room
-        self._size = UploadSize(policy.bytes_target, self._scarce)
+        self._listener = listener
+        self._size = UploadSize(policy.bytes_target, self._disk_full_changed)
         self.no_room = ""
-        """What the store said when it last had no room for an upload."""
+        """The store's last error for want of room."""
         overlap_bytes = policy.overlap_bytes
         self._overlap_bytes = policy.bytes_target if overlap_bytes is None else overlap_bytes
         self._in_flight_max = uploads_in_flight_max
         self._items_max = items_max
-        self._metadata = metadata
-        self._writer = writer
-        self._put = put
-        self._stored = stored
-        self._waits = waits
-        self._background = background
-        self._clock = clock
-        self._metrics = metrics
+        self._metadata = parts.metadata
+        self._writer = parts.writer
+        self._put = parts.put
+        self._background = parts.background
+        self._clock = parts.clock
+        self._metrics = parts.metrics
         self._loop = asyncio.get_running_loop()
         self._open = Group()
         self._closed: deque[Group] = deque()
         self._uploads: deque[Upload] = deque()
         self._bytes_in_flight = 0
-        """Of `_uploads`."""
+        """Bytes of `_uploads`."""
         self._last_closed_at = -1e9
         self._steps = 0
-        """PUTs and commits that ended; they show that uploads move."""
+        """PUTs and commits that ended; the progress watch sees from it that uploads move."""
         self._is_flush_requested = False
-        self._is_pump_due = False
-        self._is_stopped = False
+        self._state = UploaderState.IDLE
         self._timer: asyncio.TimerHandle | None = None
         self._head_ready = asyncio.Event()
         self._moved = asyncio.Event()
-        """Set when there is another head, or the disk has room again; then replaced."""
+        """Set when the head changes, or the disk has room again; then replaced."""
 
     def add(self, pending: Pending) -> None:
         """One sequenced append (wal=object)."""
@@ -116,8 +162,8 @@ class Uploader:
         group.size_bytes += pending.size_bytes
         if group.size_bytes >= self._policy.bytes_target or len(group.items) >= self._items_max:
             self._close("size")
-        # With a timer set only a batch that has grown enough changes what is due.
-        elif self._timer is not None and group.size_bytes < max(
+        # While the timer runs, only a batch that has grown enough is due earlier.
+        elif self._state is UploaderState.TIMED and group.size_bytes < max(
             self._overlap_bytes, self._bytes_in_flight
         ):
             return
@@ -133,19 +179,19 @@ class Uploader:
         self._schedule()
 
     def request_flush(self) -> None:
-        """Everything here so far is wanted in the store soon."""
+        """Uploads the open batch without waiting for FlushPolicy's interval."""
         if self._open.items:
             self._is_flush_requested = True
             self._schedule()
 
     def flush_for_room(self) -> None:
-        """Appends wait for room. Uploads under way will make some: until then the open batch goes
-        up only if it is large, so that pressure does not make small objects."""
+        """Appends wait for room. Uploads in flight will make room; while there are some, the open
+        batch is flushed only if it is large, so that a full budget does not make small objects."""
         if not self._uploads or self._open.size_bytes * 2 >= self._policy.bytes_target:
             self.request_flush()
 
     def progress(self) -> Due | None:
-        """The oldest batch that should be on its way into the store, or in it, and is not."""
+        """What the oldest batch waits for."""
         if self._uploads:
             upload = self._uploads[0]
             behind = f"; {len(self._uploads) + len(self._closed) - 1} more wait behind it"
@@ -163,7 +209,7 @@ class Uploader:
 
     @property
     def refusal(self) -> PutUnderWay | None:
-        """The oldest upload's PUT where its last try failed: all later commits wait for it."""
+        """The oldest upload's PUT if its last try failed: all later commits wait for it."""
         object_id = self._uploads[0].object_id if self._uploads else None
         if object_id is None:
             return None
@@ -172,17 +218,16 @@ class Uploader:
 
     @property
     def limit_bytes(self) -> int | None:
-        """Bound on one upload while the store's disk has no room for larger ones; or None."""
+        """Bound on one upload while the store's disk is nearly full; else None."""
         return self._size.limit_bytes
 
     def unconfirmed(self) -> Iterable[Group]:
         return [*(upload.group for upload in self._uploads), *self._closed, self._open]
 
     def stop(self) -> None:
-        """Starts nothing more."""
-        self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        """No upload starts after this."""
+        if self._state is not UploaderState.STOPPED:
+            self._transition_to(UploaderState.STOPPED)
 
     async def run(self) -> None:
         """Commits finished uploads in order; runs until cancelled."""
@@ -193,43 +238,49 @@ class Uploader:
                 await self._commit_head()
                 self._schedule()
 
-    def _schedule(self) -> None:
-        if not self._is_pump_due and not self._is_stopped:
-            self._is_pump_due = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._is_pump_due = False
-        if self._is_stopped:
-            return
+    def _transition_to(self, state: UploaderState) -> None:
+        if state not in _TRANSITIONS[self._state]:
+            raise Internal(f"an uploader cannot go from {self._state.value} to {state.value}")
+        self._state = state
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _schedule(self) -> None:
+        if self._state is not UploaderState.DUE and self._state is not UploaderState.STOPPED:
+            self._transition_to(UploaderState.DUE)
+            self._loop.call_soon(self._start_uploads)
+
+    def _start_uploads(self) -> None:
+        """Starts uploads of closed batches, and closes the open batch if it is due."""
+        if self._state is UploaderState.STOPPED:
+            return
+        self._transition_to(UploaderState.IDLE)
         while len(self._uploads) < self._in_flight_max:
             if not self._closed:
                 if not self._open.items:
                     return
-                closing = self._policy.decide(
-                    size_bytes=self._open.size_bytes,
-                    opened_at=self._open.opened_at,
-                    uploads_in_flight=len(self._uploads),
-                    bytes_in_flight=self._bytes_in_flight,
-                    last_closed_at=self._last_closed_at,
-                    is_flush_requested=self._is_flush_requested,
-                )
-                wait_s = closing.due_at - self._clock.monotonic()
+                decision = self._decide()
+                wait_s = decision.due_at - self._clock.monotonic()
                 if wait_s > 0:
-                    self._timer = self._loop.call_later(wait_s, self._timer_fired)
+                    self._transition_to(UploaderState.TIMED)
+                    self._timer = self._loop.call_later(wait_s, self._schedule)
                     return
-                self._close(closing.reason)
+                self._close(decision.reason)
             upload = Upload(self._closed.popleft(), self._loop.create_future())
             self._uploads.append(upload)
             self._bytes_in_flight += upload.group.size_bytes
             self._background.spawn(self._upload(upload), name="upload")
 
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._schedule()
+    def _decide(self) -> FlushDecision:
+        return self._policy.decide(
+            size_bytes=self._open.size_bytes,
+            opened_at=self._open.opened_at,
+            uploads_in_flight=len(self._uploads),
+            bytes_in_flight=self._bytes_in_flight,
+            last_closed_at=self._last_closed_at,
+            is_flush_requested=self._is_flush_requested,
+        )
 
     def _close(self, reason: str) -> None:
         self._closed.append(self._open)
@@ -250,8 +301,8 @@ class Uploader:
             await self._try(upload, entries)
 
     async def _try(self, upload: Upload, entries: list[StreamEntry]) -> None:
-        """It is committed, or was refused for want of room, on return."""
-        # Where it cannot be made smaller, it is tried until there is room for it.
+        """On return the batch is committed, or was refused for want of room."""
+        # A batch that cannot be split is tried until there is room for it.
         may_shrink = not upload.was_refused or (
             upload.group.size_bytes > PIECE_BYTES_MIN and len(upload.group.items) > 1
         )
@@ -279,7 +330,7 @@ class Uploader:
                         },
                     )
                 upload.new_object = written.new_object
-                # Committing needs ranges alone: the bytes may go.
+                # The commit needs only the ranges.
                 written.parts = ()
                 entries.clear()
                 self._size.stored(upload.group.size_bytes)
@@ -289,7 +340,7 @@ class Uploader:
             self._size.refuse(upload.group.size_bytes)
 
     def _cut(self, upload: Upload) -> None:
-        """Leaves of the oldest batch what may go up now; the rest follows it."""
+        """Splits the batch if it exceeds the bound on uploads; the rest becomes the next upload."""
         limit_bytes = self._size.limit_bytes
         if limit_bytes is None or not self._size.is_cut(upload.group.size_bytes):
             return
@@ -300,18 +351,18 @@ class Uploader:
             self._uploads.insert(1, follower)
             self._background.spawn(self._upload(follower), name="upload")
 
-    def _scarce(self, is_scarce: bool) -> None:
-        if is_scarce:
+    def _disk_full_changed(self, is_full: bool) -> None:
+        if is_full:
             log.warning(
                 "the store's disk has no room for an upload; smaller ones are tried",
                 extra={"limit_bytes": self._size.limit_bytes},
             )
         else:
             log.info("the store's disk has room for uploads again")
-        self._give_room(is_scarce)
-        self._move()
+        self._listener.disk_full_changed(is_full)
+        self._wake_uploads()
 
-    def _move(self) -> None:
+    def _wake_uploads(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
@@ -321,7 +372,7 @@ class Uploader:
         if self._uploads[0] is upload:
             self._head_ready.set()
         else:
-            self._waits(upload.group)
+            self._listener.batch_waits(upload.group)
 
     async def _commit_head(self) -> None:
         """Commits every finished upload at the head that fits into one record."""
@@ -350,10 +401,10 @@ class Uploader:
             self._uploads.popleft()
             self._steps += 1
             self._bytes_in_flight -= upload.group.size_bytes
-            self._stored(upload.group, committed)
+            self._listener.batch_committed(upload.group, committed)
         if not self._uploads and not self._closed and not self._open.items:
             self._size.end()
-        self._move()
+        self._wake_uploads()
 
     def _fits(self, objects: list[NewObject]) -> bool:
         try:
