@@ -1,12 +1,12 @@
-"""Which cluster this is: the same id in the metadata store and in the object store.
+"""Ensures that metadata store and object store belong to the same cluster.
 
-1. The metadata store names its cluster under one key; who opens an empty one for an empty object
-   store makes the id up, and writes it there first.
-2. Then the object store is claimed. A crash in between leaves a metadata store without data, which
-   claims the object store at the next start.
-3. An object store that is claimed, beside an empty metadata store, is refused: its streams would be
-   invisible, and look like garbage.
-4. Both are of one lineage, else a recovery made newer metadata for the same objects.
+1. The metadata store has the cluster id under one key. A node that finds both stores empty makes
+   an id up, and writes it there first.
+2. Then it claims the object store. After a crash in between, the next start claims it.
+3. A claimed object store beside an empty metadata store is refused: its streams would be invisible,
+   and its objects would look like garbage.
+4. Both stores must have the same lineage: otherwise a recovery has made newer metadata for the
+   objects.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ async def read_cluster_id(kv: KVStore) -> str | None:
     """The metadata store's cluster; None for an empty store. Errors: Corrupt, InvalidName,
     MetadataUnavailable.
     """
-    found = await kv.get(CLUSTER_KEY)
-    return None if found is None else cluster_id_of(found.value)
+    stored = await kv.get(CLUSTER_KEY)
+    return None if stored is None else cluster_id_of(stored.value)
 
 
 async def ensure_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> str:
-    """The cluster id, durable in both stores on return, which are of one lineage.
+    """The cluster id. On return it is durable in both stores, and their lineage is the same.
 
     Errors: ForeignCluster (names both), LineageFenced (names both), UnsupportedVersion, Corrupt,
     Conflict (cluster.json changes at this moment), Unavailable.
     """
-    found = await kv.get(CLUSTER_KEY)
-    if found is None:
+    stored = await kv.get(CLUSTER_KEY)
+    if stored is None:
         owner = await read_cluster(store)
         if owner is not None:
-            # A node that started at the same moment may have named the cluster, then claimed.
-            found = await kv.get(CLUSTER_KEY)
-        if owner is not None and found is None:
+            # Another node that is starting may have written the id and claimed the store since.
+            stored = await kv.get(CLUSTER_KEY)
+        if owner is not None and stored is None:
             raise ForeignCluster(
                 f"{store.url} holds data of cluster {owner.cluster_id} and the metadata store is "
                 "empty: give the metadata store that belongs to it, or an empty store",
                 store_cluster=owner.cluster_id,
                 meta_cluster="",
             )
-    if found is None:
+    if stored is None:
         value = encode_cluster_id(random.uuid().hex)
         result = await kv.txn(
             (RevisionIs(CLUSTER_KEY, 0),), (Put(CLUSTER_KEY, value),), (Get(CLUSTER_KEY),)
@@ -59,7 +59,7 @@ async def ensure_cluster_id(kv: KVStore, store: ObjectStore, random: Random) -> 
         if not result.succeeded:
             value = result.responses[0][0].value
     else:
-        value = found.value
+        value = stored.value
     cluster_id = cluster_id_of(value)
     mine = await lineage.read(kv, prefix_of(cluster_id))
     claimed = await claim(store, cluster_id, mine)
@@ -75,7 +75,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def cluster_id_of(value: bytes) -> str:
-    """What `encode_cluster_id` made. Errors: Corrupt, UnsupportedVersion."""
+    """The inverse of `encode_cluster_id`. Errors: Corrupt, UnsupportedVersion."""
     if value[:1] > _VERSION:
         raise UnsupportedVersion(
             "the metadata store was made by a newer version of streamlog; use that one",

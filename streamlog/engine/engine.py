@@ -1,9 +1,9 @@
-"""One tenure's streams: the parts of the write and read path put together, and their life.
+"""The engine of one tenure: builds the write and read path, and runs it from start to stop.
 
-Opening: the WAL names this tenure, earlier tenures' streams are taken over, the WAL is replayed,
-then the loops start; what was replayed goes to the store behind the scenes. A failure of any loop
-ends the engine: every caller hears the reason.
-`close` drains (all is confirmed and in the store) and seals; `kill` stops as a crash would.
+`start`: the WAL names this tenure, earlier tenures' streams are taken over, the WAL is replayed,
+then the loops start and upload the replayed appends in the background. A failure of any loop stops
+the engine: every caller gets the reason. `close` drains first, so that every append is confirmed
+and in the store; `kill` stops as a crash would.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _TAIL_BATCH_BYTES = 400
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine is made of. `wal` with mode "object": left behind by disk mode, replayed."""
+    """What an engine is built on. `wal` with mode "object": a log that disk mode left behind."""
 
     mode: WalMode
     metadata: Metadata
@@ -214,7 +214,7 @@ class Engine:
 
     @property
     def batch_bytes_max(self) -> int:
-        """Payload of the largest append that is taken."""
+        """Largest payload of one append."""
         return self.sequencer.batch_bytes_max
 
     @property
@@ -224,12 +224,13 @@ class Engine:
 
     @property
     def uploads_waiting(self) -> list[PutUnderWay]:
-        """PUTs of objects whose last try failed, oldest first: each with since when, and why."""
-        return [one for one in self.put.under_way.values() if one.error is not None]
+        """PUTs of objects whose last try failed, oldest first."""
+        return [put for put in self.put.under_way.values() if put.error is not None]
 
     async def start(self) -> None:
-        """Recovers, then takes appends. Errors: WalPending, Corrupt, Conflict, TenureFenced,
-        Unavailable.
+        """Recovers, then serves.
+
+        Errors: WalPending, Corrupt, Conflict, TenureFenced, Unavailable.
         """
         wal = self.parts.wal
         self.metadata.on_stream_lost(self.lost)
@@ -280,9 +281,9 @@ class Engine:
         return self._checks.full_disk()
 
     def core(self, row: StreamRow) -> StreamCore:
-        """The stream in memory, under the epoch of `row`, which this tenure holds.
+        """The stream in memory, under the epoch of `row`. This tenure holds the stream.
 
-        There is one at a time: two would give out the same offsets.
+        There is only one core of a stream at a time: two would assign the same offsets.
         """
         core = self.cores.get(row.stream_id)
         if core is None or core.epoch != row.epoch:
@@ -294,19 +295,19 @@ class Engine:
         return core
 
     def forget(self, core: StreamCore) -> None:
-        """The stream is closed or gone; another core of it stays."""
+        """Drops the core of a closed or destroyed stream, unless a newer core replaced it."""
         if self.cores.get(core.stream_id) is core:
             del self.cores[core.stream_id]
 
     def check_open(self) -> None:
-        """Raises the reason why the engine is closed, if it is."""
+        """Raises the reason why the engine has stopped, if it has."""
         if self.sequencer.stop is not None:
             raise self.sequencer.stop()
         if self.metadata.is_fenced:
             raise self._sealed()
 
     def lost(self, stream_id: int, epoch: int) -> None:
-        """Another tenure took the stream under `epoch`: its appends fail, its Stream is fenced."""
+        """Another tenure took the stream under `epoch`: appends fail, its Stream is fenced."""
         core = self.cores.get(stream_id)
         if core is None or core.epoch >= epoch:
             return
@@ -321,7 +322,7 @@ class Engine:
         self._fail_lost_appends_soon()
 
     def request_flush(self) -> None:
-        """What has been appended so far is wanted in the store soon."""
+        """Uploads what has been appended so far without waiting for the flush interval."""
         self.uploader.request_flush()
 
     async def drain(self) -> None:
@@ -338,10 +339,10 @@ class Engine:
                     raise
 
     async def forget_foreign(self, stream_id: int) -> None:
-        """No replay finds an append of a stream that was lost any more, on return.
+        """On return no later replay of the WAL finds appends of the lost stream.
 
-        Waits until what was appended before the call is in the store, for the WAL is released in
-        order. Errors: DiskFull, StoreUnavailable (of the WAL); the engine's failure.
+        Waits until everything appended before the call is in the store, because the WAL is released
+        in order. Errors: DiskFull, StoreUnavailable (of the WAL); the engine's failure.
         """
         wal = self.parts.wal
         if stream_id not in self.foreign:
@@ -357,11 +358,12 @@ class Engine:
         self.foreign.discard(stream_id)
 
     async def save_attaches(self) -> None:
-        """A checkpoint tells where staged objects were attached: they do not say it.
+        """Writes a checkpoint that names where staged objects were attached.
 
-        Before appends go on behind them, or a recovery from the bucket alone would take these for
-        never acknowledged. With wal=disk `save_attaches_late` follows. Waits for the store;
-        errors: TenureFenced, Closed.
+        Objects do not name the place themselves, so a recovery from the bucket alone would take
+        later appends for unacknowledged. Called before such appends are admitted; with wal=disk
+        `save_attaches_late` does it afterwards. Retries while the store is away. Errors:
+        TenureFenced, Closed.
         """
         if self.group_commit is not None or not self.metadata.has_unsaved_attach:
             return
@@ -380,8 +382,8 @@ class Engine:
                 return
 
     async def save_attaches_late(self) -> None:
-        """As `save_attaches`, with wal=disk: what comes behind an attach may be in the bucket
-        before it. With the store away the next call tries again."""
+        """As `save_attaches`, for wal=disk, where later appends may reach the bucket first. If the
+        store is away, the next call tries again."""
         if self.group_commit is None or not self.metadata.has_unsaved_attach:
             return
         try:
@@ -396,7 +398,7 @@ class Engine:
         return self.failure
 
     async def close(self, drain_s: float | None = None) -> None:
-        """Takes nothing more, drains for `drain_s` (drain_timeout_ms) at most, and stops."""
+        """Refuses new appends, drains for at most `drain_s` (drain_timeout_ms), and stops."""
         if self._state in (EngineState.STARTING, EngineState.RUNNING):
             self._transition_to(EngineState.DRAINING)
             self.sequencer.drain_error = _closed
@@ -419,7 +421,7 @@ class Engine:
         await self.kill()
 
     async def _all_committed(self) -> None:
-        """Returns when nothing is held any more, what belonged to lost streams included."""
+        """Returns when the tails hold no batch any more, those of lost streams included."""
         while self.tails.held_batches and self.failure is None:
             self.request_flush()
             self._progress.clear()
@@ -427,11 +429,11 @@ class Engine:
 
     @property
     def is_drained(self) -> bool:
-        """Nothing acknowledged lies outside the store."""
+        """Whether everything acknowledged is in the store."""
         return self.tails.held_batches == 0 and self.failure is None
 
     async def kill(self) -> None:
-        """Stops at once. What was sequenced and not confirmed: OutcomeUnknown."""
+        """Stops at once. Appends that were sequenced and not confirmed fail with OutcomeUnknown."""
         self._stop(
             _closed,
             lambda: OutcomeUnknown("the engine was closed before the append was confirmed"),
@@ -562,7 +564,7 @@ class Engine:
         self.sequencer.admission_error = error
 
     def _fail_lost_appends_soon(self) -> None:
-        # Many streams are lost together: one sweep serves all.
+        # Many streams may be lost together: one pass serves all.
         if not self._is_failing_due:
             self._is_failing_due = True
             asyncio.get_running_loop().call_soon(self._fail_lost_appends)
@@ -572,7 +574,7 @@ class Engine:
         self.sequencer.fail_lost_appends()
 
     def _fail(self, error: BaseException) -> None:
-        """A loop failed: the engine stops, and everybody hears why."""
+        """A loop failed: the engine stops, and every caller gets the reason."""
         if self.failure is not None:
             return
         if isinstance(error, StreamlogError):
@@ -596,7 +598,7 @@ class Engine:
 
 
 def fenced(stream_id: int, epoch: int) -> ErrorFactory:
-    """Why nothing more can be done under an older epoch."""
+    """The error of calls under an older epoch."""
     return lambda: StreamFenced(
         f"stream {stream_id} was opened again with epoch {epoch}; reopen it to go on",
         stream_id=stream_id,
@@ -609,7 +611,7 @@ def _closed() -> Closed:
 
 
 def _again(reason: StreamlogError, has_no_side_effects: bool) -> StreamlogError:
-    """A new error that says the same: each caller gets one with a traceback of its own."""
+    """A copy of the error: each caller gets its own, with its own traceback."""
     error = type(reason)(reason.message, **reason.fields)
     error.has_no_side_effects = has_no_side_effects
     error.__cause__ = reason

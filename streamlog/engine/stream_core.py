@@ -1,7 +1,7 @@
-"""A stream as its holder has it in memory.
+"""A stream in its holder's memory.
 
-start ≤ confirm ≤ next and settled ≤ next. With wal=disk settled ≤ confirm (upload follows the
-ack); with wal=object they are equal. Offsets from the tail's first on are in memory.
+start ≤ confirm ≤ next and committed ≤ next. With wal=disk committed ≤ confirm, because uploads
+follow the acks; with wal=object they are equal. Offsets from the tail's first on are in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ErrorFactory = Callable[[], StreamlogError]
 
 
 class Queued(Protocol):
-    """An append that was called and is not sequenced."""
+    """An append that was called and is not sequenced yet."""
 
     def proceed(self) -> None: ...
 
@@ -57,21 +57,21 @@ class StreamCore:
         self.token = row.token
         self.tail = tail
         self.queued: dict[Queued, None] = {}
-        """Appends that wait for room, or at the gate: called, not sequenced."""
+        """Appends that were called and not sequenced: they wait for room, or at the barrier."""
         self.append_barrier: dict[Queued, None] | None = None
-        """Appends that wait, in order, until the stream's end is decided; None: none has to."""
+        """Appends that wait, in order, until the stream's end is decided; None: no barrier."""
         self.is_handed_out = False
-        """A caller has this epoch's Stream."""
+        """Whether a caller has this epoch's Stream."""
         self.is_closing = False
         self.stop: ErrorFactory | None = None
-        """Why nothing can be done with this stream any more."""
+        """Why the stream is unusable; None while it is usable."""
         self._waiters: dict[asyncio.Future[None], tuple[int, StreamlogError | None]] = {}
         self._progress: asyncio.Future[None] | None = None
 
     def wait_for(self, offset: int, refusal: StreamlogError | None = None) -> asyncio.Future[None]:
-        """Ends when confirm ≥ offset: with None, or with the refusal that had to wait for it.
+        """Done when confirm ≥ offset: with None, or with the refusal that had to wait for that.
 
-        `forget` it when nobody waits any more.
+        Call `forget` with it when the wait ends early.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.stop is not None:
@@ -86,7 +86,7 @@ class StreamCore:
         self._waiters.pop(future, None)
 
     def confirmed(self) -> None:
-        """Tells the waiters that `confirm` has moved."""
+        """Wakes waiters after `confirm` has moved."""
         if self._waiters:
             confirm = self.confirm
             ready = [item for item in self._waiters.items() if item[1][0] <= confirm]
@@ -96,7 +96,7 @@ class StreamCore:
         self.progressed()
 
     def progressed(self) -> None:
-        """Tells `drained` and `committed_to` that something has moved."""
+        """Wakes `drained` and `committed_to`."""
         if self._progress is not None:
             progress, self._progress = self._progress, None
             if not progress.done():
@@ -105,7 +105,7 @@ class StreamCore:
     async def committed_to(self, offset: int, request_flush: Callable[[], None]) -> None:
         """Returns when everything below `offset` is committed to the store.
 
-        `request_flush` asks for it; again after every step, for what was under way before.
+        Calls `request_flush` again after every step: some of it may have been sequenced since.
         """
         while self.committed < offset:
             request_flush()
@@ -118,8 +118,8 @@ class StreamCore:
             await self._next_progress()
 
     def halt(self, error: ErrorFactory) -> None:
-        """Ends the stream on this node: every waiter and every append that is not sequenced fails
-        with the reason. The first reason stays."""
+        """Ends the stream on this node: waiters and appends that are not sequenced fail with the
+        error. A later call changes nothing."""
         if self.stop is not None:
             return
         self.stop = error

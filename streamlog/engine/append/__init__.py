@@ -1,4 +1,4 @@
-"""The append path up to its group: order of sequence, byte budget, groups and when they close.
+"""The append path: byte budget, sequencing, groups, group commit, and when batches are flushed.
 
 Imports `engine`'s configuration and metrics. Used by uploads, replay and the engine.
 """

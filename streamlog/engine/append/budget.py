@@ -1,8 +1,8 @@
-"""The byte bound on appends under way: who gets room, and in which order.
+"""The byte bound on appends under way.
 
-1. Room is taken at once while there is some and nobody waits.
-2. Otherwise callers wait, first come, first served; BACKGROUND ones after all others.
-3. A charge larger than the whole bound is let in when nothing else is under way.
+1. A charge is taken at once if it fits and no caller waits.
+2. Otherwise callers wait, first come, first served; those of BACKGROUND priority after all others.
+3. A charge larger than the whole bound is granted when nothing else is under way.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ErrorFactory = Callable[[], StreamlogError]
 
 
 class Waiter:
-    """One caller that waits for room; exactly one of `granted` and `refused` is called.
+    """One caller that waits for room. At most one of `granted` and `refused` is called, once.
 
-    One that has ended is in no queue: what its caller holds does not wait for those before it.
+    A waiter that has ended leaves its queue at once, so that it keeps no payload alive.
     """
 
     __slots__ = ("charge", "granted", "is_done", "queue", "refused", "timer")
@@ -36,7 +36,7 @@ class Waiter:
         self.is_done = False
 
     def end(self) -> bool:
-        """False when it had ended before."""
+        """Returns False if it had ended before."""
         if self.is_done:
             return False
         self.is_done = True
@@ -48,7 +48,10 @@ class Waiter:
 
 
 class Budget:
-    """0 ≤ used_bytes; above the bound only by a reservation's append or one oversized charge."""
+    """0 ≤ used_bytes. Only reservations, recovered data or one oversized charge exceed the bound.
+
+    `on_pressure` is called when callers wait for room.
+    """
 
     def __init__(self, bound_bytes: int, on_pressure: Callable[[], None]) -> None:
         self.bound_bytes = bound_bytes
@@ -66,7 +69,7 @@ class Budget:
         return self._waiters
 
     def try_take(self, charge: int) -> bool:
-        """Takes room if there is some and nobody waits for it."""
+        """Takes the charge if it fits and no caller waits."""
         used = self.used_bytes
         if self._waiters or (used and used + charge > self.bound_bytes):
             return False
@@ -74,11 +77,11 @@ class Budget:
         return True
 
     def take_unbounded(self, charge: int) -> None:
-        """Takes room that is there already: recovered data, and a reservation's excess."""
+        """Takes the charge even above the bound: for recovered data, and a reservation's excess."""
         self.used_bytes += charge
 
     def wait(self, waiter: Waiter, priority: Priority, delay_s: float | None) -> None:
-        """Queues the waiter; Overloaded after delay_s."""
+        """Queues the waiter; it is refused with Overloaded after delay_s."""
         if delay_s is not None:
             if delay_s <= 0:
                 waiter.end()
@@ -91,19 +94,19 @@ class Budget:
         self._on_pressure()
 
     def give_up(self, waiter: Waiter) -> None:
-        """The caller no longer wants room; nothing is called."""
+        """Removes the waiter without calling it."""
         if waiter.end():
             self._waiters -= 1
             self._serve()
 
     def release(self, charge: int) -> None:
-        """Gives room back, and to those who wait."""
+        """Returns the charge, and grants what fits now to waiting callers."""
         self.used_bytes -= charge
         if self._waiters:
             self._serve()
 
     def refuse_all(self, error: ErrorFactory) -> None:
-        """Ends everybody's wait with an error."""
+        """Refuses all waiters."""
         for queue in self._waiting.values():
             while queue:
                 waiter = next(iter(queue))
@@ -112,7 +115,7 @@ class Budget:
                 waiter.refused(error())
 
     def _serve(self) -> None:
-        # A grant may release at once (a refused append): the outer call then goes on serving.
+        # A granted append may be refused and release at once: the outer call then serves on.
         if self._is_serving:
             return
         self._is_serving = True

@@ -1,9 +1,10 @@
-"""When the open batch becomes an object: a pure decision.
+"""Decides when the open batch becomes an object. Pure.
 
-Full: at once. Pressed (appends wait for room, or somebody waits for the commit): at once. As large
-as the uploads under way, and large enough that its PUT costs little for its bytes: at once.
-Otherwise after the interval; an adaptive policy does not wait when no upload is under way, but
-keeps the distance that the PUT rate asks for.
+A batch is flushed at once if it is full, if a flush was requested (appends wait for room, or a
+caller waits for the commit), or if it is as large as the uploads in flight and large enough that
+its PUT is cheap for its bytes. Otherwise it is flushed after the interval. An adaptive policy does
+not wait for the interval when no upload is in flight, but keeps the distance between PUTs that the
+PUT rate demands.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 
 class FlushDecision(NamedTuple):
-    """Close at `due_at` (monotonic seconds; in the past: now), for `reason`."""
+    """Flush at `due_at` (monotonic seconds; in the past: now), for `reason`."""
 
     due_at: float
     reason: str
@@ -21,15 +22,15 @@ class FlushDecision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """`put_distance_s`: least time between two uploads of small batches, 0 for none."""
+    """`put_distance_s`: least time between the uploads of two small batches; 0: none."""
 
     bytes_target: int
     interval_s: float
     is_adaptive: bool
     put_distance_s: float = 0.0
     overlap_bytes: int | None = None
-    """A batch of this size goes up beside those under way once it is as large as they are together,
-    so that objects grow with the load; None: it waits for them. `put_distance_s` is not for it."""
+    """A batch of this size is uploaded beside those in flight once it is as large as all of them,
+    so that objects grow with the load, and without regard to `put_distance_s`. None: never."""
 
     def decide(
         self,

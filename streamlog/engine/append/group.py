@@ -11,11 +11,11 @@ from streamlog.format.entry import StreamEntry
 from streamlog.model.batch import AppendResult
 
 ITEMS_MAX = 16_384
-"""Appends in one group at most: so many streams fit twice into a commit record of usual size."""
+"""Appends in one group: twice as many streams fit into a commit record of usual size."""
 
 
 class Pending(NamedTuple):
-    """One sequenced append. `future` is None for a recovered one, which nobody waits for."""
+    """One sequenced append. `future` is None for a replayed append, which has no caller."""
 
     core: StreamCore
     entry: StreamEntry
@@ -27,11 +27,12 @@ class Pending(NamedTuple):
 
 
 class Group:
-    """Sequenced appends in order; `wal_sequence`: what the WAL may release with them, 0: nothing.
+    """Sequenced appends in order. `wal_sequence`: the WAL's groups up to it may be released once
+    the appends are stored; 0: none.
 
-    `freed_bytes`: of their charges, what was given back already (UploadCredit).
-    `marks`: (n, sequence) of each group that was taken over: what the WAL may release with the
-    first n items.
+    `freed_bytes`: the part of their charges that was released early (UploadCredit).
+    `marks`: (n, sequence) of each group that was merged into this one: the first n items allow the
+    WAL to release up to `sequence`.
     """
 
     __slots__ = ("freed_bytes", "items", "marks", "opened_at", "size_bytes", "wal_sequence")
@@ -45,19 +46,18 @@ class Group:
         self.marks: list[tuple[int, int]] = []
 
     def extend(self, other: Group) -> None:
-        """Takes over what follows."""
+        """Appends the items of the group that follows."""
         if not self.items:
             self.opened_at = other.opened_at
         self.items.extend(other.items)
         self.size_bytes += other.size_bytes
-        # A group whose streams were all lost was never written and has no sequence of its own; what
-        # came before it stays to be released.
+        # A group whose streams were all lost was never written and has no sequence of its own.
         self.wal_sequence = max(self.wal_sequence, other.wal_sequence)
         self.marks.append((len(self.items), self.wal_sequence))
 
     def split(self, bytes_max: int) -> tuple[Group, Group]:
-        """The first items, at least one and else at most `bytes_max`, and the rest, which may be
-        none. Each may be released as far as it goes."""
+        """The first items, at most `bytes_max` but at least one, and the rest, which may be empty.
+        Each part carries the WAL sequence that it alone allows to be released."""
         first, rest = Group(), Group()
         count = 0
         for item in self.items:
@@ -81,35 +81,35 @@ class Group:
 
 
 TRACE_IDS_MAX = 16
-"""In one log line; a group may hold appends of thousands of requests."""
+"""Trace ids in one log line; a group may hold appends of thousands of requests."""
 
 
 def trace_ids(items: Iterable[Pending]) -> list[str]:
-    """Trace ids of the first requests that brought the appends, for log lines."""
-    found: dict[str, None] = {}
+    """Trace ids of the first requests among the appends, for log lines."""
+    ids: dict[str, None] = {}
     for item in items:
         if item.trace_id:
-            found[item.trace_id] = None
-            if len(found) == TRACE_IDS_MAX:
+            ids[item.trace_id] = None
+            if len(ids) == TRACE_IDS_MAX:
                 break
-    return list(found)
+    return list(ids)
 
 
 class Sink(Protocol):
-    """Where sequenced appends go to become durable."""
+    """Makes sequenced appends durable."""
 
     def add(self, pending: Pending) -> None: ...
 
     def unconfirmed(self) -> Iterable[Group]:
-        """Every group whose appends are not answered yet, oldest first."""
+        """Groups with appends that are not answered yet, oldest first."""
         ...
 
 
 def confirm(group: Group) -> None:
-    """The group is durable: its streams' confirm offsets move, its appends are answered in order.
+    """Moves the confirm offsets of a durable group's streams, and answers its appends in order.
 
-    Of streams that were lost meanwhile nothing is confirmed: who was not told yet is told now, for
-    no sweep of what is unconfirmed will meet this group any more.
+    Appends to streams that were lost meanwhile fail here: `fail_lost_appends` will not see this
+    group again.
     """
     touched: dict[StreamCore, None] = {}
     for core, entry, _, _, future, _, _ in group.items:
@@ -119,7 +119,7 @@ def confirm(group: Group) -> None:
             continue
         base = entry.base_offset
         end = base + entry.record_count
-        # A recovered append is confirmed before it is stored.
+        # A replayed append was confirmed before.
         if end > core.confirm:
             core.confirm = end
         touched[core] = None

@@ -1,9 +1,9 @@
 """wal=disk: while one group of appends syncs, the next one fills.
 
 1. The oldest group is written and synced; then all of its appends are answered at once.
-2. A failed write gives nothing up: offsets are handed out, so the same group is written again until
-   it works. Meanwhile new appends are turned away at the door with a retryable error.
-3. A confirmed group goes on to the uploader with its place in the WAL.
+2. A failed write is repeated with the same group until it works, because the group's offsets are
+   already handed out. Meanwhile new appends are refused with a retryable error.
+3. A confirmed group goes to the uploader with its sequence in the WAL.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class GroupCommit:
     ) -> None:
         self._config = config
         self._wal = wal
-        # A group passes its bound by one batch, and the WAL takes neither if they are too large.
+        # A group may exceed its bound by one batch, and still has to fit into the WAL.
         self._group_bytes_max = min(config.group_bytes_max, wal.group_bytes_max // 4)
-        # Its tables are no larger than an eighth: appends without payload count as well.
+        # Its tables take at most an eighth, even if all appends are without payload.
         self._items_max = max(1, min(items_max, wal.group_bytes_max // 8 // TABLES_BYTES_MAX))
         self._confirmed = confirmed
         self._set_admission_error = set_admission_error
@@ -66,7 +66,7 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._written = 0
         self.refusal: StreamlogError | None = None
-        """Why the WAL could not be written at the last try; None while it can."""
+        """The last write's error; None if it succeeded."""
 
     def add(self, pending: Pending) -> None:
         group = self._open
@@ -84,7 +84,7 @@ class GroupCommit:
         return list(itertools.chain(syncing, self._full, (self._open,)))
 
     def progress(self) -> Due | None:
-        """The group that is being written."""
+        """What the group under way waits for."""
         if self._syncing is None:
             return None
         reason = "" if self.refusal is None else f": {self.refusal.message}"
@@ -111,17 +111,16 @@ class GroupCommit:
     async def _write(self, group: Group) -> None:
         backoff: Backoff | None = None
         while True:
-            # A stream that was lost has told its appends; they need no place in the WAL.
+            # Appends to lost streams have failed already and are not written.
             entries = [item.entry for item in group.items if item.core.stop is None]
             if not entries:
-                # A try that failed may have reached the WAL all the same: `open_stream` waits until
-                # all that the WAL has is released.
+                # An earlier try may have reached the WAL although it failed, and `open_stream`
+                # waits until everything in the WAL is released.
                 group.wal_sequence = self._wal.last_sequence
                 break
             try:
                 group.wal_sequence = await self._wal.append(entries)
             except Closed:
-                # The WAL has ended for good, and with it this loop.
                 raise
             except (Unavailable, OutcomeUnknown) as error:
                 if backoff is None:
@@ -137,8 +136,8 @@ class GroupCommit:
             else:
                 break
         if backoff is not None:
-            # Also when the group was lost with its streams: only a later append can tell whether
-            # the WAL works again.
+            # Also when all streams of the group were lost: only a later append shows whether the
+            # WAL works again.
             log.info("appends are let in again", extra={"tries": backoff.tries})
             self.refusal = None
             self._set_admission_error(None)

@@ -1,10 +1,10 @@
-"""An append that was called and has no offsets yet: it waits for room, or at its stream's gate.
+"""An append that was called and has no offsets yet: it waits for room, or at an append barrier.
 
-1. `wait_for_room`: the budget grants the charge, or refuses at the deadline.
-2. `wait_at_barrier`: the charge is taken; whoever closed the gate opens it again.
-3. It ends once: it is sequenced (`proceed`), or let go. An append that was refused, or whose caller
-   cancelled it, gives its charge and its payload back at that moment: while a store is away only
-   the appends that somebody still waits for take memory.
+1. `wait_for_room`: the budget grants the charge, or refuses it at the deadline.
+2. `wait_at_barrier`: the charge is taken, and the append waits until the barrier is lifted.
+3. It ends once: it is sequenced (`proceed`), or abandoned. An append that was refused, or whose
+   caller cancelled it, releases its charge and payload at that moment: while a store is away, only
+   appends with a waiting caller take memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sequence = Callable[
 
 
 class QueuedAppend:
-    """`sequence` is called when its turn has come, with the charge taken."""
+    """`sequence` is called once the charge is taken and no barrier is in the way."""
 
     __slots__ = (
         "_batch",
@@ -52,7 +52,7 @@ class QueuedAppend:
     ) -> None:
         self._core = core
         self._batch: RecordBatch | None = batch
-        """None: it has ended."""
+        """None once it has ended."""
         self._context = context
         self._future = future
         self._charge = charge
@@ -63,15 +63,15 @@ class QueuedAppend:
         self._timer: asyncio.TimerHandle | None = None
         self._has_room = False
         core.queued[self] = None
-        future.add_done_callback(self._left)
+        future.add_done_callback(self._on_answered)
 
     def wait_for_room(self, delay_s: float | None) -> None:
-        """Overloaded after `delay_s`."""
+        """Refused with Overloaded after `delay_s`."""
         self._waiter = Waiter(self._charge, self._granted, self.refuse)
         self._budget.wait(self._waiter, self._context.priority, delay_s)
 
     def wait_at_barrier(self, delay_s: float | None) -> None:
-        """The charge is taken. Overloaded after `delay_s`."""
+        """The charge is taken. Refused with Overloaded after `delay_s`."""
         assert self._core.append_barrier is not None
         self._has_room = True
         self._core.append_barrier[self] = None
@@ -79,20 +79,20 @@ class QueuedAppend:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._expire)
 
     def proceed(self) -> None:
-        """The gate is open."""
+        """Sequences the append: it has room, and no barrier is in the way."""
         batch, core = self._batch, self._core
         if self._future.done():
-            self._let_go()
+            self._abandon()
         elif batch is not None:
             self._end()
             self._sequence(core, batch, self._context, self._future, self._charge, self._size_bytes)
             core.progressed()
 
     def refuse(self, error: StreamlogError) -> None:
-        """Answers with the error, and lets go."""
+        """Answers with the error, and abandons the append."""
         if not self._future.done():
             self._future.set_exception(error)
-        self._let_go()
+        self._abandon()
 
     def _granted(self) -> None:
         self._has_room = True
@@ -106,10 +106,10 @@ class QueuedAppend:
             )
         )
 
-    def _left(self, _: asyncio.Future[AppendResult]) -> None:
-        self._let_go()
+    def _on_answered(self, _: asyncio.Future[AppendResult]) -> None:
+        self._abandon()
 
-    def _let_go(self) -> None:
+    def _abandon(self) -> None:
         if self._batch is None:
             return
         waiter = self._waiter

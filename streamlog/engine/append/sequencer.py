@@ -1,11 +1,11 @@
 """Gives appends their offsets: the one place where a stream's next offset moves.
 
-1. No room (Budget): the append waits its turn; nothing about it is decided.
+1. Without room in the Budget the append waits; nothing about it is decided yet.
 2. Conditions (expected_next_offset, fencing token) are tested against the provisional tail. A
-   refusal is told only once everything before it is confirmed: else it would reveal data that may
-   still vanish.
-3. Sequenced: the batch has its offsets for good. It is written until that works or the stream is
-   lost; a caller whose deadline passes meanwhile hears OutcomeUnknown.
+   refusal is answered only when everything before it is confirmed: else it would reveal data that
+   may still vanish.
+3. A sequenced batch keeps its offsets. It is written until that succeeds or the stream is lost; a
+   caller whose deadline passes meanwhile gets OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from streamlog.runtime.buffers import parts_size
 from streamlog.runtime.clock import Clock
 
 EXPIRY_INTERVAL_S = 0.05
-"""Deadlines are met this late at most: each look passes over everything that is not confirmed."""
+"""How late a deadline may be enforced: each check passes over all unconfirmed appends."""
 
 
 class Sequencer:
@@ -68,15 +68,15 @@ class Sequencer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline = math.inf
         self.stop: ErrorFactory | None = None
-        """The engine is closed: nothing is taken any more."""
+        """Set when the engine has stopped: every append fails."""
         self.drain_error: ErrorFactory | None = None
-        """The engine drains: appends that were called before go on, new ones are refused."""
+        """Set while the engine drains: new appends fail, queued ones go on."""
         self.admission_error: ErrorFactory | None = None
-        """The WAL cannot be written now: appends without a reservation are turned away."""
+        """Set while the WAL cannot be written: appends without a reservation fail."""
 
     @property
     def batch_bytes_max(self) -> int:
-        """Payload of the largest append that is taken."""
+        """Largest payload of one append."""
         return self._config.batch_bytes_max
 
     def append(
@@ -133,7 +133,7 @@ class Sequencer:
         try:
             await future
         except BaseException:
-            # Room that was granted meanwhile has no owner but this call.
+            # Room that was granted just before the cancellation belongs to no other call.
             if future.done() and not future.cancelled() and future.exception() is None:
                 reservation.release()
             self._budget.give_up(waiter)
@@ -141,29 +141,29 @@ class Sequencer:
         return reservation
 
     def raise_barrier(self, core: StreamCore) -> None:
-        """Nothing is sequenced in the stream until `lift_barrier`; appends wait in order."""
+        """Appends to the stream wait, in order, until `lift_barrier`."""
         core.append_barrier = {}
 
     def lift_barrier(self, core: StreamCore) -> None:
-        """Sequences what waited.
+        """Sequences the appends that wait.
 
-        The gate stays closed meanwhile: an append that is refused, or whose caller has left, gives
-        back room, and what gets that room was called later than those that wait here.
+        The barrier stays up meanwhile: an append that is refused here releases room, and an append
+        that gets this room was called later than those that still wait.
         """
-        gate = core.append_barrier
-        if gate is None:
+        waiting = core.append_barrier
+        if waiting is None:
             return
         try:
-            while gate:
-                append = next(iter(gate))
-                del gate[append]
+            while waiting:
+                append = next(iter(waiting))
+                del waiting[append]
                 append.proceed()
         finally:
             core.append_barrier = None
             core.progressed()
 
     def fail_lost_appends(self) -> None:
-        """Tells the appends of streams that were lost why they will never be confirmed."""
+        """Fails the unconfirmed appends of streams that were lost."""
         for group in self._sink.unconfirmed():
             for core, _, _, _, future, _, _ in group.items:
                 if core.stop is not None and future is not None and not future.done():
@@ -171,7 +171,7 @@ class Sequencer:
                     future.set_exception(error)
 
     def close(self, refused: ErrorFactory, sequenced: ErrorFactory) -> None:
-        """Ends everything: `refused` for what was not sequenced, `sequenced` for what was."""
+        """Fails all appends: with `refused` those not sequenced, with `sequenced` the others."""
         self.stop = refused
         self._budget.refuse_all(refused)
         if self._timer is not None:
@@ -184,7 +184,7 @@ class Sequencer:
     def _refusal(
         self, core: StreamCore, batch: RecordBatch, context: AppendContext
     ) -> StreamlogError | None:
-        """Why the append is not taken. What passes here every encoder takes."""
+        """Why the append is refused, or None. Every encoder accepts a batch that passes here."""
         stop = self.stop or core.stop or self.drain_error
         if stop is None and context.reservation is None:
             stop = self.admission_error
@@ -247,7 +247,7 @@ class Sequencer:
         charge: int,
         size_bytes: int,
     ) -> None:
-        """Past the gate, if there is one."""
+        """The stream has no barrier, or has lifted it."""
         self._on_append()
         base = core.next
         end = base + batch.record_count
@@ -297,13 +297,13 @@ class Sequencer:
         error: StreamlogError,
     ) -> None:
         """Answers with `error` once everything sequenced so far is confirmed."""
-        told = core.wait_for(core.next, error)
+        confirmed = core.wait_for(core.next, error)
         timer: asyncio.TimerHandle | None = None
 
         def forget(_: asyncio.Future[AppendResult]) -> None:
             if timer is not None:
                 timer.cancel()
-            core.forget(told)
+            core.forget(confirmed)
 
         def answer(done: asyncio.Future[None]) -> None:
             reason = done.exception()
@@ -316,11 +316,11 @@ class Sequencer:
                     DeadlinePassed("the append was not stored; what came before it is under way")
                 )
 
-        told.add_done_callback(answer)
-        # Also when the caller has left: what it waited for may take as long as the store is away.
+        confirmed.add_done_callback(answer)
+        # Also when the caller cancels: the confirmation may take as long as the store is away.
         future.add_done_callback(forget)
         delay_s = self._delay_s(context.deadline)
-        if delay_s is not None and not told.done():
+        if delay_s is not None and not confirmed.done():
             timer = self._loop.call_later(max(0.0, delay_s), expire)
 
     def _delay_s(self, deadline: float | None) -> float | None:
@@ -335,7 +335,7 @@ class Sequencer:
         )
 
     def _expire(self) -> None:
-        """Answers every append whose deadline has passed; they stay sequenced."""
+        """Answers every append whose deadline has passed. Its batch stays sequenced."""
         self._timer = None
         self._timer_deadline = math.inf
         now = self._clock.monotonic()

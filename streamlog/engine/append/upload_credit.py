@@ -1,8 +1,8 @@
-"""Room of batches that are in the store and wait for an earlier one's commit.
+"""Releases the budget of batches that are in the store and wait for an earlier batch's commit.
 
-Commits keep the order of appends: one slow PUT holds up those behind it, which need no further
-upload. Their room is given back before their commit, up to a bound: that much more is then in
-memory than the budget says.
+Commits keep the order of appends, so one slow PUT delays the commits of all batches behind it,
+although those are stored. Their charges are released before their commit, up to a bound; by that
+much memory may exceed the budget.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from streamlog.engine.append.group import Group
 
 
 class UploadCredit:
-    """0 ≤ used_bytes ≤ bound_bytes: given back and not committed yet."""
+    """0 ≤ used_bytes ≤ bound_bytes: charges released before their commit."""
 
     def __init__(self, budget: Budget, bound_bytes: int) -> None:
         self._budget = budget
@@ -20,7 +20,7 @@ class UploadCredit:
         self.used_bytes = 0
 
     def grant(self, group: Group) -> None:
-        """The batch is in the store; called once at most for each."""
+        """Releases the charges as far as the bound allows. Called at most once for a batch."""
         free = self.bound_bytes - self.used_bytes
         if free > 0:
             freed = min(free, sum(item.charge for item in group.items))
@@ -29,7 +29,7 @@ class UploadCredit:
             self._budget.release(freed)
 
     def release(self, group: Group, charge: int) -> None:
-        """The batch is committed: gives back what is left of its `charge`."""
+        """The batch is committed: releases the rest of its `charge`."""
         freed, group.freed_bytes = group.freed_bytes, 0
         self.used_bytes -= freed
         self._budget.release(charge - freed)

@@ -1,8 +1,8 @@
-"""One load of an object's blocks: decoded piece by piece, on whatever thread each piece is, and
-told to the cache on the loop.
+"""One load of an object's blocks: each piece is decoded on the thread that received it, and handed
+to the cache on the event loop.
 
-A piece is decoded as soon as it has arrived, while it is still in the processor's cache, and those
-who wait for its blocks do not wait for the rest.
+A piece is decoded as soon as it arrives: it is still in the processor's cache, and readers of its
+blocks need not wait for the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH_BYTES = 200
 """Memory of one decoded batch beside its payload."""
 
 BlockKey = tuple[int, int]
-"""Object id, position."""
+"""Object id, and position in the object."""
 
 
 class Block(NamedTuple):
@@ -34,7 +34,7 @@ class Block(NamedTuple):
 
     batches: Sequence[StoredBatch]
     size_bytes: int
-    """Of the batches' payloads."""
+    """Size of the batches' payloads."""
 
     @property
     def memory_bytes(self) -> int:
@@ -45,20 +45,20 @@ BlockCache = SingleFlightCache[BlockKey, Block]
 
 
 class _Decoded(NamedTuple):
-    """A piece's blocks before the first damaged one, and what is wrong with that."""
+    """The blocks of a piece up to the first damaged one, and that one's error."""
 
     piece: int
     memory: object
-    """What the blocks lie in."""
+    """The buffer that the blocks lie in."""
     size_bytes: int
     blocks: list[Block]
     error: Corrupt | None
 
 
 class BlockLoad:
-    """Of blocks that the cache was told of (`begin`), in order. On the loop but for `arrived`.
+    """Loads blocks, in order, that were announced to the cache (`begin`).
 
-    Whoever makes it closes it, whatever becomes of the load.
+    Only `arrived` may run on other threads. The maker must call `close`, however the load ends.
     """
 
     def __init__(
@@ -75,46 +75,46 @@ class BlockLoad:
         self._decoded: deque[_Decoded] = deque()
         self._is_woken = False
         self._left = dict(enumerate(self._pieces))
-        """By piece: blocks that the cache still waits for."""
+        """By piece: the blocks that the cache still waits for."""
         self._errors: dict[int, Corrupt] = {}
         self._memory: object = None
         self._group = object()
-        """Of all blocks in that memory: only together do they give it back."""
+        """The cache group of all blocks in `_memory`: the buffer is freed with the last of them."""
 
     @property
     def sizes(self) -> list[int]:
-        """Of the pieces: each ends where the next one begins."""
+        """Sizes of the pieces; each ends where the next one begins."""
         starts = [*(piece[0].position for piece in self._pieces), self.start + self.length]
         return [end - start for start, end in pairwise(starts)]
 
     def reserve(self) -> None:
-        """Room in the cache, given back block by block."""
+        """Reserves room in the cache; it is released block by block."""
         self._reserved = self.length
         self._cache.reserve(self.length)
 
     def arrived(self, number: int, data: Buffer) -> bool:
-        """As Arrived, on any thread; the same piece may come twice at a time."""
+        """As Arrived; on any thread. The same piece may arrive twice at the same time."""
         if number not in self._left:
             return bool(self._left)
         decoded = self._decode(number, data)
         self._decoded.append(decoded)
-        # The GET's end comes right behind the last one, and wakes the loop by itself.
+        # The GET ends right after the last piece, and wakes the loop by itself.
         if number < len(self._pieces) - 1 and not self._is_woken:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._take)
             except RuntimeError:
-                # The loop was closed, and with it everything that could wait.
+                # The loop was closed: no reader waits any more.
                 return False
         return decoded.error is None
 
     def decode(self, data: Buffer) -> None:
-        """All of it is there, and little: it is decoded on the loop. Errors: Corrupt."""
+        """Decodes all of a small load on the loop. Errors: Corrupt."""
         tell_pieces(data, self.sizes, self._arrived_here)
         self.finish()
 
     def finish(self) -> None:
-        """All has arrived. Errors: Corrupt."""
+        """All pieces have arrived. Errors: Corrupt."""
         self._take()
         if self._left:
             number = min(self._left)
@@ -124,7 +124,7 @@ class BlockLoad:
             raise self._errors[number]
 
     def close(self, error: StreamlogError) -> None:
-        """No more is expected: who waits for a block that has not come hears of `error`."""
+        """Ends the load: readers of blocks that have not arrived get `error`."""
         left, self._left = self._left, {}
         self._memory = None
         for number in sorted(left):
@@ -144,16 +144,16 @@ class BlockLoad:
             self._finish(self._decoded.popleft())
 
     def _finish(self, decoded: _Decoded) -> None:
-        """Tells the cache of a piece, unless it was told before."""
+        """Hands a piece's blocks to the cache, unless the cache has them."""
         number = decoded.piece
         left = self._left.get(number, ())
         if not left:
             return
         blocks = self._pieces[number]
-        told = len(blocks) - len(left)
+        finished = len(blocks) - len(left)
         if decoded.memory is not self._memory:
             self._memory, self._group = decoded.memory, object()
-        for row, block in zip(left, decoded.blocks[told:], strict=False):
+        for row, block in zip(left, decoded.blocks[finished:], strict=False):
             returned = min(self._reserved, row.length)
             self._reserved -= returned
             self._cache.reserve(-returned)
@@ -163,31 +163,33 @@ class BlockLoad:
         if decoded.error is None:
             del self._left[number]
         else:
-            self._left[number] = blocks[max(told, len(decoded.blocks)) :]
+            self._left[number] = blocks[max(finished, len(decoded.blocks)) :]
             self._errors[number] = decoded.error
 
     def _decode(self, number: int, data: Buffer) -> _Decoded:
         key, view = data_key(self._row.object_id), memoryview(data)
-        found: list[Block] = []
+        blocks: list[Block] = []
         start = self._pieces[number][0].position
         try:
             for block in self._pieces[number]:
-                at = block.position - start
-                batches = decode_block(view[at : at + block.length], block, object_key=key)
+                position = block.position - start
+                data_of_block = view[position : position + block.length]
+                batches = decode_block(data_of_block, block, object_key=key)
                 # A stored batch's payload is one piece.
-                found.append(Block(batches, sum([len(batch.parts[0]) for batch in batches])))
+                blocks.append(Block(batches, sum([len(batch.parts[0]) for batch in batches])))
         except Corrupt as error:
-            return _Decoded(number, view.obj, len(data), found, error)
-        return _Decoded(number, view.obj, len(data), found, None)
+            return _Decoded(number, view.obj, len(data), blocks, error)
+        return _Decoded(number, view.obj, len(data), blocks, None)
 
 
 def _pieces(run: Sequence[BlockRow], piece_bytes: int) -> Iterator[list[BlockRow]]:
-    """The blocks in order, as many at a time as reach `piece_bytes`; an eighth for the first."""
-    found: list[BlockRow] = []
+    """Cuts the run into pieces of about `piece_bytes`; the first is an eighth of that, so that the
+    first blocks are available soon."""
+    piece: list[BlockRow] = []
     wanted = piece_bytes // 8
     for block in run:
-        if found and block.position - found[0].position >= wanted:
-            yield found
-            found, wanted = [], piece_bytes
-        found.append(block)
-    yield found
+        if piece and block.position - piece[0].position >= wanted:
+            yield piece
+            piece, wanted = [], piece_bytes
+        piece.append(block)
+    yield piece

@@ -1,10 +1,10 @@
-"""Gets index regions and data blocks out of the store, each once, neighbours in one GET.
+"""Loads index regions and data blocks from the store: each only once, neighbours in one GET.
 
-1. Loads run in tasks of their own: a caller that goes away stops nothing, and whoever asks for the
-   same block meanwhile waits for the same load.
-2. Blocks that arrived in one piece of memory are kept and dropped together.
+1. Loads run in tasks of their own: a cancelled reader stops no load, and readers of the same block
+   wait for the same load.
+2. Blocks that arrived in one buffer are kept and dropped together.
 3. A GET under way is charged to the block cache; GETs wait while those under way fill it.
-4. Small objects come whole, with their index: their blocks need no GET of their own.
+4. Small objects are read whole, with their index: their blocks need no GETs of their own.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _GETS_MAX = 16
 _INLINE_INDEX_BYTES_MAX = 16 * 1024
 _INLINE_BYTES_MAX = 256 * 1024
 _INLINE_BATCHES_MAX = 64
-"""Less than that is decoded on the loop: the way to a thread and back would cost more."""
+"""Less is decoded on the loop: the hand-over to a thread and back would cost more."""
 _WHOLE_BYTES_MAX = 16 * 1024
-"""Nor is a GET so small decoded on the thread that receives it."""
+"""A GET this small is not decoded on the thread that receives it, either."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRegion:
-    """An object's decoded index, the region's bytes for the attributes in it, and of a small object
-    all that lies before it."""
+    """An object's decoded index; `data`: the region's bytes, which hold the batch attributes;
+    `body`: a small object's bytes before the region."""
 
     index: ObjectIndex
     data: memoryview
@@ -49,6 +49,8 @@ class IndexRegion:
 
 
 class BlockReader:
+    """Owns the block cache and the index cache."""
+
     def __init__(
         self,
         store: ObjectStore,
@@ -62,7 +64,7 @@ class BlockReader:
         self._background = background
         self._metrics = metrics
         kinds = ("index", "block")
-        # By kind: labels() for each block of each fetch would cost as much as the look-up.
+        # labels() for each block of each fetch would cost as much as the look-up.
         self._hits = {kind: metrics.cache_hits.labels(kind) for kind in kinds}
         self._misses = {kind: metrics.cache_misses.labels(kind) for kind in kinds}
         self._gap_bytes_max = config.get_gap_bytes_max
@@ -73,21 +75,21 @@ class BlockReader:
         self._catch_up_gets = asyncio.Semaphore(config.catch_up_reads_max)
         self._get_bytes = ByteSemaphore(config.block_cache_bytes)
         self.received_bytes = 0
-        """Read from the store so far."""
+        """Bytes read from the store so far."""
         self.blocks: BlockCache = SingleFlightCache(config.block_cache_bytes)
         self.indexes: SingleFlightCache[int, IndexRegion] = SingleFlightCache(
             config.index_cache_bytes
         )
 
     async def index(self, row: ObjectRow, *, with_body: bool = True) -> IndexRegion:
-        """`with_body`: its blocks will be wanted too, so a small object is read whole.
+        """`with_body`: the caller will want the blocks too, so a small object is read whole.
 
         Errors: ObjectNotFound, Corrupt, StoreUnavailable.
         """
-        found = self.indexes.peek(row.object_id)
-        if found is not None:
+        cached = self.indexes.peek(row.object_id)
+        if cached is not None:
             self._count("index", 1, 0)
-            return found
+            return cached
         self._count("index", 0, 1)
         self.load_index(row, with_body=with_body)
         future = self.indexes.pending(row.object_id)
@@ -95,11 +97,11 @@ class BlockReader:
         return await asyncio.shield(future)
 
     def has(self, row: ObjectRow, block: BlockRow) -> bool:
-        """The block is here, or on its way."""
+        """Whether the block is in the cache or being loaded."""
         return (row.object_id, block.position) in self.blocks
 
     def load_index(self, row: ObjectRow, *, with_body: bool = True) -> None:
-        """Starts to read the object's index, if it is not here yet."""
+        """Starts to load the object's index, unless it is cached or being loaded."""
         if row.object_id not in self.indexes:
             self.indexes.begin(row.object_id)
             task = self._background.spawn(self._load_index(row, with_body), name="index")
@@ -113,10 +115,8 @@ class BlockReader:
         *,
         is_catch_up: bool = False,
     ) -> list[BlockRow]:
-        """Starts to read those of an object's blocks, given in order, that are not here yet.
-
-        A GET ends with the block that reaches `get_bytes_max`. Those that are on their way now and
-        were not before.
+        """Starts to load those of an object's blocks that are neither cached nor being loaded, and
+        returns them. `blocks` is in order; a GET ends with the block that reaches `get_bytes_max`.
         """
         missing = [block for block in blocks if (row.object_id, block.position) not in self.blocks]
         for get in plan_gets(missing, get_bytes_max, self._gap_bytes_max):
@@ -126,32 +126,32 @@ class BlockReader:
     def held(
         self, row: ObjectRow, blocks: Sequence[BlockRow]
     ) -> list[Block | asyncio.Future[Block]]:
-        """Blocks for which `load` was called just now: each loaded, or its load under way.
+        """The blocks for which `load` was just called: each loaded, or the future of its load.
 
         Errors of a load: ObjectNotFound, Corrupt, StoreUnavailable. Wait for it through
         `asyncio.shield`.
         """
-        found: list[Block | asyncio.Future[Block]] = []
+        held: list[Block | asyncio.Future[Block]] = []
         misses = 0
         for block in blocks:
             key = (row.object_id, block.position)
             loaded = self.blocks.peek(key)
             if loaded is not None:
-                found.append(loaded)
+                held.append(loaded)
                 continue
             future = self.blocks.pending(key)
             assert future is not None
-            found.append(future)
+            held.append(future)
             misses += 1
-        self._count("block", len(found) - misses, misses)
-        return found
+        self._count("block", len(held) - misses, misses)
+        return held
 
     def retire(self, row: ObjectRow, block: BlockRow) -> None:
-        """A reader that reads ahead has gone past the block."""
+        """A reader in sequence has passed the block, so it is dropped first."""
         self.blocks.retire((row.object_id, block.position))
 
     def forget(self, object_id: int) -> None:
-        """The object is gone from the store; what is here of it will not be asked for."""
+        """Drops what is cached of an object that is gone from the store."""
         self.indexes.discard(lambda key: key == object_id)
         self.blocks.discard(lambda key: key[0] == object_id)
 
@@ -160,7 +160,7 @@ class BlockReader:
             self.blocks.begin((row.object_id, block.position))
         load = BlockLoad(self.blocks, row, run, self._piece_bytes)
         task = self._background.spawn(self._load_blocks(load, row, run, is_catch_up), name="blocks")
-        # Not within the task: one that is cancelled before its first step has none.
+        # In a callback, because a task that is cancelled before its first step runs no code.
         task.add_done_callback(lambda _: load.close(_closed()))
 
     async def _load_index(self, row: ObjectRow, with_body: bool) -> None:
@@ -201,7 +201,7 @@ class BlockReader:
                     await self._receive(load, run, data_key(row.object_id), is_catch_up)
         except StreamlogError as error:
             if isinstance(error, Corrupt):
-                # A small object's damaged body must not outlive its repair in the store.
+                # Else a small object's damaged body would stay cached after its repair.
                 self.indexes.discard(lambda key: key == row.object_id)
             load.close(error)
 
@@ -241,7 +241,7 @@ class BlockReader:
         load.finish()
 
     def _is_small(self, run: Sequence[BlockRow], length: int) -> bool:
-        """So little that it is decoded on the loop."""
+        """Whether the run is small enough to be decoded on the loop."""
         is_plain = all(block.compression == Compression.NONE for block in run)
         bytes_max = _INLINE_BYTES_MAX if is_plain else _INLINE_BYTES_MAX // 16
         count = sum(block.batch_count for block in run)

@@ -1,10 +1,11 @@
-"""Reads what is no longer in memory: out of objects, at the places that the fold names.
+"""Reads records that are not in memory any more out of objects.
 
-1. Live ranges come from the fold, never from an object's own index: an object may hold ranges that
+1. The fold names the live ranges, never an object's own index: an object may hold ranges that
    another tenure's commit has replaced.
-2. What is returned has no gap, or the read fails with Corrupt.
-3. A missing object: fold all that was committed up to now and look again. Another object or a trim
-   explains it; an object that is still live and gone is Corrupt.
+2. A read returns batches without a gap, or fails with Corrupt.
+3. If an object is missing, the read folds everything committed so far and looks up again. Usually
+   another object or a trim has replaced the missing one; if it is still live, the read fails with
+   Corrupt.
 """
 
 from __future__ import annotations
@@ -36,21 +37,23 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
 
 _LOOKUPS_MAX = 8
-"""Objects that may vanish under one read, each replaced by another one."""
+"""How often objects may be replaced and deleted under one read."""
 _INDEXES_AHEAD = 8
-"""Index regions of later ranges that are read while the first ones are looked at."""
+"""Index regions of later ranges that are loaded while the first ones are used."""
 _LOOK_BYTES = 64 * 1024
-"""Who asks for less at the stream's start may only look at it."""
+"""A fetch of less at the stream's start may be a mere look at it."""
 _RANGES_AHEAD = 32
-"""Ranges that one step of reading ahead passes at most: each may need two GETs."""
+"""Ranges passed by one step of reading ahead: each may need two GETs."""
 _ASKED_BYTES_MIN = 64 * 1024
-"""What a GET ahead is charged at least: small ones are bounded by their number."""
+"""Least charge of a GET ahead, which bounds the number of small ones."""
 _YIELD_BATCHES = 1024
-"""Batches handed out between two moments for others on the loop."""
+"""Batches that one step of the event loop returns at most."""
 _base_offset = attrgetter("base_offset")
 
 
 class ColdReader:
+    """Reads objects, for fetches and ahead of them."""
+
     def __init__(
         self,
         metadata: StreamView,
@@ -70,7 +73,7 @@ class ColdReader:
     async def read(
         self, core: StreamCore, start: int, end: int, max_bytes: int, context: FetchContext
     ) -> tuple[list[StoredBatch], int]:
-        """At least one batch from `start` on; bytes of all payloads."""
+        """At least one batch from `start` on, and the size of all payloads."""
         reader, is_sequential = self._readers.at(core.stream_id, start)
         begins = start == core.start and max_bytes >= _LOOK_BYTES
         in_steps = reader if is_sequential or begins else None
@@ -83,7 +86,7 @@ class ColdReader:
                 batches, size = await self._read(read, ranges)
             except ObjectNotFound as error:
                 self._forget(error, ranges)
-                # What was found for an earlier fetch may be known to be gone by now.
+                # Ranges kept from an earlier fetch may be outdated: only a fresh look-up counts.
                 missing, kept = (missing, ()) if kept else (error, ())
                 continue
             position = batches[-1].end_offset
@@ -103,18 +106,18 @@ class ColdReader:
         raise _lost(core, missing)
 
     async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
-        """At least one batch's from `start` on."""
+        """Attributes of at least one batch from `start` on."""
         missing: ObjectNotFound | None = None
         for _ in range(_LOOKUPS_MAX):
             ranges = await self._ranges(core, start, end, missing)
-            found: list[BatchAttributes] = []
+            attributes: list[BatchAttributes] = []
             yield_at = _YIELD_BATCHES
             try:
                 for number, live in enumerate(ranges):
                     ahead = ranges[number : number + _INDEXES_AHEAD]
                     self._load_indexes(ahead, with_body=False)
                     region = await self._blocks.index(live.object, with_body=False)
-                    found += attributes_in(
+                    attributes += attributes_in(
                         region.index,
                         region.data,
                         core.stream_id,
@@ -122,21 +125,21 @@ class ColdReader:
                         min(end, live.end),
                         index_position=live.object.index_position,
                     )
-                    if len(found) >= yield_at:
-                        yield_at = len(found) + _YIELD_BATCHES
+                    if len(attributes) >= yield_at:
+                        yield_at = len(attributes) + _YIELD_BATCHES
                         await asyncio.sleep(0)
             except ObjectNotFound as error:
                 missing = error
                 self._forget(error, ranges)
                 continue
-            check_run(core, found, start, ranges[-1].object)
-            return found
+            check_run(core, attributes, start, ranges[-1].object)
+            return attributes
         raise _lost(core, missing)
 
     async def _ranges(
         self, core: StreamCore, start: int, end: int, missing: ObjectNotFound | None
     ) -> list[LiveRange]:
-        """Live ranges that meet, from `start` on; not empty. `missing`: what was met last time."""
+        """Adjacent live ranges from `start` on; not empty. `missing`: the error of the last try."""
         missing_key = None
         if missing is not None:
             missing_key = missing.object_key
@@ -152,7 +155,7 @@ class ColdReader:
         else:
             if ranges:
                 return ranges
-        # Lost with what only memory held, or trimmed by a commit whose caller has no answer yet.
+        # The stream may be lost, or trimmed by a commit whose caller has no answer yet.
         row = self._metadata.stream(core.stream_id)
         if row is not None and row.epoch == core.epoch:
             core.start = max(core.start, row.start)
@@ -176,7 +179,7 @@ class ColdReader:
         position, size = read.start, 0
         for number, live in enumerate(ranges):
             if number:
-                # Ranges are small, then: the next ones' indexes will be needed too.
+                # The first range was not enough, so ranges are small: load more indexes.
                 self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
             try:
                 region = await self._blocks.index(live.object)
@@ -194,10 +197,10 @@ class ColdReader:
     def _want(
         self, read: _Read, live: LiveRange, region: IndexRegion, position: int, max_bytes: int
     ) -> int:
-        """Starts to read the range's blocks from `position` on until `max_bytes` is met.
+        """Starts to load the range's blocks from `position` on until `max_bytes` is met.
 
-        A reader that reads ahead and meets a block that is not here reads a step from there on.
-        The bytes wanted.
+        Returns their size. For a reader in sequence, a block that is not cached starts a step of
+        reading ahead.
         """
         row, reader = live.object, read.reader
         stop = min(read.end, live.end)
@@ -232,8 +235,8 @@ class ColdReader:
                 reader.asked(blocks[-1].end, min(started_bytes, max(step, size)))
         held = self._blocks.held(row, blocks[:wanted])
         read.wanted += [
-            (live, block, one, block.position in own)
-            for block, one in zip(blocks, held, strict=False)
+            (live, block, load, block.position in own)
+            for block, load in zip(blocks, held, strict=False)
         ]
         if is_end and blocks and region.body is None:
             last = blocks[-1]
@@ -281,14 +284,14 @@ class ColdReader:
             stop = min(read.end, live.end)
             room = read.max_bytes - size
             if _fits(row, position, stop, room):
-                found, is_last = block, False
+                wanted, is_last = block, False
             else:
-                found, is_last = _cut(block.batches, position, stop, room, is_empty=not batches)
-            if found.batches:
-                # Within a block batches meet, else it would not have been decoded.
-                check_seam(read.core, found.batches[0], position, live.object, begins=not batches)
-                batches += found.batches
-                size += found.size_bytes
+                wanted, is_last = _cut(block.batches, position, stop, room, is_empty=not batches)
+            if wanted.batches:
+                # Within a block batches are adjacent, else it would not have been decoded.
+                check_seam(read.core, wanted.batches[0], position, live.object, begins=not batches)
+                batches += wanted.batches
+                size += wanted.size_bytes
             if is_last:
                 break
             position = row.end
@@ -310,8 +313,8 @@ class ColdReader:
         *,
         is_own: bool,
     ) -> Block:
-        """A load that others began may fail by what they asked for beside the block: it is then
-        read alone."""
+        """A load that another read began may fail because of its other blocks: this block is then
+        loaded alone."""
         try:
             return await asyncio.shield(load)
         except (Corrupt, StoreUnavailable):
@@ -322,7 +325,7 @@ class ColdReader:
         return await asyncio.shield(held) if isinstance(held, asyncio.Future) else held
 
     async def _go_ahead(self, core: StreamCore, reader: Reader, position: int) -> None:
-        """Starts the reader's next GET, or several where objects are small."""
+        """Starts the reader's next GET, or several if objects are small."""
         try:
             start = max(reader.asked_until, position)
             if start >= core.committed:
@@ -333,7 +336,7 @@ class ColdReader:
                 core.stream_id, start, core.committed, limit=_RANGES_AHEAD
             )
             for number, live in enumerate(ranges):
-                # A GET is cut at the object's end alone: a step's rest would make small ones.
+                # Only the end of an object cuts a GET: the rest of a step would make small GETs.
                 if size >= step or (number and not self._readers.may_go_ahead(reader)):
                     return
                 self._load_indexes(ranges[number : number + _INDEXES_AHEAD])
@@ -350,17 +353,17 @@ class ColdReader:
                     return
                 self._blocks.load(live.object, blocks, step, is_catch_up=True)
                 start = blocks[-1].end
-                # Not what the last block is beyond a step: two GETs would fill the share of three.
+                # Without the last block's excess: else two GETs would fill the share of three.
                 reader.asked(start, max(_ASKED_BYTES_MIN, min(taken, step)))
                 size += taken
         except StreamlogError:
-            # Nobody waits for it: the fetch that needs the block will meet the error itself.
+            # The fetch that needs the block will get the error itself.
             return
         finally:
             reader.is_busy = False
 
     def _load_indexes(self, ranges: Sequence[LiveRange], *, with_body: bool = True) -> None:
-        """The first one's, and the next ones' as far as they fit beside those of other readers."""
+        """Loads the first index, and the next ones within this reader's part of the index cache."""
         size = 0
         for number, live in enumerate(ranges):
             size += live.object.index_length
@@ -370,11 +373,11 @@ class ColdReader:
 
 
 _Wanted = tuple[LiveRange, BlockRow, Block | asyncio.Future[Block], bool]
-"""The block, or its load, and whether that began for this fetch."""
+"""Range, block, the block's data or load, and whether this fetch began the load."""
 
 
 class _Read:
-    """One fetch's way through objects. `reader` None: what it asks for is all that it reads."""
+    """One fetch from objects. `reader` None: it reads nothing ahead."""
 
     __slots__ = ("core", "end", "is_catch_up", "max_bytes", "ranges", "reader", "start", "wanted")
 
@@ -394,14 +397,14 @@ class _Read:
         self.reader = reader
         self.is_catch_up = context.is_catch_up or (reader is not None and reader.window_bytes > 0)
         self.ranges = 0
-        """Looked at."""
+        """Number of ranges used."""
         self.wanted: list[_Wanted] = []
 
 
 def _blocks(
     region: IndexRegion, stream_id: int, number: int, start: int, stop: int
 ) -> Iterator[BlockRow]:
-    """The stream's blocks from `number` on, which contains `start`, up to `stop` or a gap."""
+    """The stream's blocks from block `number`, which contains `start`, up to `stop` or a gap."""
     index, position = region.index, start
     while number < len(index):
         block = index.block(number)
@@ -412,7 +415,8 @@ def _blocks(
 
 
 def _payload_bytes(block: BlockRow, position: int) -> int:
-    """What the block holds from `position` on, if its records are alike; less when compressed."""
+    """Estimated payload from `position` on, for records of equal size; less than the truth if
+    compressed."""
     size = block.length - BLOCK_HEADER_BYTES - BATCH_BYTES * block.batch_count
     if position <= block.start:
         return size
@@ -420,7 +424,7 @@ def _payload_bytes(block: BlockRow, position: int) -> int:
 
 
 def _fits(block: BlockRow, position: int, stop: int, max_bytes: int) -> bool:
-    """All of its batches are wanted, for certain: a look at each would cost as much as the rest."""
+    """Whether all batches are certainly wanted. A look at each would cost as much as the rest."""
     return (
         position <= block.start
         and block.end <= stop
@@ -432,8 +436,8 @@ def _fits(block: BlockRow, position: int, stop: int, max_bytes: int) -> bool:
 def _cut(
     batches: Sequence[StoredBatch], start: int, stop: int, max_bytes: int, *, is_empty: bool
 ) -> tuple[Block, bool]:
-    """Those from the offset `start` on, before `stop` and within `max_bytes`, the first one in any
-    case if there is none yet; and whether others were left out behind them."""
+    """The batches from the offset `start` on, before `stop` and within `max_bytes`, but at least
+    one if `is_empty`; and whether later batches were left out."""
     first = max(0, bisect_right(batches, start, key=_base_offset) - 1)
     size = 0
     for number in range(first, len(batches)):

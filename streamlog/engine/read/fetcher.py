@@ -1,4 +1,4 @@
-"""Reads a stream: its tail from memory, what lies before it from objects."""
+"""Reads a stream: its tail from memory, older records from objects."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class FetcherMetadata(SessionInfo, StreamView, Protocol):
 
 
 class Fetcher:
+    """Serves `Stream.fetch` and `Stream.attributes`."""
+
     def __init__(
         self,
         metadata: FetcherMetadata,
@@ -73,25 +75,25 @@ class Fetcher:
                 return await self._fetch_throttled(core, start, end, max_bytes, context)
             self._misses.inc()
         last = 0
-        # One more as large as the last would be too much: it is not worth another look-up.
+        # Stops when one more batch as large as the last would not fit, which saves a look-up.
         while position < end and (size + last <= max_bytes or not batches):
             if tail.first <= position:
-                found = [_stored(entry) for entry in tail.read(position, end, max_bytes - size)]
-                found_bytes = sum([parts_size(batch.parts) for batch in found])
+                part = [_stored(entry) for entry in tail.read(position, end, max_bytes - size)]
+                part_bytes = sum([parts_size(batch.parts) for batch in part])
             else:
                 try:
                     async with self._until_deadline(core, context):
-                        found, found_bytes = await self._read_cold(
+                        part, part_bytes = await self._read_cold(
                             core, position, end, max_bytes - size, context
                         )
                 except StreamlogError:
-                    # What came before the failure is handed out; the next fetch meets it.
+                    # Batches before the failure are returned; the next fetch gets the error.
                     if not batches:
                         raise
                     break
                 check_offsets(core, position, end)
-            batches += found
-            size += found_bytes
+            batches += part
+            size += part_bytes
             last = max(parts_size(batches[-1].parts), 1)
             position = batches[-1].end_offset
         return FetchResult(tuple(batches), False)
@@ -133,11 +135,11 @@ class Fetcher:
     async def attributes(self, core: StreamCore, start: int, end: int) -> list[BatchAttributes]:
         """As Stream.attributes."""
         check_offsets(core, start, end)
-        found: list[BatchAttributes] = []
+        attributes: list[BatchAttributes] = []
         position = start
         while position < end:
             if core.tail.first <= position:
-                found += [
+                attributes += [
                     BatchAttributes(
                         entry.base_offset,
                         entry.record_count,
@@ -147,10 +149,10 @@ class Fetcher:
                     for entry in core.tail.read(position, end, 1 << 62)
                 ]
                 break
-            found += await self._cold_attributes(core, position, end)
+            attributes += await self._cold_attributes(core, position, end)
             check_offsets(core, position, end)
-            position = found[-1].base_offset + found[-1].record_count
-        return found
+            position = attributes[-1].base_offset + attributes[-1].record_count
+        return attributes
 
     def _until_deadline(
         self, core: StreamCore, context: FetchContext

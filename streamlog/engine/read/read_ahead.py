@@ -1,12 +1,14 @@
-"""Finds readers that go through a stream in sequence, and how far ahead to read for each.
+"""Detects readers that read a stream in sequence, and decides how far to read ahead of each.
 
-A reader has no name: it is known by the offset at which its next fetch will start.
-1. Its first fetch reads what it asks for, and a whole first step where the stream begins: who
-   begins there will go on. When it does so, it is *in sequence*, and its GETs grow to the maximum.
-2. In sequence, the next GETs are under way while earlier ones are decoded and consumed.
-3. Readers in sequence share the block cache, but for what scans are ahead by: each asks ahead for
-   its share at most, in GETs of at most half of it, so that what was read ahead is not dropped
-   before it is consumed.
+A reader has no name: it is recognised by the offset at which its next fetch starts.
+
+1. A reader's first fetch reads what it asked for; at the start of the stream it reads a whole first
+   step, because a reader that starts there usually goes on. Its second fetch makes it *in
+   sequence*, and its GETs grow to the maximum.
+2. For a reader in sequence the next GETs run while earlier ones are decoded and consumed.
+3. Readers in sequence share the block cache, except for the share of object scans. Each reads ahead
+   for at most its share, in GETs of at most half of it: otherwise blocks would be dropped before
+   they are consumed.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from streamlog.runtime.clock import Clock
 
 _READERS_MAX = 4096
 _ACTIVE_S = 5.0
-"""A reader that has not moved for so long has no share of the cache any more."""
+"""A reader without a fetch for so long loses its share of the cache."""
 _COUNT_EVERY_S = 0.25
 _GETS_AHEAD_MAX = 3
-"""One that is consumed and two under way."""
+"""One is consumed, two are under way."""
 
 
 def get_bytes_bounds(config: ReadConfig) -> tuple[int, int]:
@@ -44,8 +46,8 @@ def _clipped(config: ReadConfig, size: int, share: int) -> int:
 
 
 class Reader:
-    """`asked_until`: blocks up to this offset were asked for. `asked_bytes` of them: not consumed
-    as far as whole GETs go."""
+    """`asked_until`: blocks up to this offset were requested. `asked_bytes`: size of the requested
+    GETs that are not consumed to their ends."""
 
     __slots__ = (
         "_asked",
@@ -63,7 +65,7 @@ class Reader:
     def __init__(self) -> None:
         self._asked: deque[tuple[int, int]] = deque()
         self.window_bytes = 0
-        """Of its next GET; 0 before it is in sequence."""
+        """Size of its next GET; 0 before it is in sequence."""
         self.asked_until = 0
         self.asked_bytes = 0
         self.is_busy = False
@@ -71,19 +73,19 @@ class Reader:
         """Stream and first offset of its last fetch; None before there is one."""
         self.moved_at = 0.0
         self.near_block = -1
-        """Number of the last block that it was given, in its object's index."""
+        """Number of the last block that it got, in the object's index."""
         self._ranges: Sequence[LiveRange] = ()
         self._ranges_needed = 0
 
     def located(self, ranges: Sequence[LiveRange], needed: int, offset: int) -> None:
-        """A fetch up to `offset` looked at the first `needed` of the ranges found for it."""
-        self._ranges = [one for one in ranges[: 2 * needed + 1] if one.end > offset]
+        """Keeps the ranges of a fetch up to `offset`, which used the first `needed` of them."""
+        self._ranges = [live for live in ranges[: 2 * needed + 1] if live.end > offset]
         self._ranges_needed = needed
 
     def ranges_from(self, start: int, end: int) -> Sequence[LiveRange]:
-        """Those found for earlier fetches, if they are enough for one more; `start` is its next.
+        """The ranges kept from earlier fetches, if they suffice for one from `start` on.
 
-        What is committed never changes its bytes: at worst their object is gone meanwhile.
+        Committed bytes never change: at worst the object was deleted meanwhile.
         """
         ranges = self._ranges
         if not ranges or ranges[0].start > start:
@@ -91,19 +93,21 @@ class Reader:
         return ranges if len(ranges) >= self._ranges_needed or ranges[-1].end >= end else ()
 
     def asked(self, until: int, size_bytes: int) -> None:
-        """A GET up to the offset `until` is under way."""
+        """A GET up to the offset `until` has started."""
         self._asked.append((until, size_bytes))
         self.asked_until = max(self.asked_until, until)
         self.asked_bytes += size_bytes
 
     def consumed(self, offset: int) -> None:
-        """Everything below `offset` has been handed out."""
+        """Everything below `offset` was returned by fetches."""
         while self._asked and self._asked[0][0] <= offset:
             self.asked_bytes -= self._asked.popleft()[1]
         self.asked_until = max(self.asked_until, offset)
 
 
 class Readers:
+    """All readers of one engine, and their shares of the block cache."""
+
     def __init__(self, config: ReadConfig, clock: Clock, scans: ObjectScans) -> None:
         self._clock = clock
         self._scans = scans
@@ -112,18 +116,17 @@ class Readers:
         self._max = config.read_ahead_bytes_max
         self._going: OrderedDict[tuple[int, int], Reader] = OrderedDict()
         self._at_end: OrderedDict[tuple[int, int], Reader] = OrderedDict()
-        """Where there is nothing for it now: those that read on get its share."""
+        """Readers at the end of their stream; they have no share of the cache."""
         self._again: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
-        """Where a reader's last fetch began: where its next one will, if it is still known."""
+        """Start of a reader's last fetch → start of its next one."""
         self._active = 1
         self._scans_bytes = 0
         self._counted_at = -1e9
 
     def at(self, stream_id: int, offset: int) -> tuple[Reader, bool]:
-        """The reader whose next offset this is (True), or a new one (False).
+        """The reader whose next fetch starts at `offset` (True), or a new one (False).
 
-        One may also begin again where its last fetch did: the answer was lost, or not all of it was
-        wanted.
+        A reader may also repeat its last fetch: the answer was lost, or it used only a part.
         """
         place = stream_id, offset
         reader = self._taken(place)
@@ -133,20 +136,20 @@ class Readers:
             return Reader(), False
         reader.consumed(offset)
         if reader.asked_until > offset:
-            # It began with a step, and was met again.
+            # Its first fetch read a whole step ahead.
             reader.window_bytes = self._max
         return reader, True
 
     def moved(
         self, stream_id: int, reader: Reader, start: int, offset: int, *, is_at_end: bool
     ) -> None:
-        """The reader's fetch began at `start`; its next one will at `offset`."""
+        """The reader's fetch started at `start`; its next one is expected at `offset`."""
         reader.moved_at = self._clock.monotonic()
         reader.began_at = stream_id, start
-        known = self._at_end if is_at_end else self._going
-        known[stream_id, offset] = reader
+        readers = self._at_end if is_at_end else self._going
+        readers[stream_id, offset] = reader
         self._again[reader.began_at] = stream_id, offset
-        for places in (known, self._again):
+        for places in (readers, self._again):
             if len(places) > _READERS_MAX:
                 places.popitem(last=False)
 
@@ -154,14 +157,14 @@ class Readers:
         return self._going.pop(place, None) or self._at_end.pop(place, None)
 
     def step(self, reader: Reader) -> int:
-        """Bytes of the reader's next GET; the one after it is larger, once it is in sequence."""
+        """Size of the reader's next GET. Once the reader is in sequence, later ones are larger."""
         size = max(reader.window_bytes, self._first)
         if reader.began_at is not None:
             reader.window_bytes = self._max
         return _clipped(self._config, size, self._share())
 
     def may_go_ahead(self, reader: Reader) -> bool:
-        """There is room in the reader's share for its next GET."""
+        """Whether the reader's next GET fits into its share."""
         if not reader.window_bytes:
             return False
         share = self._share()

@@ -1,4 +1,4 @@
-"""What a read must not get wrong: its offsets, and gaps in what it found."""
+"""Checks of a read: its offsets are in the stream, and its batches have no gap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog.objectstore.keys import data_key
 
 
 def check_offsets(core: StreamCore, start: int, end: int) -> None:
-    """The stream can be read, and has [start, end). Errors: its reason, OffsetOutOfRange."""
+    """The stream is usable and has [start, end). Errors: `core.stop`'s, OffsetOutOfRange."""
     if core.stop is not None:
         raise core.stop()
     if start < core.start or end > core.confirm or start > end:
@@ -47,13 +47,13 @@ def check_run(
 def check_seam(
     core: StreamCore, batch: StoredBatch, position: int, row: ObjectRow, *, begins: bool
 ) -> None:
-    """The batch goes on at `position`; one that `begins` may begin before it. Errors: Corrupt."""
+    """The batch starts at `position`, or earlier if it is the first (`begins`). Errors: Corrupt."""
     if batch.base_offset != position and not (begins and batch.base_offset < position):
         raise gap(core, position, row)
 
 
 def gap(core: StreamCore, position: int, row: ObjectRow) -> Corrupt:
-    """The stream has nothing at `position`, in the object or behind it."""
+    """The error for a stream without a record at `position`."""
     return Corrupt(
         f"stream {core.stream_id} has a gap at offset {position} in or after "
         f"{data_key(row.object_id)}: run fsck",

@@ -21,7 +21,7 @@ def _drained_by_bytes(patch: Patch) -> None:
 
 
 def _left_keeps_room(patch: Patch) -> None:
-    patch.set(QueuedAppend, "_let_go", lambda self: None)
+    patch.set(QueuedAppend, "_abandon", lambda self: None)
 
 
 def _batches_not_checked(patch: Patch) -> None:
@@ -49,7 +49,7 @@ APPEND_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who left keeps room",
-        "an append whose caller has left, or that was refused, keeps its room or its turn",
+        "an append whose caller has left, or that was refused, keeps its room",
         "object",
         _left_keeps_room,
     ),
