@@ -20,8 +20,8 @@ async def produce(server: str) -> int:
     """Returns the offset of the first record."""
     async with Producer(server, linger_ms=2) as producer:
         sent = [await producer.send(TOPIC, b"tick %d" % number) for number in range(COUNT)]
-        places = [await one for one in sent]
-        return places[0].offset
+        metadata = [await delivery for delivery in sent]
+        return metadata[0].offset
 
 
 async def consume(server: str, start: int) -> None:

@@ -26,11 +26,11 @@ def main(server: str) -> None:
             producer.send(TOPIC, b"order %d" % number, key=b"customer %d" % (number % 5))
             for number in range(1000)
         ]
-        # Nothing has waited so far; a result does, until its record is durable.
-        places = [one.result() for one in sent]
-        print(f"the last record is at {places[-1].partition}:{places[-1].offset}")
+        # send() does not wait; result() waits until the record is durable.
+        metadata = [delivery.result() for delivery in sent]
+        print(f"the last record is at {metadata[-1].partition}:{metadata[-1].offset}")
 
-        # Many at once is faster, and one result tells of all.
+        # Many records at once are faster, and share one result.
         for run in producer.send_many(TOPIC, [b"order"] * 1000).result():
             print(f"{run.record_count} records from {run.partition}:{run.base_offset} on")
 
@@ -39,7 +39,7 @@ def main(server: str) -> None:
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
         read = 0
-        while any(consumer.position(*at) < end for at, end in ends.items()):
+        while any(consumer.position(*tp) < end for tp, end in ends.items()):
             for record in consumer.poll(1.0):
                 read += 1
                 if record.value == b"order 0":

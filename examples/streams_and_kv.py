@@ -1,4 +1,4 @@
-"""Appends to a stream as such and keeps its id under a name; a node must be running.
+"""Appends to a stream below topics and keeps its id under a name; a node must be running.
 
 streamlog dev &
 python examples/streams_and_kv.py 127.0.0.1:9644
@@ -14,13 +14,13 @@ from streamlog.errors import OffsetConflict
 
 def main(server: str) -> None:
     with Streams(server) as streams, KV(server) as names:
-        made = streams.create(tags={"for": "example"})
-        names.put(b"example-stream", b"%d" % made.stream_id)
+        created = streams.create(tags={"for": "example"})
+        names.put(b"example-stream", b"%d" % created.stream_id)
 
-        found = names.get(b"example-stream")
-        if found is None:
+        value = names.get(b"example-stream")
+        if value is None:
             raise SystemExit("the name is gone")
-        stream_id = int(found.data)
+        stream_id = int(value.data)
         first = streams.append(stream_id, b"one")
         second = streams.append(stream_id, b"two", expected_next_offset=first.end_offset)
         try:

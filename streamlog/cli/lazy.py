@@ -29,8 +29,8 @@ class CommandGroup(click.Group):
 
     def nearest(self, ctx: click.Context, name: str) -> str:
         """The command that `name` is nearest to; empty where none is near."""
-        found = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=1)
-        return found[0] if found else ""
+        matches = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=1)
+        return matches[0] if matches else ""
 
 
 class LazyGroup(CommandGroup):

@@ -143,11 +143,11 @@ def report_error(error: StreamlogError, state: State) -> None:
     """One line on stderr."""
     name = type(error).__name__
     if state.json:
-        facts = {"name": name, "code": int(error.code), "message": error.message} | {
+        fields = {"name": name, "code": int(error.code), "message": error.message} | {
             "retryable": error.is_retryable,
             "fields": error.fields,
         }
-        click.echo(json.dumps({"error": facts}), err=True)
+        click.echo(json.dumps({"error": fields}), err=True)
     else:
         click.echo(f"streamlog: {name}: {' '.join(error.message.split())}", err=True)
 

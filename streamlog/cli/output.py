@@ -36,7 +36,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         click.echo("  ".join(padded).rstrip())
 
 
-def facts(values: Mapping[str, object]) -> None:
+def field_list(values: Mapping[str, object]) -> None:
     """Names and values, one pair a line."""
     width = max(map(len, values), default=0)
     for name, value in values.items():

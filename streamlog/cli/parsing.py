@@ -14,15 +14,15 @@ import click
 
 def pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Option values `k=v` as a dict; the value may hold `=` and be empty."""
-    found: dict[str, str] = {}
+    values_by_name: dict[str, str] = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=param)
-        if found.get(name, value) != value:
+        if values_by_name.get(name, value) != value:
             raise click.BadParameter(f"{name} is given twice", ctx=ctx, param=param)
-        found[name] = value
-    return found
+        values_by_name[name] = value
+    return values_by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ _BACK = re.compile(r"-(\d{1,18})([smhdw]?)", re.ASCII)
 
 def start_position(ctx: click.Context, param: click.Parameter, value: str) -> Start:
     """One of START_FORMS."""
-    found = parse_start(value, int(time.time() * 1000))
-    if found is None:
+    start = parse_start(value, int(time.time() * 1000))
+    if start is None:
         raise click.BadParameter(f"{value!r} is none of: {START_FORMS}", ctx=ctx, param=param)
-    return found
+    return start
 
 
 def parse_start(value: str, now_ms: int) -> Start | None:

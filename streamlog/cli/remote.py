@@ -132,7 +132,7 @@ def with_near_topic(client: Admin, error: UnknownTopicOrPartition) -> StreamlogE
     """The error with a hint: the nearest topic name, or that there is none at all."""
     asked = str(error.fields.get("topic", ""))
     try:
-        topics = [one.name for one in client.list_topics()]
+        topics = [topic.name for topic in client.list_topics()]
     except StreamlogError:
         # The hint alone is lost; the error that the user asked about is reported.
         return error

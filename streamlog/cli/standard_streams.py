@@ -141,11 +141,11 @@ def stdout_is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def read_input(what: str) -> bytes:
+def read_input(name: str) -> bytes:
     """All of stdin; tells a person at a terminal that it is waited for. Errors: StdinClosed."""
     descriptor = stdin_descriptor()
     if stdin_is_terminal():
-        print(f"reading {what} from the terminal; Ctrl-D ends it", file=sys.stderr)
+        print(f"reading {name} from the terminal; Ctrl-D ends it", file=sys.stderr)
     return read_all(descriptor)
 
 

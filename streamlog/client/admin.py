@@ -38,20 +38,21 @@ class Admin(CallingClient):
 
     def list_topics(self) -> list[admin_pb2.TopicSummary]:
         """All, by name."""
-        found: list[admin_pb2.TopicSummary] = []
+        topics: list[admin_pb2.TopicSummary] = []
         while True:
-            page = self._caller.run(admin_calls.list_topics(found[-1].name if found else ""))
-            found += page
+            last = topics[-1].name if topics else ""
+            page = self._caller.run(admin_calls.list_topics(last))
+            topics += page
             if len(page) < admin_calls.PAGE:
-                return found
+                return topics
 
     def describe_topic(
         self, name: str, *, allow_auto_create: bool = False
     ) -> admin_pb2.TopicDescription:
         """Errors: UnknownTopicOrPartition."""
         call = admin_calls.describe_topic(name, allow_auto_create=allow_auto_create)
-        found: admin_pb2.TopicDescription = self._caller.run(call)
-        return found
+        description: admin_pb2.TopicDescription = self._caller.run(call)
+        return description
 
     def create_partitions(self, topic: str, partitions: int) -> None:
         """`partitions` is the new count; only upwards. Errors: InvalidPartitions."""
@@ -66,9 +67,10 @@ class Admin(CallingClient):
         client: str | None = None,
     ) -> list[admin_pb2.ConfigEntry]:
         """The settings of exactly one of these, with where each comes from."""
-        of = admin_calls.resource(topic, broker, broker_default, client)
-        found: list[admin_pb2.ConfigEntry] = self._caller.run(admin_calls.describe_configs(of))
-        return found
+        resource = admin_calls.resource(topic, broker, broker_default, client)
+        call = admin_calls.describe_configs(resource)
+        entries: list[admin_pb2.ConfigEntry] = self._caller.run(call)
+        return entries
 
     def alter_configs(
         self,
@@ -81,13 +83,14 @@ class Admin(CallingClient):
         validate_only: bool = False,
     ) -> None:
         """Sets what is named, None: back to the default. Errors: InvalidConfig; nothing is set."""
-        of = admin_calls.resource(topic, broker, broker_default, client)
-        self._caller.run(admin_calls.alter_configs(of, configs, validate_only=validate_only))
+        resource = admin_calls.resource(topic, broker, broker_default, client)
+        call = admin_calls.alter_configs(resource, configs, validate_only=validate_only)
+        self._caller.run(call)
 
     def status(self) -> admin_pb2.GetStatusResponse:
         """What the node is and holds."""
-        found: admin_pb2.GetStatusResponse = self._caller.run(admin_calls.status())
-        return found
+        status: admin_pb2.GetStatusResponse = self._caller.run(admin_calls.status())
+        return status
 
     def list_objects(self) -> Iterator[admin_pb2.ObjectSummary]:
         """Every object in the store, page by page."""
@@ -100,8 +103,9 @@ class Admin(CallingClient):
 
     def describe_object(self, key: str) -> admin_pb2.DescribeObjectResponse:
         """Errors: ObjectNotFound, Corrupt."""
-        found: admin_pb2.DescribeObjectResponse = self._caller.run(admin_calls.describe_object(key))
-        return found
+        call = admin_calls.describe_object(key)
+        description: admin_pb2.DescribeObjectResponse = self._caller.run(call)
+        return description
 
     def backup(self) -> Iterator[bytes]:
         """The node's metadata at one moment, piece by piece: the bytes of a backup file.

@@ -138,14 +138,14 @@ class Caller:
     def method(self, call: Call) -> Any:
         """Errors: as of `channel`."""
         self.guard.check()
-        found = self._methods.get(call.path)
-        if found is None:
-            found = self._methods[call.path] = self.channel.unary_unary(
+        method = self._methods.get(call.path)
+        if method is None:
+            method = self._methods[call.path] = self.channel.unary_unary(
                 call.path,
                 request_serializer=type(call.request).SerializeToString,
                 response_deserializer=call.response_class.FromString,
             )
-        return found
+        return method
 
     def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
         """The call's result. Retries while the error allows it and time is left.

@@ -35,8 +35,8 @@ class KV(CallingClient):
 
     def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
         """None: no such key."""
-        found: Value | None = self._caller.run(kv_calls.get(Key(name, namespace)))
-        return found
+        value: Value | None = self._caller.run(kv_calls.get(Key(name, namespace)))
+        return value
 
     def put(self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value:
         """What is stored now."""

@@ -10,7 +10,7 @@ from streamlog.codec.batch import Compression
 from streamlog.errors import InvalidConfig
 from streamlog.runtime.config import setting
 
-COMPRESSIONS = {one.name.lower(): one for one in Compression}
+COMPRESSIONS = {codec.name.lower(): codec for codec in Compression}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 UNANSWERED_BATCHES_MAX = 32

@@ -120,11 +120,11 @@ class StagedWriter(CallingClient):
         itself. Errors: those of a produce (UnknownTopicOrPartition, MessageTooLarge, …),
         Unavailable.
         """
-        found: list[StagedObject] = []
+        staged: list[StagedObject] = []
         for number, parts in enumerate(_calls(batches)):
             call = staging_calls.stage(self.writer_id, f"{attempt}#{number}", parts, expires_ms)
             response = self._caller.run(call)
-            found.append(
+            staged.append(
                 StagedObject(
                     self.writer_id,
                     f"{attempt}#{number}",
@@ -136,7 +136,7 @@ class StagedWriter(CallingClient):
                     ),
                 )
             )
-        return found
+        return staged
 
     def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit:
         """Makes the objects visible in all their partitions, in the order given, or none.
@@ -148,25 +148,27 @@ class StagedWriter(CallingClient):
         """
         manifest: list[tuple[int, list[tuple[str, int]]]] = []
         seen: set[tuple[str, int]] = set()
-        for one in objects:
-            new = {(part.topic, part.partition) for part in one.parts} - seen
+        for staged in objects:
+            new = {(part.topic, part.partition) for part in staged.parts} - seen
             seen |= new
-            manifest.append((one.object_id, sorted(new)))
+            manifest.append((staged.object_id, sorted(new)))
         response = self._repeated(staging_calls.commit(self.writer_id, epoch, manifest))
         return StagedCommit(response.epoch, _parts(response.parts), response.was_committed)
 
     def status(self) -> WriterStatus:
         """What this writer committed last."""
-        found = self._caller.run(staging_calls.status(self.writer_id))
-        last = found.last_epoch if found.HasField("last_epoch") else None
-        return WriterStatus(last, found.committed_ms, _parts(found.parts), found.staged_objects)
+        status = self._caller.run(staging_calls.status(self.writer_id))
+        last_epoch = status.last_epoch if status.HasField("last_epoch") else None
+        return WriterStatus(
+            last_epoch, status.committed_ms, _parts(status.parts), status.staged_objects
+        )
 
     def abort(self, objects: Iterable[StagedObject]) -> int:
         """Drops what is not committed; how many objects the server dropped at this call.
 
         Of a commit whose outcome is unknown ask `status` first: what it did not attach goes.
         """
-        ids = [one.object_id for one in objects]
+        ids = [staged.object_id for staged in objects]
         dropped = 0
         for low in range(0, len(ids), ABORTED_AT_ONCE):
             call = staging_calls.abort(self.writer_id, ids[low : low + ABORTED_AT_ONCE])

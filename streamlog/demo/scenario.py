@@ -34,8 +34,8 @@ class KillHitNothing(StreamlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one run came to. Seconds of producing leave out the time that the node was away."""
+class DemoResult:
+    """The result of one run. `produce_s` leaves out the time while the node was down."""
 
     wal: str
     records: int
@@ -64,7 +64,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class CrashResult:
     unacknowledged_records: int
     restart_s: float
     recover_s: float
@@ -79,7 +79,7 @@ def run(
     progress: Progress,
     store: str | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> DemoResult:
     """`store`: a URL for the objects in place of the folder; `environment`: its credentials.
 
     Errors: KillHitNothing, and what the node or the client raise.
@@ -109,7 +109,7 @@ def run(
         node.stop()
     finally:
         node.discard()
-    return Outcome(
+    return DemoResult(
         wal=wal,
         records=writer.records_sent,
         size_bytes=writer.bytes_sent,
@@ -119,13 +119,13 @@ def run(
         unacknowledged_records=interrupted.unacknowledged_records,
         restart_s=interrupted.restart_s,
         recover_s=interrupted.recover_s,
-        duplicates=sum(max(0, found.records - found.expected) for found in counts),
-        lost=sum(max(0, found.expected - found.records) for found in counts),
-        difference=next((found.difference for found in counts if found.difference), ""),
+        duplicates=sum(max(0, count.records - count.expected) for count in counts),
+        lost=sum(max(0, count.expected - count.records) for count in counts),
+        difference=next((count.difference for count in counts if count.difference), ""),
     )
 
 
-def crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> Crash:
+def crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> CrashResult:
     """SIGKILL with sends under way; ends at the first acknowledgement of the restarted node.
 
     Sends may all be answered before the signal arrives: the node is started again, then, and
@@ -151,30 +151,30 @@ def crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> Crash:
         progress(f"node {node.pid} serves the same data after {restart_s:.1f} s; producing on")
         if is_hit:
             writer.await_unacknowledged()
-            return Crash(unacknowledged, restart_s, time.monotonic() - away_since)
+            return CrashResult(unacknowledged, restart_s, time.monotonic() - away_since)
     raise KillHitNothing(
         f"every request was acknowledged before each of {KILL_ATTEMPTS} kills; run it once more"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _Comparison:
     records: int
     expected: int
     difference: str
 
 
-def _compare(server: str, source: Source, rounds: int) -> _Compared:
+def _compare(server: str, source: Source, rounds: int) -> _Comparison:
     """Fetches a topic and compares it with `rounds` times the source's lines, in order."""
     expected = len(source.lines) * rounds
-    at = (source.topic, 0)
+    tp = (source.topic, 0)
     read = 0
     difference = ""
     with Consumer(server) as consumer:
-        consumer.assign([at])
-        first = consumer.beginning_offsets([at])[at]
-        end = consumer.end_offsets([at])[at]
-        consumer.seek(*at, first)
+        consumer.assign([tp])
+        first = consumer.beginning_offsets([tp])[tp]
+        end = consumer.end_offsets([tp])[tp]
+        consumer.seek(*tp, first)
         position = first
         while position < end:
             batches = consumer.poll_batches(FETCH_TIMEOUT_S)
@@ -188,20 +188,20 @@ def _compare(server: str, source: Source, rounds: int) -> _Compared:
                 difference = difference or _difference(source, read, values)
                 read += len(values)
                 position = batch.next_offset
-    return _Compared(read, expected, difference)
+    return _Comparison(read, expected, difference)
 
 
 def _difference(source: Source, begin: int, values: Sequence[bytes | None]) -> str:
     """Where `values`, the topic's records from number `begin` on, leave the source's lines."""
-    found = first_mismatch(source.lines, begin, values)
-    if found is None:
+    index = first_mismatch(source.lines, begin, values)
+    if index is None:
         return ""
-    number = begin + found
+    number = begin + index
     line = number % len(source.lines)
     return (
         f"{source.topic} record {number} (round {number // len(source.lines) + 1}, "
         f"{source.path.name} line {line + 1}): "
-        f"sent {source.lines[line][:80]!r}, got {(values[found] or b'')[:80]!r}"
+        f"sent {source.lines[line][:80]!r}, got {(values[index] or b'')[:80]!r}"
     )
 
 
@@ -211,8 +211,8 @@ def first_mismatch(
     """Index of the first of `values` that is not line `begin + index` of the lines, repeated."""
     done = 0
     while done < len(values):
-        at = (begin + done) % len(lines)
-        run = lines[at : at + len(values) - done]
+        begin_line = (begin + done) % len(lines)
+        run = lines[begin_line : begin_line + len(values) - done]
         if list(values[done : done + len(run)]) != run:
             return done + next(
                 index for index, line in enumerate(run) if values[done + index] != line

@@ -68,7 +68,7 @@ def run(environment: dict[str, str]) -> Command:
             patched.setattr(sys, "stdout", out)
             patched.setattr(sys, "stderr", err)
             patched.setenv("STREAMLOG_SERVER", environment["STREAMLOG_SERVER"])
-            code = main.run([str(one) for one in arguments])
+            code = main.run([str(argument) for argument in arguments])
         return subprocess.CompletedProcess(
             arguments, code, out.buffer.getvalue(), err.buffer.getvalue()
         )

@@ -25,10 +25,10 @@ def test_a_lost_a_doubled_and_a_swapped_record_are_found() -> None:
     values = _written()
     lost = _check(values[:7] + values[8:]).broken
     assert lost is not None
-    assert (lost.position, lost.what) == (7, "records 7 to 7 are missing")
+    assert (lost.position, lost.fault) == (7, "records 7 to 7 are missing")
     doubled = _check(values[:8] + values[7:]).broken
     assert doubled is not None
-    assert doubled.what == "record 7 is there twice"
+    assert doubled.fault == "record 7 is there twice"
     assert _check([*values[:5], values[6], values[5], *values[7:]]).broken is not None
 
 
@@ -53,4 +53,4 @@ def test_another_partitions_chain_is_not_taken() -> None:
 def test_foreign_records_are_named() -> None:
     broken = _check([b"hello"]).broken
     assert broken is not None
-    assert "5 bytes" in broken.what
+    assert "5 bytes" in broken.fault

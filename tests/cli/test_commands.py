@@ -29,19 +29,19 @@ def _json_lines(done: Done, *arguments: str | int) -> list[Any]:
 
 def test_topic_from_create_to_delete(run: Command, done: Done) -> None:
     done("topic", "create", "life", "--partitions", 3, "--config", "retention.ms=60000")
-    listed = {one["name"]: one["partitions"] for one in _json(done, "topic", "list")}
+    listed = {topic["name"]: topic["partitions"] for topic in _json(done, "topic", "list")}
     assert listed["life"] == 3
-    found = _json(done, "topic", "describe", "life")
-    assert found["configs"]["retention.ms"] == "60000"
-    assert [one["partition"] for one in found["partitions"]] == [0, 1, 2]
+    topic = _json(done, "topic", "describe", "life")
+    assert topic["configs"]["retention.ms"] == "60000"
+    assert [partition["partition"] for partition in topic["partitions"]] == [0, 1, 2]
     done("topic", "alter", "life", "--partitions", 4, "--config", "retention.ms=70000")
-    found = _json(done, "topic", "describe", "life")
-    assert (len(found["partitions"]), found["configs"]["retention.ms"]) == (4, "70000")
+    topic = _json(done, "topic", "describe", "life")
+    assert (len(topic["partitions"]), topic["configs"]["retention.ms"]) == (4, "70000")
     done("topic", "alter", "life", "--unset", "retention.ms")
     assert "retention.ms" not in _json(done, "topic", "describe", "life")["configs"]
     assert b"life" in done("topic", "list")
     done("topic", "delete", "life")
-    assert "life" not in {one["name"] for one in _json(done, "topic", "list")}
+    assert "life" not in {topic["name"] for topic in _json(done, "topic", "list")}
     assert run("topic", "describe", "life").returncode == 1
 
 
@@ -62,11 +62,11 @@ def test_a_failure_is_exit_code_1_and_one_line(
     run: Command, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     ended = run(*arguments)
-    said = ended.stderr.decode()
-    assert (ended.returncode, ended.stdout) == (1, b""), said
-    assert said.count("\n") == 1
-    assert said.startswith("streamlog: ")
-    assert all(word in said for word in words), said
+    stderr = ended.stderr.decode()
+    assert (ended.returncode, ended.stdout) == (1, b""), stderr
+    assert stderr.count("\n") == 1
+    assert stderr.startswith("streamlog: ")
+    assert all(word in stderr for word in words), stderr
     as_json = run(*arguments, "--json")
     error = json.loads(as_json.stderr)["error"]
     assert as_json.returncode == 1
@@ -92,9 +92,9 @@ def test_wrong_usage_is_exit_code_2(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Usage: streamlog" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Usage: streamlog" in output.err
 
 
 def test_a_node_that_is_not_there_is_named(environment: dict[str, str]) -> None:
@@ -117,10 +117,10 @@ def test_an_option_after_the_command_wins(done: Done, environment: dict[str, str
 
 
 def test_status_says_what_the_node_holds(done: Done) -> None:
-    found = _json(done, "status")
-    assert found["wal"] == "disk"
-    assert found["cluster_id"]
-    assert found["rss_bytes"] > 0
+    status = _json(done, "status")
+    assert status["wal"] == "disk"
+    assert status["cluster_id"]
+    assert status["rss_bytes"] > 0
     assert b"cluster_id" in done("status")
 
 
@@ -129,9 +129,9 @@ def test_status_shows_alarms_first(run: Command, monkeypatch: pytest.MonkeyPatch
     ask = Admin.status
 
     def status(client: Admin) -> Any:
-        found = ask(client)
-        found.alarms.extend(["disk-full: /data has no room", "store: silent for 12 s"])
-        return found
+        status = ask(client)
+        status.alarms.extend(["disk-full: /data has no room", "store: silent for 12 s"])
+        return status
 
     monkeypatch.setattr(Admin, "status", status)
     shown = run("status").stdout.decode().splitlines()
@@ -139,7 +139,7 @@ def test_status_shows_alarms_first(run: Command, monkeypatch: pytest.MonkeyPatch
     assert json.loads(run("status", "--json").stdout)["alarms"][0].startswith("disk-full")
 
 
-def test_consume_begins_and_ends_where_it_is_told(run: Command, done: Done) -> None:
+def test_consume_begins_and_ends_at_the_given_positions(run: Command, done: Done) -> None:
     done("produce", "places", stdin=b"".join(b"%d\n" % number for number in range(100)))
     read = ("consume", "places", "--until-end")
     assert done(*read, "--from", 97) == b"97\n98\n99\n"
@@ -203,17 +203,17 @@ def test_streams_below_topics(done: Done) -> None:
     done("stream", "append", stream, "--lines", stdin=b"six\nseven\n")
     assert done("stream", "fetch", stream) == payload + b"fivesixseven"
     batches = _json_lines(done, "stream", "fetch", stream, "--from", 1)
-    assert [(one["base_offset"], one["record_count"]) for one in batches] == [
+    assert [(batch["base_offset"], batch["record_count"]) for batch in batches] == [
         (1, 5),
         (6, 1),
         (7, 1),
     ]
     done("stream", "trim", stream, "--to", 6)
-    found = _json(done, "stream", "describe", stream)
-    assert (found["start_offset"], found["confirm_offset"]) == (6, 8)
-    assert stream in [one["stream_id"] for one in _json_lines(done, "stream", "list")]
+    info = _json(done, "stream", "describe", stream)
+    assert (info["start_offset"], info["confirm_offset"]) == (6, 8)
+    assert stream in [info["stream_id"] for info in _json_lines(done, "stream", "list")]
     done("stream", "delete", stream)
-    assert stream not in [one["stream_id"] for one in _json_lines(done, "stream", "list")]
+    assert stream not in [info["stream_id"] for info in _json_lines(done, "stream", "list")]
 
 
 def test_an_append_at_the_wrong_tail_is_a_conflict(run: Command, done: Done) -> None:
@@ -223,7 +223,7 @@ def test_an_append_at_the_wrong_tail_is_a_conflict(run: Command, done: Done) -> 
     assert b"OffsetConflict" in ended.stderr
 
 
-def test_a_fencing_token_shuts_out_those_who_have_another(run: Command, done: Done) -> None:
+def test_a_fencing_token_refuses_appends_with_another_token(run: Command, done: Done) -> None:
     stream = _json(done, "stream", "create")["stream_id"]
     assert _json(done, "stream", "describe", stream)["fencing_token"] == ""
     done("stream", "set-token", stream, "writer-1", "--expected", "")
@@ -259,7 +259,10 @@ def test_small_values_under_names(run: Command, done: Done) -> None:
     assert run("kv", "put", "a/2", "x", "--expected-revision", revision - 1).returncode == 1
     done("kv", "put", "a/2", "deux", "--expected-revision", revision)
     listed = _json_lines(done, "kv", "list", "--prefix", "a/")
-    assert [(one["key"], one.get("value")) for one in listed] == [("a/1", None), ("a/2", "deux")]
+    assert [(entry["key"], entry.get("value")) for entry in listed] == [
+        ("a/1", None),
+        ("a/2", "deux"),
+    ]
     assert done("kv", "list", "--prefix", "a/", "--namespace", "elsewhere") == b""
     done("kv", "delete", "a/1")
     assert run("kv", "get", "a/1").returncode == 1
@@ -274,7 +277,7 @@ def test_watch_shows_changes_from_a_revision(done: Done) -> None:
             *("kv", "watch", "--prefix", "w/", "--from-revision", first, "--count", 2, "--json")
         ).splitlines()
     ]
-    assert [(one["key"], one["value"]) for one in changes] == [("w/1", "one"), ("w/1", None)]
+    assert [(entry["key"], entry["value"]) for entry in changes] == [("w/1", "one"), ("w/1", None)]
 
 
 def test_log_dump_prints_as_kafkas_tool(done: Done) -> None:
@@ -291,11 +294,11 @@ def test_log_dump_prints_as_kafkas_tool(done: Done) -> None:
     assert "keySize: -1 valueSize: 1 sequence: 1 headerKeys: []" in lines[4]
     assert lines[4].endswith("payload: b")
     batches = _json_lines(done, "log", "dump", "dumped", "--partition", 0)
-    assert [one["baseOffset"] for one in batches] == [0, 3]
+    assert [batch["baseOffset"] for batch in batches] == [0, 3]
     assert batches[1]["position"] == batches[0]["size"]
 
 
-def test_config_says_what_holds_and_why(
+def test_config_shows_values_and_their_sources(
     done: Done, run: Command, environment: dict[str, str]
 ) -> None:
     done("topic", "create", "set", "--config", "retention.ms=1234567")
@@ -320,10 +323,10 @@ def test_config_says_what_holds_and_why(
 def test_objects_are_listed_and_shown(done: Done, run: Command) -> None:
     listed = _json_lines(done, "object", "list")
     assert run("object", "list").returncode == 0
-    for one in listed[:3]:
-        shown = _json(done, "object", "show", one["key"])
-        assert shown["key"] == one["key"]
-        assert shown["size_bytes"] == one["size_bytes"] > 0
+    for row in listed[:3]:
+        shown = _json(done, "object", "show", row["key"])
+        assert shown["key"] == row["key"]
+        assert shown["size_bytes"] == row["size_bytes"] > 0
 
 
 def test_bench_loads_and_verifies(run: Command, done: Done) -> None:
@@ -358,7 +361,7 @@ def test_ctrl_c_while_reading_stdin(done: Done, environment: dict[str, str]) -> 
     process.stdin.close()
 
 
-def test_no_node_is_told_soon_and_says_what_to_do(run: Command) -> None:
+def test_a_missing_node_is_reported_soon_with_what_to_do(run: Command) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{free.getsockname()[1]}"
@@ -369,13 +372,13 @@ def test_no_node_is_told_soon_and_says_what_to_do(run: Command) -> None:
     assert b"streamlog dev" in ended.stderr
 
 
-def test_the_http_port_is_told_from_the_grpc_port(run: Command, node: NodeProcess) -> None:
+def test_the_http_port_is_refused_with_a_hint(run: Command, node: NodeProcess) -> None:
     ended = run("status", "--server", str(node.banner["http"]))
     assert ended.returncode == 1
     assert b"speaks HTTP/1, not gRPC" in ended.stderr
 
 
-def test_a_setting_that_is_not_there_is_an_error_with_the_nearest_name(run: Command) -> None:
+def test_an_unknown_setting_is_an_error_with_the_nearest_name(run: Command) -> None:
     ended = run("config", "describe", "engine.wal.wal_byte_max")
     assert ended.returncode == 1
     assert b"did you mean engine.wal.wal_bytes_max?" in ended.stderr

@@ -64,8 +64,8 @@ def ends(data: Path, streams: tuple[int, ...]) -> list[int]:
 
     async def read() -> list[int]:
         async with opened(data, node_id=2, wal="object") as engine:
-            found = [await engine.streams.open_stream(stream_id) for stream_id in streams]
-            return [stream.confirm_offset for stream in found]
+            handles = [await engine.streams.open_stream(stream_id) for stream_id in streams]
+            return [stream.confirm_offset for stream in handles]
 
     return asyncio.run(read())
 

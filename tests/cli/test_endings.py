@@ -61,9 +61,9 @@ def test_a_signal_says_how_many_lines_are_stored(
     process = start(environment, "produce", topic)
     write_and_await(process, done, topic)
     process.send_signal(number)
-    _, said = process.communicate(timeout=WAIT_S)
+    _, stderr = process.communicate(timeout=WAIT_S)
     assert process.returncode == code
-    assert said.decode() == (
+    assert stderr.decode() == (
         f"streamlog: interrupted by {number.name}: the first 1 lines are stored\n"
     )
 
@@ -71,8 +71,8 @@ def test_a_signal_says_how_many_lines_are_stored(
 def test_an_error_in_the_middle_says_how_many_lines_are_stored(run: Command) -> None:
     ended = run("produce", "half-keyed", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
     assert ended.returncode == 1
-    said = ended.stderr.decode()
-    assert "line 3 has no separator b':'; the first 2 lines are stored" in said
+    stderr = ended.stderr.decode()
+    assert "line 3 has no separator b':'; the first 2 lines are stored" in stderr
 
 
 def test_a_node_that_falls_silent_is_named_within_the_time_limit(
@@ -92,7 +92,7 @@ def test_a_node_that_falls_silent_is_named_within_the_time_limit(
     assert f"{node.server} has not answered for".encode() in said_by_reader
 
 
-def test_a_pause_of_the_node_is_told_and_then_all_goes_on(
+def test_a_paused_node_is_reported_and_the_command_goes_on_afterwards(
     done: Done, environment: dict[str, str], node: NodeProcess
 ) -> None:
     producing = start(environment, "produce", "paused")
@@ -159,7 +159,7 @@ def test_until_end_ends_when_the_rest_is_deleted(
     assert process.stdout.read(1000) == line
     with Admin(node.server) as admin:
         admin.delete_records("shrinks", 0, None)
-    out, said = process.communicate(timeout=WAIT_S)
+    out, stderr = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     assert out == line * (len(out) // 1000)
     assert len(out) // 1000 < 39_999
@@ -167,7 +167,7 @@ def test_until_end_ends_when_the_rest_is_deleted(
     assert (
         b"shrinks-0: skipped %d offsets from %d on: records below offset 40000 were deleted while "
         b"they were read\n" % (40_000 - read, read)
-    ) in said
+    ) in stderr
 
 
 def test_follow_waits_for_a_topic_and_for_its_first_record(
@@ -206,9 +206,9 @@ def test_follow_says_that_its_topic_was_deleted(done: Done, environment: dict[st
     assert process.stdout is not None
     assert process.stdout.readline() == b"one\n"
     done("topic", "delete", "goes")
-    _, said = process.communicate(timeout=WAIT_S)
+    _, stderr = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
-    assert b"UnknownTopicOrPartition" in said
+    assert b"UnknownTopicOrPartition" in stderr
 
 
 def test_a_bad_batch_ends_consume_behind_what_came_before_it(
@@ -219,9 +219,9 @@ def test_a_bad_batch_ends_consume_behind_what_came_before_it(
     run("produce", "damaged", stdin=b"three\n")
     ended = run("consume", "damaged", "--until-end")
     assert (ended.returncode, ended.stdout) == (1, b"one\ntwo\n")
-    said = ended.stderr.decode()
-    assert "damaged-0: the batch at offset 2 cannot be read" in said
-    assert "streamlog consume damaged --partition 0 --from 3" in said
+    stderr = ended.stderr.decode()
+    assert "damaged-0: the batch at offset 2 cannot be read" in stderr
+    assert "streamlog consume damaged --partition 0 --from 3" in stderr
     assert run("consume", "damaged", "--from", 3, "--until-end").stdout == b"three\n"
 
 

@@ -32,10 +32,10 @@ def _all(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, clic
 
 
 ALL = dict(_all(cli, click.Context(cli, info_name="streamlog", **cli.context_settings)))
-LEAVES = {path: one for path, one in ALL.items() if not isinstance(one, click.Group)}
+LEAVES = {path: command for path, command in ALL.items() if not isinstance(command, click.Group)}
 
 
-def test_the_commands_are_these() -> None:
+def test_the_top_level_commands() -> None:
     assert [path.removeprefix("streamlog ") for path in LEAVES] == [
         *("dev", "serve", "demo", "status"),
         *(f"topic {verb}" for verb in ("alter", "create", "delete", "describe", "list")),

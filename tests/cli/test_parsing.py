@@ -46,7 +46,7 @@ def test_a_server_address_is_understood(typed: str, meant: str) -> None:
         ("[::1:9644", "is not HOST:PORT"),
     ],
 )
-def test_a_server_address_that_is_none_is_refused_with_words(typed: str, words: str) -> None:
+def test_a_wrong_server_address_is_refused_with_a_hint(typed: str, words: str) -> None:
     with pytest.raises(ValueError, match=r".") as raised:
         server_address(typed)
     assert words in str(raised.value)
@@ -82,7 +82,7 @@ def test_a_start_is_understood(typed: str, meant: Start) -> None:
     assert parse_start(typed, NOW_MS) == meant
 
 
-def test_a_time_without_a_zone_is_this_machines() -> None:
+def test_a_time_without_a_zone_is_in_this_machines_zone() -> None:
     there = datetime(2026, 1, 31, 12, 0, 0).astimezone(UTC)
     assert parse_start("2026-01-31T12:00:00", NOW_MS) == Start(
         "timestamp", int(there.timestamp() * 1000)
@@ -93,7 +93,7 @@ def test_a_time_without_a_zone_is_this_machines() -> None:
     "typed",
     ["tomorrow", "-10y", "-", "--5", "1.5", "timestamp:x", "timestamp:-1", "9" * 19, "1969-01-01Z"],
 )
-def test_a_start_that_is_none_is_refused(typed: str) -> None:
+def test_a_wrong_start_position_is_refused(typed: str) -> None:
     assert parse_start(typed, NOW_MS) is None
 
 
@@ -105,7 +105,7 @@ def test_a_pattern_writes_each_part_of_a_record() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "sign"), [("%x", "%x"), ("%o%", "%"), (r"%o\q", r"\q")])
-def test_a_pattern_with_an_unknown_place_is_refused(pattern: str, sign: str) -> None:
+def test_a_pattern_with_an_unknown_letter_is_refused(pattern: str, sign: str) -> None:
     with pytest.raises(ValueError, match="is none of") as raised:
         compile_pattern(pattern)
     assert sign in str(raised.value)

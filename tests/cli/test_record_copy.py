@@ -9,11 +9,11 @@ import pytest
 
 from streamlog.cli.progress import RecordProgress
 from streamlog.cli.records import record_copy
-from streamlog.cli.records.record_copy import At, CopyLimits, RecordCopy, batches_until
+from streamlog.cli.records.record_copy import CopyLimits, RecordCopy, TopicPartition, batches_until
 from streamlog.cli.records.record_format import value_line
 from streamlog.errors import Unavailable
 
-AT: At = ("t", 0)
+AT: TopicPartition = ("t", 0)
 
 
 class Clock:
@@ -43,7 +43,7 @@ class StandingConsumer:
     def position(self, topic: str, partition: int) -> int:
         return self._position
 
-    def assignment(self) -> list[At]:
+    def assignment(self) -> list[TopicPartition]:
         return [AT]
 
 
@@ -74,7 +74,7 @@ def copy_of(
     consumer: Any,
     end: int,
     *,
-    ends: dict[At, int] | None,
+    ends: dict[TopicPartition, int] | None,
     waiting: Callable[[], None] = lambda: None,
 ) -> RecordCopy:
     limits = CopyLimits(ends=ends, count=None, timeout_s=10, new_partitions=False)
@@ -85,7 +85,7 @@ def copy_of(
 
 @pytest.mark.parametrize("ends", [None, {AT: 9}])
 def test_records_that_the_node_has_and_does_not_hand_out_end_the_copy(
-    clock: Clock, ends: dict[At, int] | None
+    clock: Clock, ends: dict[TopicPartition, int] | None
 ) -> None:
     with pytest.raises(Unavailable) as raised:
         copy_of(StandingConsumer(clock, 5), 9, ends=ends).run({AT: 5})

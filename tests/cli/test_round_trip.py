@@ -35,7 +35,7 @@ NASTY = {
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_what_goes_in_comes_out(done: Done, tmp_path: Path, name: str) -> None:
+def test_produced_bytes_are_consumed_unchanged(done: Done, tmp_path: Path, name: str) -> None:
     path = tmp_path / "input"
     path.write_bytes(NASTY[name])
     done("produce", f"trip-{name}", stdin=path)
@@ -109,5 +109,5 @@ def test_a_reader_that_goes_away_ends_the_command(done: Done, environment: dict[
     os.close(writing)
     os.read(reading, 10)
     os.close(reading)
-    _, said = process.communicate()
-    assert (process.returncode, said) == (141, b"")
+    _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (141, b"")

@@ -25,25 +25,25 @@ def closed(environment: dict[str, str], descriptor: int, *arguments: str) -> tup
         env=environment,
         preexec_fn=lambda: os.close(descriptor),
     )
-    _, said = process.communicate(timeout=WAIT_S)
-    return process.returncode, said.decode()
+    _, stderr = process.communicate(timeout=WAIT_S)
+    return process.returncode, stderr.decode()
 
 
 @pytest.mark.parametrize("command", ["produce shut", "kv put shut", "stream append 1"])
-def test_a_closed_stdin_is_an_error_with_words(environment: dict[str, str], command: str) -> None:
-    code, said = closed(environment, 0, *command.split())
-    assert (code, said.count("\n")) == (1, 1)
-    assert "stdin is closed" in said
+def test_a_closed_stdin_is_a_clear_error(environment: dict[str, str], command: str) -> None:
+    code, stderr = closed(environment, 0, *command.split())
+    assert (code, stderr.count("\n")) == (1, 1)
+    assert "stdin is closed" in stderr
 
 
 @pytest.mark.parametrize("command", ["status", "topic list --json", "consume shut --until-end"])
-def test_a_closed_stdout_is_an_error_with_words(
+def test_a_closed_stdout_is_a_clear_error(
     done: Done, environment: dict[str, str], command: str
 ) -> None:
     done("produce", "shut", stdin=b"line\n")
-    code, said = closed(environment, 1, *command.split())
-    assert (code, said.count("\n")) == (1, 1)
-    assert "stdout is closed" in said
+    code, stderr = closed(environment, 1, *command.split())
+    assert (code, stderr.count("\n")) == (1, 1)
+    assert "stdout is closed" in stderr
 
 
 @pytest.mark.parametrize("command", ["status", "consume full --until-end"])
@@ -60,15 +60,15 @@ def test_a_full_disk_behind_stdout_is_named(
             check=False,
         )
     assert ended.returncode == 1
-    said = "streamlog: the output cannot be written: No space left on device\n"
-    assert ended.stderr.decode() == said
+    stderr = "streamlog: the output cannot be written: No space left on device\n"
+    assert ended.stderr.decode() == stderr
 
 
 def test_a_command_without_output_needs_no_stdout(environment: dict[str, str]) -> None:
     assert closed(environment, 1, "topic", "create", "no-stdout")[0] == 0
 
 
-def test_a_closed_stderr_loses_the_words_alone(environment: dict[str, str]) -> None:
+def test_a_closed_stderr_loses_only_the_messages(environment: dict[str, str]) -> None:
     for arguments, code in ((("status",), 0), (("topic", "describe", "none"), 1)):
         ended = subprocess.run(
             [*COMMAND, *arguments],

@@ -30,7 +30,7 @@ def test_a_node_that_keeps_its_lease_is_left_alone() -> None:
     asyncio.run(main())
 
 
-def test_metadata_of_one_process_says_by_itself_that_nobody_runs() -> None:
+def test_metadata_of_one_process_shows_that_no_node_runs() -> None:
     assert not is_shared(None, "local:///data")
     assert not is_shared("rocksdb:///meta", "s3://bucket")
     assert is_shared("etcd://a:1", "s3://bucket")

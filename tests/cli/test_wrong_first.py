@@ -54,13 +54,13 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
         ("topic create t --config a=1 --config a=2", "a is given twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
+def test_contradictory_options_are_refused_before_anything_is_opened(
     capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     assert main.run(arguments.split()) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert words in " ".join(said.err.split())
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert words in " ".join(output.err.split())
 
 
 @pytest.mark.parametrize(

@@ -35,5 +35,5 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(WAIT_S)
-        for one in held:
-            one.close()
+        for client in held:
+            client.close()

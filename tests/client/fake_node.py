@@ -81,8 +81,8 @@ class Partition:
         self.next_offset += header.record_count
         self.batches.append((header._replace(base_offset=base), b"".join(parts)))
         if header.producer_id >= 0:
-            known = self.producers.setdefault(header.producer_id, deque(maxlen=REMEMBERED))
-            known.append((header.base_sequence, header.last_sequence, base, header.record_count))
+            batches = self.producers.setdefault(header.producer_id, deque(maxlen=REMEMBERED))
+            batches.append((header.base_sequence, header.last_sequence, base, header.record_count))
         return base, False
 
     def _check_sequence(self, header: BatchHeader) -> int | None:
@@ -90,21 +90,21 @@ class Partition:
         current = self.epochs.get(producer_id)
         if current is not None and epoch < current:
             raise ProducerFenced(f"epoch {epoch} is older than {current}")
-        known = self.producers.get(producer_id)
+        batches = self.producers.get(producer_id)
         if current is not None and epoch > current:
-            known = None
+            batches = None
             self.producers.pop(producer_id)
             if header.base_sequence != 0:
                 raise OutOfOrderSequence(
                     "a new epoch starts at 0", expected=0, actual=header.base_sequence
                 )
         self.epochs[producer_id] = epoch
-        if not known:
+        if not batches:
             return None
-        for first, last, base, _ in known:
+        for first, last, base, _ in batches:
             if (first, last) == (header.base_sequence, header.last_sequence):
                 return base
-        expected = sequence_after(known[-1][1], 1)
+        expected = sequence_after(batches[-1][1], 1)
         if header.base_sequence != expected:
             raise OutOfOrderSequence(
                 f"{expected} was expected", expected=expected, actual=header.base_sequence
@@ -322,31 +322,31 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
         ends_at = time.monotonic() + request.max_wait_ms / 1000
         while True:
             with self.changed:
-                response, found = self._fetch(request)
+                response, has_records = self._fetch(request)
                 left = ends_at - time.monotonic()
-                if found or left <= 0 or self._stopping.is_set() or not context.is_active():
+                if has_records or left <= 0 or self._stopping.is_set() or not context.is_active():
                     return response
                 self.changed.wait(left)
 
     def _check_id(self, topic: str, topic_id: str) -> None:
-        known = self.topics.get(topic)
+        current = self.topics.get(topic)
         if not topic_id:
             return
-        if known is None:
+        if current is None:
             raise UnknownTopicId("deleted", topic=topic, topic_id=topic_id)
-        if known.topic_id != topic_id:
+        if current.topic_id != topic_id:
             raise InconsistentTopicId(
-                "made anew", topic=topic, topic_id=topic_id, current_topic_id=known.topic_id
+                "made anew", topic=topic, topic_id=topic_id, current_topic_id=current.topic_id
             )
 
     def _check_count(self, request: Any, context: Any) -> None:
-        count, most = sum(len(one.partitions) for one in request.topics), 0
+        count, most = sum(len(topic.partitions) for topic in request.topics), 0
         most = self.partitions_per_request_max
         if count > most:
             _abort(context, Invalid("too many", partitions=count, max_partitions=most))
 
     def _fetch(self, request: Any) -> tuple[Any, bool]:
-        response, room, found = log_pb2.FetchResponse(), request.max_bytes or 1 << 24, False
+        response, room, has_records = log_pb2.FetchResponse(), request.max_bytes or 1 << 24, False
         for topic in request.topics:
             out = response.topics.add(topic=topic.topic)
             for part in topic.partitions:
@@ -356,11 +356,11 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     stored = self.topics[topic.topic].partitions[part.partition]
                 except StreamlogError as refused:
                     result.error.CopyFrom(to_proto(refused))
-                    found = True
+                    has_records = True
                     continue
                 except (KeyError, IndexError):
                     result.error.CopyFrom(to_proto(UnknownTopicOrPartition("no such partition")))
-                    found = True
+                    has_records = True
                     continue
                 result.high_watermark = result.last_stable_offset = stored.next_offset
                 result.log_start_offset = stored.start_offset
@@ -372,7 +372,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                         end_offset=stored.next_offset,
                     )
                     result.error.CopyFrom(to_proto(error))
-                    found = True
+                    has_records = True
                     continue
                 limit = min(room, part.partition_max_bytes or room)
                 pieces, size = [], 0
@@ -388,8 +388,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                         break
                 room -= size
                 result.record_batches = b"".join(pieces)
-                found = found or bool(pieces)
-        return response, found
+                has_records = has_records or bool(pieces)
+        return response, has_records
 
     def ListOffsets(self, request: Any, context: Any) -> Any:
         self.calls.append("ListOffsets")

@@ -205,7 +205,10 @@ class ProducerModel:
         if connection is None or not connection.answers:
             return
         answer = connection.answers[0]
-        if any(needs > self.partitions[at].durable for at, needs, _ in answer.results):
+        if any(
+            needs > self.partitions[partition_index].durable
+            for partition_index, needs, _ in answer.results
+        ):
             return
         connection.answers.popleft()
         out = log_pb2.ProduceStreamAnswer(correlation_id=answer.correlation_id)
@@ -224,14 +227,14 @@ class ProducerModel:
 
     def give_up_log(self) -> None:
         """What was sequenced and is not durable is gone; its answers say that it is unknown."""
-        at = self.random.randrange(len(self.partitions))
-        durable = self.partitions[at].durable
-        self.partitions[at].reopen()
+        partition_index = self.random.randrange(len(self.partitions))
+        durable = self.partitions[partition_index].durable
+        self.partitions[partition_index].reopen()
         for connection in (self.connection, *self.broken):
             for answer in connection.answers if connection else ():
                 answer.results = [
                     (place, 0, OutcomeUnknown("given up"))
-                    if place == at and needs > durable
+                    if place == partition_index and needs > durable
                     else (place, needs, result)
                     for place, needs, result in answer.results
                 ]
@@ -320,9 +323,9 @@ class ProducerModel:
         """Each partition has its records in the order of `send`, each once; those that were
         acknowledged at their offsets, and none that was refused for sure."""
         stored = [partition.values() for partition in self.partitions]
-        for at, values in enumerate(stored):
+        for partition_index, values in enumerate(stored):
             wrong = [pair for pair in pairwise(values) if pair[0] >= pair[1]]
-            assert not wrong, f"partition {at}: {wrong} in {values}"
+            assert not wrong, f"partition {partition_index}: {wrong} in {values}"
         for number, (partition, batch, index) in enumerate(self.sent):
             error = batch.error_of(index)
             if error is None:

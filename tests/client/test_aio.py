@@ -45,10 +45,13 @@ def test_produce_and_consume(node: FakeNode) -> None:
         async with Producer(node.server, batch_size_bytes=4096) as producer:
             told: list[object] = []
             first = await producer.send(
-                "t", b"v", key=b"k", on_delivery=lambda at, error: told.append((at, error))
+                "t",
+                b"v",
+                key=b"k",
+                on_delivery=lambda metadata, error: told.append((metadata, error)),
             )
-            at = await first
-            assert told == [(at, None)]
+            metadata = await first
+            assert told == [(metadata, None)]
             assert first.done()
             assert await first.exception() is None
             sent = await producer.send_many("t", values, [value[-1:] for value in values])
@@ -70,7 +73,7 @@ def test_produce_and_consume(node: FakeNode) -> None:
             ends = await consumer.end_offsets([("t", 0), ("t", 1), ("t", 2)])
             for (topic, partition), end in ends.items():
                 assert await consumer.position(topic, partition) == end
-            await consumer.seek("t", at.partition, at.offset)
+            await consumer.seek("t", metadata.partition, metadata.offset)
             assert (await consumer.poll(WAIT_S))[0].value == b"v"
 
     run(main)
@@ -100,9 +103,9 @@ def test_random_faults(node: FakeNode, seed: int) -> None:
             ]
             await producer.flush(WAIT_S)
             for value, view in zip(values, views, strict=True):
-                at = await view
-                assert at.partition == int(value) % 2
-                assert at.offset == int(value) // 2
+                metadata = await view
+                assert metadata.partition == int(value) % 2
+                assert metadata.offset == int(value) // 2
 
     run(main)
     assert node.values("t", 0) == values[0::2]

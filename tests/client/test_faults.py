@@ -47,8 +47,8 @@ def produce_through(node: FakeNode, faults: list[Fault | None], **settings: obje
     stored = [node.values("t", 0), node.values("t", 1)]
     assert stored[0] == [b"warm", *values[0::2]]
     assert stored[1] == values[1::2]
-    for value, at in zip(values, metadata, strict=True):
-        assert stored[at.partition][at.offset] == value
+    for value, place in zip(values, metadata, strict=True):
+        assert stored[place.partition][place.offset] == value
     assert not node.faults
     assert metrics["records_failed"] == 0
     assert metrics["messages_in_flight"] == metrics["buffered_bytes"] == 0
@@ -123,7 +123,7 @@ def test_a_stored_batch_without_an_answer_is_outcome_unknown(node: FakeNode) -> 
     assert node.id_requests == [(None, None), (1001, 0)]
 
 
-def test_all_behind_a_batch_of_unknown_outcome_are_unknown_too(node: FakeNode) -> None:
+def test_batches_behind_one_of_unknown_outcome_are_unknown_too(node: FakeNode) -> None:
     node.create("t")
     with Producer(
         node.server, batch_size_bytes=128, batch_size_max_bytes=128, delivery_timeout_ms=500
@@ -216,5 +216,5 @@ def test_closing_gives_up_what_is_left(node: FakeNode) -> None:
     producer.close(timeout=0.2)
     assert isinstance(view.exception(), StreamlogError)
     producer.close()
-    assert not [one for one in threading.enumerate() if one.name == "streamlog-producer"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "streamlog-producer"]
     node.hold.set()

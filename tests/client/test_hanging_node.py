@@ -85,13 +85,13 @@ def test_closing_a_consumer_does_not_wait_for_the_node(silent: str) -> None:
 
 def test_closing_streams_ends_an_append_that_waits(silent: str) -> None:
     streams = Streams(silent)
-    said: list[StreamlogError] = []
+    errors: list[StreamlogError] = []
 
     def append() -> None:
         try:
             streams.append(1, b"x")
         except StreamlogError as error:
-            said.append(error)
+            errors.append(error)
 
     appending = threading.Thread(target=append)
     appending.start()
@@ -100,7 +100,7 @@ def test_closing_streams_ends_an_append_that_waits(silent: str) -> None:
     streams.close()
     appending.join(WAIT_S)
     assert not appending.is_alive()
-    assert isinstance(said[0], OutcomeUnknown | Closed)
+    assert isinstance(errors[0], OutcomeUnknown | Closed)
 
 
 def test_a_client_used_after_close_says_so(node: FakeNode) -> None:
@@ -144,7 +144,7 @@ def test_closing_an_asyncio_producer_in_a_callback_stores_the_rest(node: FakeNod
 
         await producer.send("t", b"1" * 100, on_delivery=close)
         rest = [await producer.send("t", b"%d" % n * 100) for n in range(2, 6)]
-        offsets = [(await one).offset for one in rest]
+        offsets = [(await delivery).offset for delivery in rest]
         await closing[0]
         with pytest.raises(Closed):
             await producer.send("t", b"late")

@@ -41,14 +41,14 @@ def test_topics(server: str) -> None:
             admin.create_topic("topics")
         assert len(admin.describe_topic("topics").partitions) == 3
         admin.create_partitions("topics", 4)
-        assert ("topics", 4) in [(one.name, one.partitions) for one in admin.list_topics()]
+        assert ("topics", 4) in [(topic.name, topic.partitions) for topic in admin.list_topics()]
         admin.alter_configs(topic="topics", configs={"retention.ms": "1000000"})
-        found = {one.name: one.value for one in admin.describe_configs(topic="topics")}
-        assert (found["max.message.bytes"], found["retention.ms"]) == ("10000", "1000000")
+        values = {entry.name: entry.value for entry in admin.describe_configs(topic="topics")}
+        assert (values["max.message.bytes"], values["retention.ms"]) == ("10000", "1000000")
         with Producer(server) as producer, pytest.raises(MessageTooLarge):
             producer.send("topics", bytes(20_000))
         assert admin.status().node_id == 1
-        keys = [one.key for one in admin.list_objects()]
+        keys = [entry.key for entry in admin.list_objects()]
         assert len(set(keys)) == len(keys)
         admin.delete_topic("topics")
         with pytest.raises(UnknownTopicOrPartition):
@@ -65,12 +65,12 @@ def test_produce_and_consume(server: str) -> None:
         places = list(sent)
     with Consumer(server) as consumer:
         consumer.subscribe(["records"])
-        found: dict[tuple[int, int], bytes | None] = {}
-        while len(found) < len(values):
+        read: dict[tuple[int, int], bytes | None] = {}
+        while len(read) < len(values):
             for record in consumer.poll(WAIT_S, max_records=5000):
-                found[record.partition, record.offset] = record.value
+                read[record.partition, record.offset] = record.value
         for value, place in zip(values, places, strict=True):
-            assert found[place.partition, place.offset] == value
+            assert read[place.partition, place.offset] == value
     with Admin(server) as admin:
         assert admin.delete_records("records", 0, 100) == 100
     with Consumer(server, auto_offset_reset="none") as consumer:
@@ -90,7 +90,7 @@ def test_a_refused_batch_does_not_stop_the_sequence(server: str) -> None:
         with pytest.raises(MessageTooLarge):
             producer.send("limits", bytes(600)).result(WAIT_S)
         after = [producer.send("limits", b"%d" % number) for number in range(200)]
-        assert [one.result(WAIT_S).offset for one in after] == list(range(1, 201))
+        assert [delivery.result(WAIT_S).offset for delivery in after] == list(range(1, 201))
         assert producer.metrics()["producer_epoch"] == 1
 
 
@@ -103,14 +103,14 @@ def test_streams(server: str) -> None:
             streams.append(made.stream_id, b"late", expected_next_offset=0)
         assert caught.value.actual == 3
         results = list(streams.append_many(made.stream_id, [Append(b"two"), b"three"] * 100))
-        assert [one.base_offset for one in results] == list(range(3, 203))
+        assert [result.base_offset for result in results] == list(range(3, 203))
         fetched = streams.fetch(made.stream_id, 0)
         assert fetched.batches[0] == (0, 3, 7, b"one", b"x")
         batches = list(streams.read(made.stream_id, 0, end_offset=203))
-        assert [one.payload for one in batches] == [b"one", *[b"two", b"three"] * 100]
+        assert [batch.payload for batch in batches] == [b"one", *[b"two", b"three"] * 100]
         assert streams.trim(made.stream_id, 10) == 10
         assert streams.describe(made.stream_id).start_offset == 10
-        assert made.stream_id in [one.stream_id for one in streams.list()]
+        assert made.stream_id in [info.stream_id for info in streams.list()]
         streams.delete(made.stream_id)
         with pytest.raises(StreamNotFound):
             streams.describe(made.stream_id)
@@ -150,12 +150,12 @@ def test_kv(server: str) -> None:
         again = kv.compare_and_set(b"k1", b"v2", stored.revision)
         with pytest.raises(ValueConflict):
             kv.compare_and_set(b"k1", b"v3", stored.revision)
-        assert [one.key.name for one in kv.list(prefix=b"k")] == [b"k1"]
+        assert [entry.key.name for entry in kv.list(prefix=b"k")] == [b"k1"]
         assert kv.delete(b"k1") == again
         assert kv.delete(b"k1") is None
         assert kv.get(b"k1") is None
         seen = [next(changes) for _ in range(3)]
-        assert [one.value and one.value.data for one in seen] == [b"v1", b"v2", None]
+        assert [change.value and change.value.data for change in seen] == [b"v1", b"v2", None]
         with pytest.raises(StreamlogError):
             kv.put(b"k", b"v", namespace="_engine")
 
@@ -164,8 +164,8 @@ def test_asyncio(server: str) -> None:
     async def main() -> None:
         async with aio.Admin(server) as admin:
             await admin.create_topic("aio", 2)
-            assert "aio" in [one.name for one in await admin.list_topics()]
-            keys = [one.key async for one in admin.list_objects()]
+            assert "aio" in [topic.name for topic in await admin.list_topics()]
+            keys = [entry.key async for entry in admin.list_objects()]
             assert len(set(keys)) == len(keys)
         async with aio.Producer(server) as producer:
             sent = await producer.send_many("aio", [b"%d" % number for number in range(1000)])
@@ -180,19 +180,19 @@ def test_asyncio(server: str) -> None:
         async with aio.Streams(server) as streams:
             made = await streams.create()
             await asyncio.gather(*(streams.append(made.stream_id, b"x") for _ in range(50)))
-            results = [one async for one in streams.append_many(made.stream_id, [b"y"] * 100)]
+            results = [result async for result in streams.append_many(made.stream_id, [b"y"] * 100)]
             assert results[-1].end_offset == 150
             with pytest.raises(OffsetConflict):
                 await streams.append(made.stream_id, b"z", expected_next_offset=1)
-            batches = [one async for one in streams.read(made.stream_id, 0, end_offset=150)]
-            assert [one.payload for one in batches] == [b"x"] * 50 + [b"y"] * 100
-            assert made.stream_id in [one.stream_id async for one in streams.list()]
+            batches = [batch async for batch in streams.read(made.stream_id, 0, end_offset=150)]
+            assert [batch.payload for batch in batches] == [b"x"] * 50 + [b"y"] * 100
+            assert made.stream_id in [info.stream_id async for info in streams.list()]
             await streams.delete(made.stream_id)
         async with aio.KV(server) as kv:
             changes = await kv.watch(prefix=b"aio")
             await kv.put(b"aio", b"v")
             assert (await anext(changes)).key.name == b"aio"
-            assert [one.key.name async for one in kv.list(prefix=b"aio")] == [b"aio"]
+            assert [entry.key.name async for entry in kv.list(prefix=b"aio")] == [b"aio"]
             assert await kv.delete(b"aio") is not None
 
     asyncio.run(asyncio.wait_for(main(), 60))

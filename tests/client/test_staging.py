@@ -40,16 +40,16 @@ def encoded(*values: bytes) -> bytes:
 
 def contents(server: str, topic: str, partitions: int) -> dict[int, list[bytes | None]]:
     """Values by partition; offsets have no gap, CRCs hold (the consumer checks both)."""
-    found: dict[int, list[bytes | None]] = {n: [] for n in range(partitions)}
+    by_partition: dict[int, list[bytes | None]] = {n: [] for n in range(partitions)}
     with Consumer(server, isolation_level="read_committed") as consumer:
         consumer.assign([(topic, n) for n in range(partitions)])
         ends = consumer.end_offsets([(topic, n) for n in range(partitions)])
         wanted = sum(ends.values())
-        while sum(map(len, found.values())) < wanted:
+        while sum(map(len, by_partition.values())) < wanted:
             for record in consumer.poll(WAIT_S):
-                assert record.offset == len(found[record.partition])
-                found[record.partition].append(record.value)
-    return found
+                assert record.offset == len(by_partition[record.partition])
+                by_partition[record.partition].append(record.value)
+    return by_partition
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def test_stage_commit_status_and_abort(server: str) -> None:
 
 
 def test_staged_objects_travel_as_text_and_pickles() -> None:
-    one = StagedObject("w", "a", 1 << 62, 5, (StagedPart("t", 0, 3, 9),))
-    assert StagedObject.from_json(one.to_json()) == one
-    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - Spark sends them so
+    staged = StagedObject("w", "a", 1 << 62, 5, (StagedPart("t", 0, 3, 9),))
+    assert StagedObject.from_json(staged.to_json()) == staged
+    assert pickle.loads(pickle.dumps(staged)) == staged  # noqa: S301 - Spark sends them so
 
 
 def test_a_commit_whose_answer_is_lost_is_found_again(
@@ -112,9 +112,9 @@ def test_a_commit_whose_answer_is_lost_is_found_again(
         objects = writer.stage("0", {("lossy", 0): encoded(b"a")})
         with monkeypatch.context() as patched:
             patched.setattr(writer._caller, "run_once", lossy)
-            found = writer.commit(0, objects)
-        assert (calls, found.was_committed) == (3, True)
-        assert found.parts == (CommittedPart("lossy", 0, 0, 1),)
+            commit = writer.commit(0, objects)
+        assert (calls, commit.was_committed) == (3, True)
+        assert commit.parts == (CommittedPart("lossy", 0, 0, 1),)
         assert contents(server, "lossy", 1) == {0: [b"a"]}
 
     def lost(_: Call, __: float) -> Any:
@@ -160,9 +160,9 @@ def test_many_writers_and_producers_at_a_time(server: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = contents(server, "many", 4)
+    stored = contents(server, "many", 4)
     for partition, values in enumerate(expected):
-        assert found[partition] == [values[offset] for offset in sorted(values)]
+        assert stored[partition] == [values[offset] for offset in sorted(values)]
         assert len(values) == 20
 
 
@@ -201,9 +201,9 @@ def test_kills_in_mid_commit_leave_it_whole_or_undone(tmp_path: Path) -> None:
             with StagedWriter(node.server, "job") as writer:
                 value = b"e%d" % epoch
                 objects = [
-                    one
+                    staged
                     for task in range(3)
-                    for one in writer.stage(
+                    for staged in writer.stage(
                         f"{epoch}-{task}", {("t", n): encoded(value) for n in range(partitions)}
                     )
                 ]

@@ -28,12 +28,12 @@ def fill(node: FakeNode, topic: str, values: list[bytes], partition: int = 0) ->
 
 
 def read(consumer: Consumer, count: int) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    while len(found) < count:
+    values: list[bytes | None] = []
+    while len(values) < count:
         records = consumer.poll(WAIT_S)
         assert records
-        found += [record.value for record in records]
-    return found
+        values += [record.value for record in records]
+    return values
 
 
 @pytest.mark.parametrize("subscribes", [True, False])
@@ -61,7 +61,7 @@ def test_a_topic_made_anew_is_read_from_its_start(
         assert consumer.assignment() == [("t", 0)]
 
 
-def test_the_same_in_asyncio(node: FakeNode) -> None:
+def test_a_topic_made_anew_is_read_from_its_start_in_asyncio(node: FakeNode) -> None:
     node.create("t", 2)
     new = [b"new%d" % n for n in range(9)]
 
@@ -72,16 +72,16 @@ def test_the_same_in_asyncio(node: FakeNode) -> None:
             assert len(await consumer.poll(WAIT_S)) == 1
             node.create("t", 1)
             await asyncio.to_thread(fill, node, "t", new)
-            found: list[bytes | None] = []
-            while len(found) < 9:
-                found += [record.value for record in await consumer.poll(WAIT_S)]
+            values: list[bytes | None] = []
+            while len(values) < 9:
+                values += [record.value for record in await consumer.poll(WAIT_S)]
             assert consumer.assignment() == [("t", 0)]
-            return found
+            return values
 
     assert asyncio.run(main()) == new
 
 
-def test_without_a_reset_a_topic_made_anew_is_told(node: FakeNode) -> None:
+def test_without_a_reset_a_topic_made_anew_is_an_error(node: FakeNode) -> None:
     node.create("t")
     fill(node, "t", [b"old"])
     with Consumer(node.server, auto_offset_reset="none", **QUICK) as consumer:
@@ -113,7 +113,7 @@ def test_a_subscribed_topic_that_is_deleted_is_waited_for(node: FakeNode) -> Non
         assert node.topics["t"].topic_id != deleted.topic_id
 
 
-def test_an_assigned_topic_that_is_deleted_is_told(node: FakeNode) -> None:
+def test_the_deletion_of_an_assigned_topic_is_reported(node: FakeNode) -> None:
     node.create("t")
     fill(node, "t", [b"old"])
     with Consumer(node.server, **QUICK) as consumer:
@@ -124,13 +124,13 @@ def test_an_assigned_topic_that_is_deleted_is_told(node: FakeNode) -> None:
             consumer.poll(WAIT_S)
         node.create("t")
         fill(node, "t", [b"new0", b"new1"])
-        found: list[bytes | None] = []
-        while len(found) < 2:
+        values: list[bytes | None] = []
+        while len(values) < 2:
             try:
-                found += [record.value for record in consumer.poll(WAIT_S)]
+                values += [record.value for record in consumer.poll(WAIT_S)]
             except UnknownTopicOrPartition:
                 continue
-        assert found == [b"new0", b"new1"]
+        assert values == [b"new0", b"new1"]
 
 
 def test_more_partitions_than_a_request_names_are_asked_for_in_turns(node: FakeNode) -> None:
@@ -144,10 +144,10 @@ def test_more_partitions_than_a_request_names_are_asked_for_in_turns(node: FakeN
         async with aio.Consumer(node.server, **QUICK) as consumer:
             await consumer.assign(everything)
             assert sum((await consumer.end_offsets(everything)).values()) == 51
-            found: list[bytes | None] = []
-            while len(found) < 51:
-                found += [record.value for record in await consumer.poll(WAIT_S)]
-            return found
+            values: list[bytes | None] = []
+            while len(values) < 51:
+                values += [record.value for record in await consumer.poll(WAIT_S)]
+            return values
 
     with Consumer(node.server, **QUICK) as consumer:
         consumer.assign(everything)
@@ -195,7 +195,7 @@ def test_a_producer_goes_on_in_a_topic_made_anew(node: FakeNode) -> None:
             producer.send("t", b"old", partition=partition).result(WAIT_S)
         node.create("t", 1)
         sent = [producer.send("t", b"%d" % n, partition=0) for n in range(20)]
-        assert [one.result(WAIT_S).offset for one in sent] == list(range(20))
+        assert [delivery.result(WAIT_S).offset for delivery in sent] == list(range(20))
         # The partitions that are gone are no more chosen, and are refused where they are named.
         assert {producer.send("t", b"k").result(WAIT_S).partition for _ in range(20)} == {0}
         assert producer.send("t", b"v", key=b"some key").result(WAIT_S).partition == 0
@@ -225,7 +225,7 @@ def test_records_keep_their_order_where_the_new_topic_refuses_the_first(
         node.hold.clear()
         sent = [producer.send("t", value) for value in values]
         node.hold.set()
-        assert [one.result(WAIT_S).offset for one in sent] == list(range(10))
+        assert [delivery.result(WAIT_S).offset for delivery in sent] == list(range(10))
     assert refused
     assert node.values("t") == values
 
@@ -238,7 +238,7 @@ def test_the_same_for_a_producer_in_asyncio(node: FakeNode) -> None:
             await (await producer.send("t", b"old", partition=2))
             node.create("t", 1)
             sent = [await producer.send("t", b"%d" % n, partition=0) for n in range(20)]
-            assert [(await one).offset for one in sent] == list(range(20))
+            assert [(await delivery).offset for delivery in sent] == list(range(20))
             with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 0"):
                 await producer.send("t", b"v", partition=2)
 
@@ -286,7 +286,7 @@ def test_first_records_to_many_topics_take_few_calls(node: FakeNode) -> None:
 
     with Producer(node.server, linger_ms=0) as producer:
         sent = [producer.send(name, b"v") for name in names]
-        assert [one.result(WAIT_S).offset for one in sent] == [0] * 300
+        assert [delivery.result(WAIT_S).offset for delivery in sent] == [0] * 300
         assert len(node.calls) <= 20
         # What was guessed of those that were read ahead is asked for when it matters.
         assert producer.send_many("topic-low", [b"y" * 100] * 4).outcomes(WAIT_S)

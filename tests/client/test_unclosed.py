@@ -48,9 +48,7 @@ def test_a_program_ends_with_clients_unclosed_and_says_what_is_unsent(node: Fake
 
 
 @pytest.mark.parametrize("linger_ms", [0, 600_000])
-def test_who_cancels_all_tasks_of_a_loop_leaves_nobody_waiting(
-    node: FakeNode, linger_ms: int
-) -> None:
+def test_cancelling_all_tasks_of_a_loop_ends_every_wait(node: FakeNode, linger_ms: int) -> None:
     node.create("t")
 
     async def main() -> None:

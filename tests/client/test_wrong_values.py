@@ -114,7 +114,7 @@ def test_asyncio_time_outs_without_end_wait_and_wrong_ones_change_nothing(node: 
         assert (await sent).offset == 0
         async with aio.Consumer(node.server) as consumer:
             await consumer.assign([("t", 0)])
-            assert [one.value for one in await consumer.poll(FOREVER)] == [b"0"]
+            assert [record.value for record in await consumer.poll(FOREVER)] == [b"0"]
 
     asyncio.run(main())
 

@@ -48,7 +48,7 @@ def test_lines_end_at_lf_and_the_last_needs_none(tmp_path: Path) -> None:
     assert source.lines == [b"one\r", b"", b"\x00\xff", b"last"]
 
 
-def test_what_cannot_be_taken_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_folder_without_text_lines_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no file with a line"):
         load(tmp_path, line_bytes_max=100)
     with pytest.raises(Invalid, match="not a folder"):

@@ -34,7 +34,7 @@ def test_go_is_the_program_and_not_the_script_that_starts_it(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("without_go")
-def test_a_package_that_brings_none_is_told_with_what_to_do(
+def test_a_package_without_the_program_is_an_error_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pip = tmp_path / "pip"

@@ -49,12 +49,12 @@ class _Writer:
 def test_a_kill_that_came_too_late_is_made_once_more() -> None:
     node = _Node()
     writer = _Writer(node, late_kills=2)
-    said: list[str] = []
-    found = crash(cast(NodeProcess, node), cast(RoundWriter, writer), said.append)
+    lines: list[str] = []
+    result = crash(cast(NodeProcess, node), cast(RoundWriter, writer), lines.append)
     assert (node.kills, node.pid, writer.awaited_kills) == (3, 103, 3)
-    assert (found.unacknowledged_records, found.restart_s) == (7, 0.5)
-    assert sum("once more" in line for line in said) == 2
-    assert sum("2 requests were under way, 7 records" in line for line in said) == 1
+    assert (result.unacknowledged_records, result.restart_s) == (7, 0.5)
+    assert sum("once more" in line for line in lines) == 2
+    assert sum("2 requests were under way, 7 records" in line for line in lines) == 1
 
 
 def test_kills_that_hit_nothing_fail_the_run() -> None:

@@ -76,7 +76,7 @@ def shown_imports() -> Iterator[tuple[Path, set[Name]]]:
         yield path, imports_of_notebook(path)
 
 
-def test_what_documents_and_examples_import_is_listed() -> None:
+def test_documents_and_examples_import_only_listed_names() -> None:
     allowed = listed() | {(module, "") for module, _ in listed()}
     shown = list(shown_imports())
     assert sum(len(names) for _, names in shown) > 30

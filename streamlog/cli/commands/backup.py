@@ -64,8 +64,10 @@ def backup(
             from streamlog.repair.backup.backup import backup as pieces
 
             async def run() -> None:
-                async with open_offline(locations_of(data, store, meta, file)) as at:
-                    async for piece in pieces(at.kv, clock=at.clock, offload=at.offload):
+                async with open_offline(locations_of(data, store, meta, file)) as stores:
+                    async for piece in pieces(
+                        stores.kv, clock=stores.clock, offload=stores.offload
+                    ):
                         file_out.write(piece)
 
             asyncio.run(run())

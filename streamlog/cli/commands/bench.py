@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import emit, facts, note
+from streamlog.cli.output import emit, field_list, note
 from streamlog.cli.progress import RecordProgress
 from streamlog.cli.records.chain import RECORD_BYTES_MIN, ChainReader, ChainWriter
 from streamlog.cli.records.record_copy import batches_until
@@ -97,10 +97,10 @@ def produce(
     latencies_s: list[float] = []
     pending: deque[tuple[Any, float]] = deque()
 
-    def settle() -> None:
-        sent, at = pending.popleft()
+    def await_oldest() -> None:
+        sent, sent_at = pending.popleft()
         sent.result()
-        latencies_s.append(time.monotonic() - at)
+        latencies_s.append(time.monotonic() - sent_at)
 
     progress = RecordProgress(is_shown=stderr_is_terminal())
     begun = time.monotonic()
@@ -112,9 +112,9 @@ def produce(
             pending.append((producer.send_many(topic, values, partition=partition), now))
             records += per_list
             if len(pending) > IN_FLIGHT_LISTS:
-                settle()
+                await_oldest()
         while pending:
-            settle()
+            await_oldest()
     progress.done(records, records * record_bytes)
     _report(state, records, records * record_bytes, time.monotonic() - begun, latencies_s)
 
@@ -127,13 +127,15 @@ def consume(state: State, topic: str) -> None:
     """Fetch a topic from its start to its end as fast as it comes; batches are not decoded."""
     records = size_bytes = 0
     with admin(state) as client:
-        chosen = [(topic, one.partition) for one in client.describe_topic(topic).partitions]
+        chosen = [
+            (topic, partition.partition) for partition in client.describe_topic(topic).partitions
+        ]
     with open_consumer(state) as consumer:
         consumer.assign(chosen)
         starts = consumer.beginning_offsets(chosen)
-        left = {at: end for at, end in consumer.end_offsets(chosen).items() if end > starts[at]}
-        for at in chosen:
-            consumer.seek(*at, starts[at])
+        left = {tp: end for tp, end in consumer.end_offsets(chosen).items() if end > starts[tp]}
+        for tp in chosen:
+            consumer.seek(*tp, starts[tp])
         begun = time.monotonic()
         progress = RecordProgress(is_shown=stderr_is_terminal())
         for batch in batches_until(consumer, left, state.timeout_s):
@@ -209,20 +211,22 @@ def _write_chains(
 
 def _check_chains(state: State, topic: str, *, expected: int | None) -> None:
     with admin(state) as client:
-        chosen = [(topic, one.partition) for one in client.describe_topic(topic).partitions]
-    chains = {at: ChainReader(*at) for at in chosen}
+        chosen = [
+            (topic, partition.partition) for partition in client.describe_topic(topic).partitions
+        ]
+    chains = {tp: ChainReader(*tp) for tp in chosen}
     with open_consumer(state) as consumer:
         consumer.assign(chosen)
         starts = consumer.beginning_offsets(chosen)
-        left = {at: end for at, end in consumer.end_offsets(chosen).items() if end > starts[at]}
-        for at in chosen:
-            consumer.seek(*at, starts[at])
+        left = {tp: end for tp, end in consumer.end_offsets(chosen).items() if end > starts[tp]}
+        for tp in chosen:
+            consumer.seek(*tp, starts[tp])
         for batch in batches_until(consumer, left, state.timeout_s):
             chains[batch.topic, batch.partition].check(batch.values())
     count = sum(chain.count for chain in chains.values())
     faults = [
-        f"partition {at[1]}, record {chain.broken.position}: {chain.broken.what}"
-        for at, chain in chains.items()
+        f"partition {tp[1]}, record {chain.broken.position}: {chain.broken.fault}"
+        for tp, chain in chains.items()
         if chain.broken is not None
     ]
     if expected is not None and count != expected and not faults:
@@ -248,10 +252,10 @@ def _report(
     if latencies_s:
         ordered = sorted(latencies_s)
         for percent in (50, 99):
-            at = min(len(ordered) - 1, len(ordered) * percent // 100)
-            values[f"ack_p{percent}_ms"] = round(ordered[at] * 1000, 2)
+            index = min(len(ordered) - 1, len(ordered) * percent // 100)
+            values[f"ack_p{percent}_ms"] = round(ordered[index] * 1000, 2)
     if state.json:
         emit(values)
     else:
-        facts(values)
+        field_list(values)
     sys.stdout.flush()

@@ -69,16 +69,19 @@ def show(state: State, **resource: Any) -> None:
     With a remote store also what the PUTs of small batches cost a month at most, at list prices:
     the bound that engine.flush.put_rate_max_per_s sets. Larger batches cost by the byte.
     """
-    found = _entries(state, **resource)
-    bound = _put_bound({one.name: one.value for one in found})
+    entries = _entries(state, **resource)
+    bound = _put_bound({entry.name: entry.value for entry in entries})
     if state.json:
-        shown = {one.name: {"value": one.value, "source": one.source} for one in found}
+        shown = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
         if bound is not None:
             dollars, setting = f"{bound.dollars_per_month:.2f}", bound.setting
             shown[COST_NAME] = {"value": dollars, "source": setting}
         emit(shown)
         return
-    table(("setting", "value", "source"), [(one.name, one.value, one.source) for one in found])
+    table(
+        ("setting", "value", "source"),
+        [(entry.name, entry.value, entry.source) for entry in entries],
+    )
     if bound is not None:
         click.echo(
             f"\nPUTs of small batches cost at most ${bound.dollars_per_month:.2f} a month: "
@@ -127,35 +130,37 @@ def describe(state: State, names: tuple[str, ...], **resource: Any) -> None:
     """Explain all settings, or those whose names contain a NAME: value, default, what it does."""
     entries = _entries(state, **resource)
     for name in names:
-        if not any(name in one.name for one in entries):
+        if not any(name in entry.name for entry in entries):
             raise _unknown(name, entries)
-    found = [one for one in entries if not names or any(name in one.name for name in names)]
+    entries = [entry for entry in entries if not names or any(name in entry.name for name in names)]
     if state.json:
         emit(
             [
                 {
-                    "name": one.name,
-                    "value": one.value,
-                    "source": one.source,
-                    "default": one.default,
-                    "read_only": one.read_only,
-                    "documentation": one.documentation,
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source,
+                    "default": entry.default,
+                    "read_only": entry.read_only,
+                    "documentation": entry.documentation,
                 }
-                for one in found
+                for entry in entries
             ]
         )
         return
-    for one in found:
-        default = "" if one.value == one.default else f", default {one.default or 'none'}"
-        fixed = ", fixed while the node runs" if one.read_only else ""
-        click.echo(f"{one.name} = {one.value or 'none'}  ({one.source}{default}{fixed})")
-        click.echo(click.wrap_text(one.documentation, 100, "    ", "    ") + "\n")
+    for entry in entries:
+        default = "" if entry.value == entry.default else f", default {entry.default or 'none'}"
+        fixed = ", fixed while the node runs" if entry.read_only else ""
+        click.echo(f"{entry.name} = {entry.value or 'none'}  ({entry.source}{default}{fixed})")
+        click.echo(click.wrap_text(entry.documentation, 100, "    ", "    ") + "\n")
 
 
 def _unknown(name: str, entries: list[_Shown]) -> InvalidConfig:
     """Names the nearest setting, by its whole path or by the last part of it."""
-    paths = {path: one.name for one in entries for path in (one.name.split(".", 1)[-1], one.name)}
-    paths |= {one.name.rsplit(".", 1)[-1]: one.name for one in entries}
+    paths = {
+        path: entry.name for entry in entries for path in (entry.name.split(".", 1)[-1], entry.name)
+    }
+    paths |= {entry.name.rsplit(".", 1)[-1]: entry.name for entry in entries}
     near = difflib.get_close_matches(name, paths, n=1, cutoff=0.6)
     hint = f"did you mean {paths[near[0]]}?" if near else "`streamlog config show` lists all"
     return InvalidConfig(f"no setting's name contains {name[:80]!r}; {hint}", name=name[:80])
@@ -170,12 +175,26 @@ def _entries(
         from streamlog import settings
 
         return [
-            _Shown(one.path, one.value, one.source, one.default, one.doc, not one.is_dynamic)
-            for one in settings.load(file).show()
+            _Shown(
+                entry.path,
+                entry.value,
+                entry.source,
+                entry.default,
+                entry.doc,
+                not entry.is_dynamic,
+            )
+            for entry in settings.load(file).show()
         ]
     with admin(state) as client:
         entries = client.describe_configs(topic=topic, broker=broker, broker_default=broker_default)
     return [
-        _Shown(one.name, one.value, one.source, one.default_value, one.documentation, one.read_only)
-        for one in entries
+        _Shown(
+            entry.name,
+            entry.value,
+            entry.source,
+            entry.default_value,
+            entry.documentation,
+            entry.read_only,
+        )
+        for entry in entries
     ]

@@ -12,7 +12,7 @@ import click
 from streamlog.cli.output import note
 from streamlog.cli.parsing import START_METAVAR, Start, one_byte_string, start_position
 from streamlog.cli.progress import RecordProgress
-from streamlog.cli.records.record_copy import At, CopyLimits, RecordCopy, TopicProbe
+from streamlog.cli.records.record_copy import CopyLimits, RecordCopy, TopicPartition, TopicProbe
 from streamlog.cli.records.record_format import (
     NAMED,
     Formatter,
@@ -111,21 +111,21 @@ def consume(
     """
     if follow and until_end:
         raise click.UsageError("--follow and --until-end exclude each other")
-    found, had_to_wait = _topic(state, topic, is_awaited=follow)
-    there = [one.partition for one in found.partitions]
-    if partition is not None and partition not in there:
-        raise click.UsageError(f"{topic} has partitions 0 to {len(there) - 1}, not {partition}")
-    chosen = [(topic, one) for one in (there if partition is None else [partition])]
+    description, had_to_wait = _topic(state, topic, is_awaited=follow)
+    existing = [described.partition for described in description.partitions]
+    if partition is not None and partition not in existing:
+        raise click.UsageError(f"{topic} has partitions 0 to {len(existing) - 1}, not {partition}")
+    chosen = [(topic, number) for number in (existing if partition is None else [partition])]
     formatter = _formatter("json" if state.json else form, key_separator)
     progress = RecordProgress(is_shown=stderr_is_terminal() and not stdout_is_terminal())
-    probe = TopicProbe(state.server, topic, found.topic_id, state.timeout_s)
+    probe = TopicProbe(state.server, topic, description.topic_id, state.timeout_s)
     with consumer(state) as client, closing(probe):
         client.assign(chosen)
         ends = client.end_offsets(chosen)
-        # All records of a topic that was waited for are later than the command's begin.
+        # A topic that did not exist when the command began is read from its start.
         positions = _positions(client, chosen, Start("earliest") if had_to_wait else start, ends)
-        for at, offset in positions.items():
-            client.seek(*at, offset)
+        for tp, offset in positions.items():
+            client.seek(*tp, offset)
         limits = CopyLimits(
             ends=ends if until_end else None,
             count=count,
@@ -168,30 +168,30 @@ def _waiting_note(topic: str, *, is_told: bool) -> Callable[[], None]:
 
 
 def _positions(
-    client: Consumer, chosen: list[At], start: Start, ends: dict[At, int]
-) -> dict[At, int]:
+    client: Consumer, chosen: list[TopicPartition], start: Start, ends: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """The first offset to read of each partition."""
     if start.kind == "latest":
         return ends
     if start.kind == "timestamp":
-        found = client.offsets_for_times(dict.fromkeys(chosen, start.number))
+        offsets = client.offsets_for_times(dict.fromkeys(chosen, start.number))
         return {
-            at: end if (first := found.get(at)) is None else first.offset
-            for at, end in ends.items()
+            tp: end if (first := offsets.get(tp)) is None else first.offset
+            for tp, end in ends.items()
         }
     begins = client.beginning_offsets(chosen)
     if start.kind == "earliest":
         return begins
     if start.kind == "last":
-        return {at: max(begins[at], end - start.number) for at, end in ends.items()}
-    for at in chosen:
-        if not begins[at] <= start.number <= ends[at]:
+        return {tp: max(begins[tp], end - start.number) for tp, end in ends.items()}
+    for tp in chosen:
+        if not begins[tp] <= start.number <= ends[tp]:
             raise OffsetOutOfRange(
-                f"{at[0]}-{at[1]} holds offsets {begins[at]} to {ends[at]} (exclusive), "
+                f"{tp[0]}-{tp[1]} holds offsets {begins[tp]} to {ends[tp]} (exclusive), "
                 f"not {start.number}",
                 offset=start.number,
-                start_offset=begins[at],
-                end_offset=ends[at],
+                start_offset=begins[tp],
+                end_offset=ends[tp],
             )
     return dict.fromkeys(chosen, start.number)
 

@@ -22,7 +22,7 @@ from streamlog.errors import StreamlogError
 if TYPE_CHECKING:
     from streamlog.demo.corpus import Source
     from streamlog.demo.s3_server import S3Server
-    from streamlog.demo.scenario import Outcome
+    from streamlog.demo.scenario import DemoResult
 
 WALS = ("disk", "object")
 BUCKET = "streamlog-demo"
@@ -105,7 +105,7 @@ def demo(
         raise
     good = all(outcome.is_good for outcome in outcomes)
     if state.json:
-        emit({"good": good, "runs": [_facts(outcome) for outcome in outcomes]})
+        emit({"good": good, "runs": [_json_fields(outcome) for outcome in outcomes]})
     else:
         _report(outcomes)
     if good and data is None:
@@ -137,7 +137,7 @@ def _server(place: Path, store: str) -> Iterator[S3Server | None]:
 
 def _one(
     sources: Sequence[Source], place: Path, wal: str, mib: float, server: S3Server | None
-) -> Outcome:
+) -> DemoResult:
     from streamlog.demo import scenario
 
     if place.exists():
@@ -165,38 +165,41 @@ class _Progress:
         note(f"[wal={self._wal:<6} {time.monotonic() - self._begun:5.1f} s] {text}")
 
 
-def _facts(outcome: Outcome) -> dict[str, object]:
+def _json_fields(outcome: DemoResult) -> dict[str, object]:
     return asdict(outcome) | {
         "mb_per_s_in": outcome.mb_per_s_in,
         "mb_per_s_out": outcome.mb_per_s_out,
     }
 
 
-def _report(outcomes: list[Outcome]) -> None:
+def _report(outcomes: list[DemoResult]) -> None:
     rows = [
-        ("", [f"wal={one.wal}" for one in outcomes]),
-        ("records", [f"{one.records:,}" for one in outcomes]),
-        ("bytes", [f"{one.size_bytes:,}" for one in outcomes]),
-        ("MB/s in", [f"{one.mb_per_s_in:.0f}" for one in outcomes]),
-        ("MB/s out", [f"{one.mb_per_s_out:.0f}" for one in outcomes]),
-        ("objects written", [f"{one.objects:,}" for one in outcomes]),
-        ("unacknowledged at the kill", [f"{one.unacknowledged_records:,}" for one in outcomes]),
-        ("restart until it serves", [f"{one.restart_s:.1f} s" for one in outcomes]),
-        ("kill until the next ack", [f"{one.recover_s:.1f} s" for one in outcomes]),
-        ("duplicates", [f"{one.duplicates:,}" for one in outcomes]),
-        ("lost", [f"{one.lost:,}" for one in outcomes]),
+        ("", [f"wal={run.wal}" for run in outcomes]),
+        ("records", [f"{run.records:,}" for run in outcomes]),
+        ("bytes", [f"{run.size_bytes:,}" for run in outcomes]),
+        ("MB/s in", [f"{run.mb_per_s_in:.0f}" for run in outcomes]),
+        ("MB/s out", [f"{run.mb_per_s_out:.0f}" for run in outcomes]),
+        ("objects written", [f"{run.objects:,}" for run in outcomes]),
+        (
+            "unacknowledged at the kill",
+            [f"{run.unacknowledged_records:,}" for run in outcomes],
+        ),
+        ("restart until it serves", [f"{run.restart_s:.1f} s" for run in outcomes]),
+        ("kill until the next ack", [f"{run.recover_s:.1f} s" for run in outcomes]),
+        ("duplicates", [f"{run.duplicates:,}" for run in outcomes]),
+        ("lost", [f"{run.lost:,}" for run in outcomes]),
     ]
     click.echo()
     for name, cells in rows:
         click.echo(f"{name:<28}" + "".join(f"{cell:>16}" for cell in cells))
     click.echo()
-    for one in outcomes:
+    for outcome in outcomes:
         verdict = (
             "every line came back once, in order, byte for byte"
-            if one.is_good
-            else one.difference or "the counts differ"
+            if outcome.is_good
+            else outcome.difference or "the counts differ"
         )
-        click.echo(f"wal={one.wal}: {verdict}")
+        click.echo(f"wal={outcome.wal}: {verdict}")
 
 
 def _next(data: Path | None) -> None:
@@ -211,5 +214,5 @@ def _next(data: Path | None) -> None:
         places.insert(0, (f"{command} dev --data {data}/wal-disk/data", "the data of this run"))
     width = max(len(place) for place, _ in places)
     click.echo("\nWhere to look next:")
-    for place, what in places:
-        click.echo(f"  {place.ljust(width)}   {what}")
+    for place, text in places:
+        click.echo(f"  {place.ljust(width)}   {text}")

@@ -35,8 +35,8 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
     loaded = settings.load(file, None, {**flags, **more})
     node = checked_places(loaded)
     examination = Examination(replace(loaded, node=node), lambda name: note(f"… {name}"))
-    found = asyncio.run(examination.run())
-    failures = [one.name for one in found if one.outcome is CheckOutcome.FAIL]
+    checks = asyncio.run(examination.run())
+    failures = [check.name for check in checks if check.outcome is CheckOutcome.FAIL]
     if state.json:
         emit(
             {
@@ -46,27 +46,27 @@ def doctor(state: State, file: str | None, more: dict[str, str], **flags: Any) -
                 "wal": examination.wal,
                 "findings": [
                     {
-                        "name": one.name,
-                        "outcome": one.outcome.value,
-                        "detail": one.detail,
-                        "advice": one.advice,
-                        "figures": dict(one.figures),
+                        "name": check.name,
+                        "outcome": check.outcome.value,
+                        "detail": check.detail,
+                        "advice": check.advice,
+                        "figures": dict(check.figures),
                     }
-                    for one in found
+                    for check in checks
                 ],
             }
         )
     else:
         table(
             ("outcome", "check", "found"),
-            [(one.outcome.value, one.name, one.detail) for one in found],
+            [(check.outcome.value, check.name, check.detail) for check in checks],
         )
         advice: dict[tuple[CheckOutcome, str], list[str]] = {}
-        for one in found:
-            if one.advice:
-                advice.setdefault((one.outcome, one.advice), []).append(one.name)
-        for (outcome, what), names in advice.items():
-            click.echo(f"\n{outcome.value} {', '.join(names)}: {what}")
+        for check in checks:
+            if check.advice:
+                advice.setdefault((check.outcome, check.advice), []).append(check.name)
+        for (outcome, text), names in advice.items():
+            click.echo(f"\n{outcome.value} {', '.join(names)}: {text}")
         if failures:
             click.echo(f"\nNot a place for data: {', '.join(failures)} failed.")
     if failures:

@@ -58,13 +58,13 @@ def fsck(
         raise click.UsageError("--force goes with --repair")
 
     async def run() -> Report:
-        async with open_offline(locations_of(data, store, meta, file)) as at:
+        async with open_offline(locations_of(data, store, meta, file)) as stores:
             return await check(
-                at.kv,
-                at.store,
-                clock=at.clock,
-                random=at.random,
-                offload=at.offload,
+                stores.kv,
+                stores.store,
+                clock=stores.clock,
+                random=stores.random,
+                offload=stores.offload,
                 options=FsckOptions(deep, repair, force),
                 progress=progress_of(state),
             )

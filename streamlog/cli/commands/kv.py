@@ -125,12 +125,12 @@ def delete(state: State, key: str, namespace: str) -> None:
 def list_keys(state: State, namespace: str, prefix: str) -> None:
     """List keys in order: revision, size in bytes, key."""
     with key_values(state) as client:
-        for found in client.list(namespace=namespace, prefix=_bytes(prefix)):
+        for entry in client.list(namespace=namespace, prefix=_bytes(prefix)):
             if state.json:
-                emit(_entry(found.key.name, found.value))
+                emit(_entry(entry.key.name, entry.value))
             else:
-                name = found.key.name.decode(errors="backslashreplace")
-                click.echo(f"{found.value.revision:>8}  {len(found.value.data):>8}  {name}")
+                name = entry.key.name.decode(errors="backslashreplace")
+                click.echo(f"{entry.value.revision:>8}  {len(entry.value.data):>8}  {name}")
 
 
 @kv.command()

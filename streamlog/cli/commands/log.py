@@ -46,21 +46,21 @@ def dump(state: State, topic: str, partition: int, start: int | None, records: b
     bytes as they came with the one in the header. With --records, a batch whose records cannot be
     decoded is shown with the reason, the dump goes on behind it, and the exit code is 1.
     """
-    at = (topic, partition)
+    tp = (topic, partition)
     with admin(state) as client:
         there = len(client.describe_topic(topic).partitions)
     if partition >= there:
         raise click.UsageError(f"{topic} has partitions 0 to {there - 1}, not {partition}")
     shown = _Dump(records=records, as_json=state.json)
     with consumer(state) as client:
-        client.assign([at])
-        first = client.beginning_offsets([at])[at] if start is None else start
-        end = client.end_offsets([at])[at]
+        client.assign([tp])
+        first = client.beginning_offsets([tp])[tp] if start is None else start
+        end = client.end_offsets([tp])[tp]
         client.seek(topic, partition, first)
         if not state.json:
             click.echo(f"Dumping {topic}-{partition}\nLog starting offset: {first}")
         try:
-            for fetched in batches_until(client, {at: end}, state.timeout_s):
+            for fetched in batches_until(client, {tp: end}, state.timeout_s):
                 for batch in scan(fetched.data, verify_crc=False):
                     shown.show(batch)
         except (CorruptMessage, InvalidRecord) as error:
@@ -88,7 +88,7 @@ class _Dump:
         self.unreadable: list[int] = []
 
     def show(self, batch: ScannedBatch) -> None:
-        values = batch_facts(batch, self._position)
+        values = batch_fields(batch, self._position)
         self._position += batch.header.size_bytes
         self.batches += 1
         records, error = _decoded(batch) if self._records else ([], "")
@@ -116,7 +116,7 @@ def _decoded(batch: ScannedBatch) -> tuple[list[dict[str, Any]], str]:
     return records, ""
 
 
-def batch_facts(batch: ScannedBatch, position: int) -> dict[str, Any]:
+def batch_fields(batch: ScannedBatch, position: int) -> dict[str, Any]:
     """The fields of one batch under Kafka's names, in Kafka's order."""
     header = batch.header
     has_horizon = bool(header.attributes & DELETE_HORIZON)
@@ -163,8 +163,8 @@ def _timestamp_type(batch: ScannedBatch) -> str:
 
 
 def _codec_name(codec: int) -> str:
-    known = [kind.name.lower() for kind in Compression]
-    return known[codec] if codec < len(known) else f"unknown({codec})"
+    names = [kind.name.lower() for kind in Compression]
+    return names[codec] if codec < len(names) else f"unknown({codec})"
 
 
 def _java(value: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from streamlog.cli.output import emit, facts, note
+from streamlog.cli.output import emit, field_list, note
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.options import data_option
 
@@ -53,13 +53,13 @@ def repair(state: State, data: str | None, url: str | None, is_cut: bool) -> Non
             kept = rocks_repair.cut(folder, tail)
     if tail is None or is_cut:
         revision = asyncio.run(_open(folder))
-    found = None if tail is None else asdict(tail)
+    torn = None if tail is None else asdict(tail)
     if state.json:
-        emit({"folder": folder, "torn": found, "copy": kept, "revision": revision})
+        emit({"folder": folder, "torn": torn, "copy": kept, "revision": revision})
     elif tail is None:
         note(f"{folder}: no log is torn, and the metadata opens at revision {revision}")
     else:
-        facts({"folder": folder, **asdict(tail), "copy": kept, "revision": revision})
+        field_list({"folder": folder, **asdict(tail), "copy": kept, "revision": revision})
         if is_cut:
             note("cut; the node can be started. The copy is of no use to it")
         else:

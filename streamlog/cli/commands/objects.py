@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import emit, facts, table
+from streamlog.cli.output import emit, field_list, table
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
 
@@ -24,8 +24,8 @@ BLOCK_FIELDS = (
 )
 
 
-def _values(found: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in names}
+def _values(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names}
 
 
 def _when(time_ms: int) -> str:
@@ -43,22 +43,22 @@ def objects() -> None:
 def list_objects(state: State) -> None:
     """List all objects. Live: committed, and a stream still needs some of it."""
     with admin(state) as client:
-        found = [_values(one, SUMMARY_FIELDS) for one in client.list_objects()]
+        objects = [_values(summary, SUMMARY_FIELDS) for summary in client.list_objects()]
     if state.json:
-        for one in found:
-            emit(one)
+        for summary in objects:
+            emit(summary)
         return
     table(
         ("object", "bytes", "modified", "live", "key"),
         [
             (
-                one["object_id"],
-                one["size_bytes"],
-                _when(one["modified_ms"]),
-                "yes" if one["live"] else "no",
-                one["key"],
+                summary["object_id"],
+                summary["size_bytes"],
+                _when(summary["modified_ms"]),
+                "yes" if summary["live"] else "no",
+                summary["key"],
             )
-            for one in found
+            for summary in objects
         ],
     )
 
@@ -70,14 +70,14 @@ def list_objects(state: State) -> None:
 def show(state: State, key: str) -> None:
     """Show the object KEY: who wrote it, and its data blocks."""
     with admin(state) as client:
-        found = client.describe_object(key)
-    values = _values(found.object, SUMMARY_FIELDS) | _values(
-        found, ("format_version", "cluster_id", "tenure")
+        description = client.describe_object(key)
+    values = _values(description.object, SUMMARY_FIELDS) | _values(
+        description, ("format_version", "cluster_id", "tenure")
     )
-    blocks = [_values(block, BLOCK_FIELDS) for block in found.blocks]
+    blocks = [_values(block, BLOCK_FIELDS) for block in description.blocks]
     if state.json:
         emit(values | {"blocks": blocks})
         return
-    facts(values)
+    field_list(values)
     click.echo()
     table(BLOCK_FIELDS, [tuple(block.values()) for block in blocks])

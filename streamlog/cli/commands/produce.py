@@ -31,13 +31,13 @@ def _headers(
     ctx: click.Context, param: click.Parameter, values: Iterable[str]
 ) -> list[tuple[str, bytes | None]]:
     """NAME=VALUE in the order given; names may repeat. NAME alone: a null value."""
-    found: list[tuple[str, bytes | None]] = []
+    headers: list[tuple[str, bytes | None]] = []
     for text in values:
         name, equals, value = text.partition("=")
         if not name:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=param)
-        found.append((name, value.encode(errors="surrogateescape") if equals else None))
-    return found
+        headers.append((name, value.encode(errors="surrogateescape") if equals else None))
+    return headers
 
 
 @click.command()

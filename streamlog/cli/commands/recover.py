@@ -7,7 +7,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from streamlog.cli.output import emit, facts
+from streamlog.cli.output import emit, field_list
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.options import config_option, data_option, store_options
 
@@ -99,14 +99,14 @@ def rebuild_metadata(
     )
 
     async def run() -> Any:
-        async with open_offline(where) as at:
+        async with open_offline(where) as stores:
             return await rebuild(
-                at.kv,
-                at.store,
+                stores.kv,
+                stores.store,
                 *sources,
-                clock=at.clock,
-                random=at.random,
-                offload=at.offload,
+                clock=stores.clock,
+                random=stores.random,
+                offload=stores.offload,
                 options=options,
                 progress=progress_of(state),
             )
@@ -123,7 +123,7 @@ def _tell(state: State, report: Any, dry_run: bool) -> None:
         return
     print_findings(report)
     counts = report.counts
-    facts(
+    field_list(
         {
             "cluster": report.cluster_id,
             "streams": f"{counts['streams']:,} with {counts['records']:,} offsets, "

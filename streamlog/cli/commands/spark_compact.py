@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from streamlog.cli.output import emit, facts, size
+from streamlog.cli.output import emit, field_list, size
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.cli.support.data_places import checked_places
 from streamlog.cli.support.options import config_option, data_option, store_options
@@ -53,7 +53,7 @@ def compact(
     if state.json:
         emit(asdict(done))
     else:
-        facts(
+        field_list(
             {
                 "merges": f"{done.specs:,} of {done.inputs:,} inputs into {done.outputs:,} objects",
                 "read": size(done.bytes_read),

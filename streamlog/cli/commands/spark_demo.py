@@ -99,19 +99,19 @@ def demo(
     for name in ("node", "checkpoints"):
         shutil.rmtree(folder / name)
     if state.json:
-        emit(_facts(outcome))
+        emit(_json_fields(outcome))
     else:
         _report(outcome)
     if not outcome.is_good:
         sys.exit(1)
 
 
-def _facts(outcome: Outcome) -> dict[str, object]:
+def _json_fields(outcome: Outcome) -> dict[str, object]:
     counts = [
         {"topic": topic, "level": level, "lines": lines}
         for (topic, level), lines in sorted(outcome.counts.items())
     ]
-    templates = [list(one) for one in outcome.templates]
+    templates = [list(template) for template in outcome.templates]
     places = {"parquet": str(outcome.parquet), "picture": str(outcome.picture)}
     more = {"good": outcome.is_good, "counts": counts, "templates": templates}
     return {**asdict(outcome), **places, **more}

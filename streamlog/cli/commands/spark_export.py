@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from streamlog.cli.output import emit, facts, size
+from streamlog.cli.output import emit, field_list, size
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.cli.support.options import settings_pairs
 from streamlog.cli.support.spark_session import (
@@ -67,27 +67,27 @@ def export(
     options = source_options(state, topics, pattern, more, (data, store, meta))
     progress = progress_of(state)
     last: dict[str, object]
-    with spark_session("export", master, conf) as made:
+    with spark_session("export", master, conf) as spark:
         if folder is not None:
             from streamlog.spark.jobs.export.job import export as write
 
-            found = write(made, folder, options, progress=progress)
-            told = found.facts()
-            last = {"files in all": f"{found.files_in_all:,}", "folder": folder}
+            exported = write(spark, folder, options, progress=progress)
+            result = exported.facts()
+            last = {"files in all": f"{exported.files_in_all:,}", "folder": folder}
         else:
             assert table is not None
             from streamlog.spark.jobs.iceberg.job import export_iceberg
 
             added = export_iceberg(
-                made, table, options, catalog_properties=properties, progress=progress
+                spark, table, options, catalog_properties=properties, progress=progress
             )
-            told = added.facts()
+            result = added.facts()
             last = {"snapshots": f"{added.rounds:,}", "table": table}
     if state.json:
-        emit(told)
+        emit(result)
     else:
-        files = f"{told['files']:,} ({size(told['size_bytes'])})"
-        facts({"records": f"{told['records']:,}", "files": files, **last})
+        files = f"{result['files']:,} ({size(result['size_bytes'])})"
+        field_list({"records": f"{result['records']:,}", "files": files, **last})
 
 
 def _check_installed() -> None:

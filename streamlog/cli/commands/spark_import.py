@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from streamlog.cli.output import emit, facts
+from streamlog.cli.output import emit, field_list
 from streamlog.cli.state import State, pass_state, remote_options
 from streamlog.cli.support.spark_session import spark_options, spark_session
 
@@ -79,4 +79,4 @@ def import_(
     if state.json:
         emit({"records": done.records, "batches": done.batches})
     else:
-        facts({"records": f"{done.records:,}", "micro-batches": done.batches})
+        field_list({"records": f"{done.records:,}", "micro-batches": done.batches})

@@ -61,50 +61,50 @@ def stats(
 
     options = source_options(state, topics, pattern, more, (data, store, meta))
     with spark_session("stats", master, conf) as made:
-        found = count(made, options, state_file=state_file, progress=progress_of(state))
+        topic_stats = count(made, options, state_file=state_file, progress=progress_of(state))
     if svg is not None:
-        starts, series = over_time(found.topics, BARS_MAX)
+        starts, series = over_time(topic_stats.topics, BARS_MAX)
         svg.write_text(bars("Records over time, by topic", starts, series), "utf-8")
         note(f"wrote {svg}")
     if state.json:
-        emit(found.facts(top))
+        emit(topic_stats.facts(top))
     else:
-        _print_stats(found.facts(top))
+        _print_stats(topic_stats.facts(top))
 
 
-def _print_stats(found: dict[str, Any]) -> None:
+def _print_stats(stats: dict[str, Any]) -> None:
     columns = ("topic", "partition", "records", "bytes", "records/s", "from", "to", "without key")
     rows = []
-    for topic, one in found["topics"].items():
-        rows.append((topic, "all", *_cells(one)))
-        rows += [(topic, number, *_cells(part)) for number, part in one["partitions"].items()]
+    for topic, counts in stats["topics"].items():
+        rows.append((topic, "all", *_cells(counts)))
+        rows += [(topic, number, *_cells(part)) for number, part in counts["partitions"].items()]
     table(columns, rows)
-    for topic, one in found["topics"].items():
-        keys = one["keys"]
-        click.echo(f"\n{topic}: largest partition {one['skew'] or 1:g} × the mean, ", nl=False)
+    for topic, counts in stats["topics"].items():
+        keys = counts["keys"]
+        click.echo(f"\n{topic}: largest partition {counts['skew'] or 1:g} × the mean, ", nl=False)
         click.echo(f"about {keys['distinct_about']:,} distinct keys")
         if keys["top"]:
             table(
                 ("key", "records", "share"),
                 [
                     (
-                        each["key"][:KEY_CHARACTERS_MAX],
-                        each["records_at_least"],
-                        f"{100 * each['records_at_least'] / one['records']:.1f} %",
+                        key["key"][:KEY_CHARACTERS_MAX],
+                        key["records_at_least"],
+                        f"{100 * key['records_at_least'] / counts['records']:.1f} %",
                     )
-                    for each in keys["top"]
+                    for key in keys["top"]
                 ],
             )
 
 
-def _cells(one: dict[str, Any]) -> tuple[object, ...]:
+def _cells(counts: dict[str, Any]) -> tuple[object, ...]:
     return (
-        one["records"],
-        size(one["key_bytes"] + one["value_bytes"]),
-        one["records_per_s"],
-        _moment(one["first_ms"]),
-        _moment(one["last_ms"]),
-        one["without_key"],
+        counts["records"],
+        size(counts["key_bytes"] + counts["value_bytes"]),
+        counts["records_per_s"],
+        _moment(counts["first_ms"]),
+        _moment(counts["last_ms"]),
+        counts["without_key"],
     )
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from streamlog.cli.output import emit, facts, size
+from streamlog.cli.output import emit, field_list, size
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
 
@@ -42,15 +42,15 @@ def status(state: State) -> None:
     not answer. The exit code is 0 with alarms, too; for scripts, `--json` has them as a list.
     """
     with admin(state) as client:
-        found = client.status()
-    values = {name: getattr(found, name) for name in FIELDS} | {"alarms": list(found.alarms)}
+        status = client.status()
+    values = {name: getattr(status, name) for name in FIELDS} | {"alarms": list(status.alarms)}
     if state.json:
         listeners = [
             {
                 name: getattr(listener, name)
                 for name in ("name", "protocol", "address", "advertised")
             }
-            for listener in found.listeners
+            for listener in status.listeners
         ]
         emit({"server": state.server} | values | {"listeners": listeners})
         return
@@ -58,14 +58,14 @@ def status(state: State) -> None:
     readable = {
         name: size(value) if name.endswith("_bytes") else value for name, value in values.items()
     } | {"started": started.isoformat(timespec="seconds")}
-    for alarm in found.alarms:
+    for alarm in status.alarms:
         click.echo(f"ALARM  {alarm}")
-    if found.alarms:
+    if status.alarms:
         click.echo()
-    readable["alarms"] = len(found.alarms) or "none"
+    readable["alarms"] = len(status.alarms) or "none"
     readable["listeners"] = ", ".join(
         f"{listener.protocol} {listener.address}"
         + (f" as {listener.advertised}" if listener.advertised != listener.address else "")
-        for listener in found.listeners
+        for listener in status.listeners
     )
-    facts({"server": state.server} | readable)
+    field_list({"server": state.server} | readable)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import BytesOut, emit, facts, note, table
+from streamlog.cli.output import BytesOut, emit, field_list, note, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.records.lines import LineReader
 from streamlog.cli.remote import streams
@@ -30,10 +30,10 @@ INFO_FIELDS = (
 PAYLOAD_BYTES_MAX = 1 << 30
 
 
-def _info(found: Any) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in INFO_FIELDS} | {
-        "tags": dict(found.tags),
-        "fencing_token": shown_token(found.fencing_token),
+def _info(info: Any) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in INFO_FIELDS} | {
+        "tags": dict(info.tags),
+        "fencing_token": shown_token(info.fencing_token),
     }
 
 
@@ -92,12 +92,12 @@ def create(state: State, tags: dict[str, str]) -> None:
 def list_streams(state: State) -> None:
     """List all streams, those of topics too."""
     with streams(state) as client:
-        found = [_info(one) for one in client.list()]
+        infos = [_info(info) for info in client.list()]
     if state.json:
-        for one in found:
-            emit(one)
+        for info in infos:
+            emit(info)
         return
-    table(INFO_FIELDS, [[one[name] for name in INFO_FIELDS] for one in found])
+    table(INFO_FIELDS, [[info[name] for name in INFO_FIELDS] for info in infos])
 
 
 @stream.command()
@@ -107,11 +107,11 @@ def list_streams(state: State) -> None:
 def describe(state: State, stream_id: int) -> None:
     """Show the stream ID."""
     with streams(state) as client:
-        found = _info(client.describe(stream_id))
+        info = _info(client.describe(stream_id))
     if state.json:
-        emit(found)
+        emit(info)
     else:
-        facts(found | {"tags": " ".join(f"{k}={v}" for k, v in found["tags"].items())})
+        field_list(info | {"tags": " ".join(f"{k}={v}" for k, v in info["tags"].items())})
 
 
 @stream.command()
@@ -180,9 +180,9 @@ def fetch(state: State, stream_id: int, start: int | None, end: int | None) -> N
     """
     out = BytesOut()
     with streams(state) as client:
-        found = client.describe(stream_id)
-        first = found.start_offset if start is None else start
-        last = found.confirm_offset if end is None else min(end, found.confirm_offset)
+        info = client.describe(stream_id)
+        first = info.start_offset if start is None else start
+        last = info.confirm_offset if end is None else min(end, info.confirm_offset)
         for batch in client.read(stream_id, first, end_offset=last) if first < last else ():
             if state.json:
                 emit(

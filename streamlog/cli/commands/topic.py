@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import emit, facts, note, size, table
+from streamlog.cli.output import emit, field_list, note, size, table
 from streamlog.cli.parsing import pairs
 from streamlog.cli.remote import admin
 from streamlog.cli.state import State, pass_state, remote_options
@@ -53,9 +53,9 @@ def list_topics(state: State) -> None:
     with admin(state) as client:
         topics = client.list_topics()
     if state.json:
-        emit([{"name": one.name, "partitions": one.partitions} for one in topics])
+        emit([{"name": topic.name, "partitions": topic.partitions} for topic in topics])
     else:
-        table(("topic", "partitions"), [(one.name, one.partitions) for one in topics])
+        table(("topic", "partitions"), [(topic.name, topic.partitions) for topic in topics])
 
 
 @topic.command()
@@ -65,38 +65,40 @@ def list_topics(state: State) -> None:
 def describe(state: State, name: str) -> None:
     """Show the topic NAME: partitions, offsets, sizes, and settings that are not the default."""
     with admin(state) as client:
-        found = client.describe_topic(name)
+        description = client.describe_topic(name)
     if state.json:
         emit(
             {
-                "name": found.name,
-                "topic_id": found.topic_id,
-                "configs": dict(found.configs),
-                "capped_configs": dict(found.capped_configs),
-                "partitions": [_partition(one) for one in found.partitions],
+                "name": description.name,
+                "topic_id": description.topic_id,
+                "configs": dict(description.configs),
+                "capped_configs": dict(description.capped_configs),
+                "partitions": [_partition(partition) for partition in description.partitions],
             }
         )
         return
-    configs = dict(found.configs)
-    for config, in_force in found.capped_configs.items():
+    configs = dict(description.configs)
+    for config, in_force in description.capped_configs.items():
         given = configs.get(config, "the broker's default")
         configs[config] = f"{in_force} (capped: the node carries no more; given was {given})"
-    facts({"topic": found.name, "id": found.topic_id} | dict(sorted(configs.items())))
+    field_list(
+        {"topic": description.name, "id": description.topic_id} | dict(sorted(configs.items()))
+    )
     click.echo()
     table(
         ("partition", "leader", "epoch", "start", "high watermark", "end", "segments", "size"),
         [
             (
-                one.partition,
-                one.leader_node,
-                one.leader_epoch,
-                one.log_start_offset,
-                one.high_watermark,
-                one.log_end_offset,
-                one.segments,
-                size(one.size_bytes),
+                partition.partition,
+                partition.leader_node,
+                partition.leader_epoch,
+                partition.log_start_offset,
+                partition.high_watermark,
+                partition.log_end_offset,
+                partition.segments,
+                size(partition.size_bytes),
             )
-            for one in found.partitions
+            for partition in description.partitions
         ],
     )
 
@@ -118,8 +120,8 @@ PARTITION_FIELDS = (
 )
 
 
-def _partition(found: Any) -> dict[str, int]:
-    return {name: getattr(found, name) for name in PARTITION_FIELDS}
+def _partition(message: Any) -> dict[str, int]:
+    return {name: getattr(message, name) for name in PARTITION_FIELDS}
 
 
 @topic.command()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from streamlog.cli.lazy import CommandGroup
-from streamlog.cli.output import emit, facts, note, size, table
+from streamlog.cli.output import emit, field_list, note, size, table
 from streamlog.cli.state import State, json_option, pass_state
 from streamlog.cli.support.options import config_option, more_option, store_options
 
@@ -77,22 +77,22 @@ def show(
     summary: dict[str, Any] = {
         "folder": str(folder),
         "cluster_id": identity.cluster_id if identity else None,
-        "tenures": [str(one) for one in sorted(identity.tenures)] if identity else [],
+        "tenures": [str(item) for item in sorted(identity.tenures)] if identity else [],
         "in_use": seen.in_use or None,
         "released_through": content.released_through,
         "groups": groups_of(content.entries),
         "appends": len(content.entries),
-        "payload_bytes": sum(one.size_bytes for one in content.entries),
+        "payload_bytes": sum(item.size_bytes for item in content.entries),
     }
     if state.json:
         emit(
             summary
             | {
-                "files": [_plain(one) for one in content.files],
-                "streams": [_plain(one) for one in seen.streams],
-                "entries": [_plain(one) for one in content.entries],
+                "files": [_plain(item) for item in content.files],
+                "streams": [_plain(item) for item in seen.streams],
+                "entries": [_plain(item) for item in content.entries],
                 "torn": None if content.torn is None else _plain(content.torn),
-                "damage": [_plain(one) for one in content.damage],
+                "damage": [_plain(item) for item in content.damage],
             }
         )
     else:
@@ -103,7 +103,7 @@ def show(
 
 def _print(summary: dict[str, Any], seen: Any, entries: bool) -> None:
     content = seen.content
-    facts(
+    field_list(
         summary
         | {
             "tenures": ", ".join(summary["tenures"]),
@@ -115,8 +115,8 @@ def _print(summary: dict[str, Any], seen: Any, entries: bool) -> None:
     table(
         ("file", "state", "bytes", "tenure", "first group", "last group"),
         [
-            (one.name, one.state, one.size_bytes, one.tenure, one.first_sequence, one.last_sequence)
-            for one in content.files
+            (f.name, f.state, f.size_bytes, f.tenure, f.first_sequence, f.last_sequence)
+            for f in content.files
         ],
     )
     if seen.streams:
@@ -125,10 +125,11 @@ def _print(summary: dict[str, Any], seen: Any, entries: bool) -> None:
             ("stream", "epoch", "from", "to", "appends", "bytes", "state"),
             [
                 (
-                    *(one.stream_id, one.epoch, one.start_offset, one.end_offset),
-                    *(one.appends, one.size_bytes, one.state or "unknown without --store"),
+                    *(stream.stream_id, stream.epoch, stream.start_offset, stream.end_offset),
+                    *(stream.appends, stream.size_bytes),
+                    stream.state or "unknown without --store",
                 )
-                for one in seen.streams
+                for stream in seen.streams
             ],
         )
     if entries and content.entries:
@@ -137,17 +138,17 @@ def _print(summary: dict[str, Any], seen: Any, entries: bool) -> None:
             ("group", "tenure", "stream", "epoch", "from", "to", "bytes"),
             [
                 (
-                    *(one.sequence, one.tenure, one.stream_id, one.epoch),
-                    *(one.base_offset, one.end_offset, one.size_bytes),
+                    *(entry.sequence, entry.tenure, entry.stream_id, entry.epoch),
+                    *(entry.base_offset, entry.end_offset, entry.size_bytes),
                 )
-                for one in content.entries
+                for entry in content.entries
             ],
         )
     if content.torn is not None:
-        one = content.torn
-        click.echo(f"\ntorn: {one.file}, bytes {one.start} to {one.end}: {one.what}")
-    for one in content.damage:
-        click.echo(f"\ndamaged: {one.file}, bytes {one.start} to {one.end}: {one.what}")
+        torn = content.torn
+        click.echo(f"\ntorn: {torn.file}, bytes {torn.start} to {torn.end}: {torn.what}")
+    for damage in content.damage:
+        click.echo(f"\ndamaged: {damage.file}, bytes {damage.start} to {damage.end}: {damage.what}")
 
 
 @wal.command()
@@ -205,8 +206,8 @@ def upload(
         )
 
 
-def _plain(found: Any) -> dict[str, Any]:
-    values = asdict(found)
+def _plain(value: Any) -> dict[str, Any]:
+    values = asdict(value)
     if values.get("tenure") is not None:
-        values["tenure"] = str(found.tenure)
+        values["tenure"] = str(value.tenure)
     return values

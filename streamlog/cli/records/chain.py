@@ -49,7 +49,7 @@ class Break:
     """Where a chain breaks: at the record read as number `position` (the first is 0)."""
 
     position: int
-    what: str
+    fault: str
 
 
 class ChainReader:

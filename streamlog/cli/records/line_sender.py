@@ -76,7 +76,7 @@ class LineSender:
 
     def _send_with_headers(self, values: list[bytes], keys: list[bytes] | None) -> None:
         for index, value in enumerate(values):
-            one = self._producer.send(
+            delivery = self._producer.send(
                 self._topic,
                 value,
                 key=None if keys is None else keys[index],
@@ -88,7 +88,7 @@ class LineSender:
                 self._pending.append([])
             last = self._pending[-1]
             assert isinstance(last, list)
-            last.append(one)
+            last.append(delivery)
 
     def _take_answers(self) -> None:
         """Of the oldest lines; returns when they are durable. Errors: the producer's."""
@@ -144,8 +144,8 @@ def _stored_counts(sent: ManyDeliveries | list[Delivery]) -> Iterable[int]:
         for _ in sent:
             yield 1
         return
-    for one in sent:
-        one.result()
+    for delivery in sent:
+        delivery.result()
         yield 1
 
 

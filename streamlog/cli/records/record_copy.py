@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streamlog.cli.progress import RecordProgress
     from streamlog.client import FetchedBatch, OffsetReset
 
-At = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 OFFSET_MAX = (1 << 63) - 1
 POLL_S = 0.5
@@ -55,7 +55,7 @@ class TopicProbe:
         self._asked_at = self._answered_at = now_s()
         self._every_s = PROBE_EVERY_S
         self._is_told = False
-        self.ends: dict[At, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
 
     def close(self) -> None:
         self._client.close()
@@ -73,7 +73,7 @@ class TopicProbe:
         UnknownTopicOrPartition where the topic is not there any more."""
         self._asked_at = now_s()
         try:
-            found = self._client.describe_topic(self._topic)
+            description = self._client.describe_topic(self._topic)
         except Unavailable as error:
             silent_s = now_s() - self._answered_at
             if silent_s >= self._timeout_s:
@@ -86,13 +86,16 @@ class TopicProbe:
                 note(f"{self._server} does not answer; trying for {left_s:.0f} s (--timeout)")
             return
         self.heard()
-        if self._topic_id and found.topic_id != self._topic_id:
+        if self._topic_id and description.topic_id != self._topic_id:
             raise UnknownTopicOrPartition(
                 f"topic {self._topic} was deleted and created anew while it was read; run the "
                 "command again to read the new one",
                 topic=self._topic,
             )
-        self.ends = {(self._topic, one.partition): one.high_watermark for one in found.partitions}
+        self.ends = {
+            (self._topic, partition.partition): partition.high_watermark
+            for partition in description.partitions
+        }
         self._every_s = max(PROBE_EVERY_S, len(self.ends) / PARTITIONS_PER_PROBE_S)
 
 
@@ -100,7 +103,7 @@ class TopicProbe:
 class CopyLimits:
     """When a copy ends. `ends` None: it follows; `new_partitions`: it takes those, too."""
 
-    ends: dict[At, int] | None
+    ends: dict[TopicPartition, int] | None
     count: int | None
     timeout_s: float
     new_partitions: bool
@@ -128,17 +131,17 @@ class RecordCopy:
         self._waiting = waiting
         self._room = limits.count
         self._out = BytesOut()
-        self._unfinished: set[At] | None = None
+        self._unfinished: set[TopicPartition] | None = None
         self._came_at = now_s()
-        self._behind: dict[At, int] = {}
+        self._behind: dict[TopicPartition, int] = {}
         self.records = 0
         self.size_bytes = 0
 
-    def run(self, positions: dict[At, int]) -> None:
+    def run(self, positions: dict[TopicPartition, int]) -> None:
         """Whatever ends it, what was read before is written."""
         ends = self._limits.ends
         if ends is not None:
-            self._unfinished = {at for at, end in ends.items() if positions[at] < end}
+            self._unfinished = {tp for tp, end in ends.items() if positions[tp] < end}
         self._came_at = now_s()
         try:
             while self._room != 0 and (self._unfinished is None or self._unfinished):
@@ -155,12 +158,12 @@ class RecordCopy:
             raise unreadable(error, "consume") from error
         self._tell_skipped()
         for batch in batches:
-            at = (batch.topic, batch.partition)
-            if self._unfinished is not None and at not in self._unfinished:
+            tp = (batch.topic, batch.partition)
+            if self._unfinished is not None and tp not in self._unfinished:
                 continue
-            self._write(batch, at)
-            if self._unfinished is not None and batch.next_offset >= self._ends_at(at):
-                self._unfinished.discard(at)
+            self._write(batch, tp)
+            if self._unfinished is not None and batch.next_offset >= self._ends_at(tp):
+                self._unfinished.discard(tp)
         self._out.flush()
         self._progress.show(self.records, self.size_bytes)
         if batches:
@@ -182,10 +185,10 @@ class RecordCopy:
 
     def _drop_deleted(self) -> None:
         """Partitions whose records were deleted up to their end: the consumer stands behind it."""
-        for at in list(self._unfinished or ()):
-            if self._consumer.position(*at) >= self._ends_at(at):
+        for tp in list(self._unfinished or ()):
+            if self._consumer.position(*tp) >= self._ends_at(tp):
                 assert self._unfinished is not None
-                self._unfinished.discard(at)
+                self._unfinished.discard(tp)
 
     def _add_new_partitions(self) -> None:
         if not self._limits.new_partitions:
@@ -194,8 +197,8 @@ class RecordCopy:
         new = sorted(self._probe.ends.keys() - set(assigned))
         if new:
             self._consumer.assign([*assigned, *new])
-            for at in new:
-                self._consumer.seek(*at, 0)
+            for tp in new:
+                self._consumer.seek(*tp, 0)
             note(f"{new[0][0]} has {len(new)} more partitions; they are read, too")
 
     def _check_progress(self) -> None:
@@ -206,12 +209,12 @@ class RecordCopy:
         if silent_s < self._limits.timeout_s / 2:
             return
         behind = {}
-        for at in wanted:
-            position = self._consumer.position(*at)
-            if position < ends.get(at, 0):
-                behind[at] = position
+        for tp in wanted:
+            position = self._consumer.position(*tp)
+            if position < ends.get(tp, 0):
+                behind[tp] = position
         stuck = {
-            at: position for at, position in behind.items() if self._behind.get(at) == position
+            tp: position for tp, position in behind.items() if self._behind.get(tp) == position
         }
         if stuck and silent_s >= self._limits.timeout_s:
             (topic, partition), position = min(stuck.items())
@@ -224,18 +227,18 @@ class RecordCopy:
         if not behind:
             self._came_at = now_s()
 
-    def _ends_at(self, at: At) -> int:
-        return OFFSET_MAX if self._limits.ends is None else self._limits.ends[at]
+    def _ends_at(self, tp: TopicPartition) -> int:
+        return OFFSET_MAX if self._limits.ends is None else self._limits.ends[tp]
 
-    def _write(self, batch: FetchedBatch, at: At) -> None:
+    def _write(self, batch: FetchedBatch, tp: TopicPartition) -> None:
         try:
-            self._write_records(batch, at)
+            self._write_records(batch, tp)
         except (CorruptMessage, InvalidRecord) as error:
             raise _unreadable(error, batch) from error
 
-    def _write_records(self, batch: FetchedBatch, at: At) -> None:
+    def _write_records(self, batch: FetchedBatch, tp: TopicPartition) -> None:
         """Whole batches at once where the format allows it; records at the ends."""
-        end = self._ends_at(at)
+        end = self._ends_at(tp)
         fits = self._room is None or batch.record_count <= self._room
         if self._formatter is value_line and fits and batch.next_offset <= end:
             values = batch.values()
@@ -268,24 +271,24 @@ def reset_note(reset: OffsetReset) -> str:
 
 
 def batches_until(
-    consumer: Consumer, ends: dict[At, int], timeout_s: float
+    consumer: Consumer, ends: dict[TopicPartition, int], timeout_s: float
 ) -> Iterator[FetchedBatch]:
     """Batches in order within each partition until all `ends` (exclusive) are reached.
 
     Partitions whose records are deleted meanwhile count as reached.
     Errors: Unavailable where none comes for `timeout_s`; those of `Consumer.poll_batches`.
     """
-    left = {at for at, end in ends.items() if consumer.position(*at) < end}
+    left = {tp for tp, end in ends.items() if consumer.position(*tp) < end}
     came_at, is_told = now_s(), False
     while left:
         batches = consumer.poll_batches(min(POLL_S, timeout_s))
         yield from batches
         came = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
-        reached = {at for at in left if came.get(at, 0) >= ends[at]}
+        reached = {tp for tp in left if came.get(tp, 0) >= ends[tp]}
         if batches:
             came_at, is_told = now_s(), False
         else:
-            reached = {at for at in left if consumer.position(*at) >= ends[at]}
+            reached = {tp for tp in left if consumer.position(*tp) >= ends[tp]}
         left -= reached
         silent_s = now_s() - came_at
         if left and silent_s >= timeout_s:

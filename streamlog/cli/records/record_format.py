@@ -53,7 +53,7 @@ def compile_pattern(text: str) -> Formatter:
             place = PLACES.get(letter)
             if place is None:
                 raise ValueError(
-                    f"'%{letter}' is none of: {', '.join(f'%{one}' for one in PLACES)}"
+                    f"'%{letter}' is none of: {', '.join(f'%{known}' for known in PLACES)}"
                 )
             pieces += [bytes(fixed), place]
             fixed.clear()
@@ -73,7 +73,7 @@ def compile_pattern(text: str) -> Formatter:
     pieces.append(bytes(fixed))
 
     def write(record: ConsumerRecord) -> bytes:
-        return b"".join([one if isinstance(one, bytes) else one(record) for one in pieces])
+        return b"".join([piece if isinstance(piece, bytes) else piece(record) for piece in pieces])
 
     return write
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from prometheus_client import CollectorRegistry
 
-from streamlog.cli.output import emit, facts, note, table
+from streamlog.cli.output import emit, field_list, note, table
 from streamlog.cli.standard_streams import stderr_is_terminal
 from streamlog.cli.state import State
 from streamlog.cli.support.data_places import checked_places
@@ -125,7 +125,7 @@ def show(
         emit(report.description())
     else:
         print_findings(report)
-        facts(summary(report))
+        field_list(summary(report))
     if not report.is_clean:
         click.get_current_context().exit(HAS_FINDINGS)
 

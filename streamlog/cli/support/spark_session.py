@@ -75,11 +75,11 @@ def source_options(
     """Options of the source for what was typed; `places`: data, store, meta."""
     if topics and pattern is not None:
         raise click.UsageError("give --topic or --pattern, not both")
-    found = dict(more)
+    options = dict(more)
     if topics:
-        found["subscribe"] = ",".join(topics)
-    elif pattern is not None or not {"subscribe", "subscribePattern", "assign"} & found.keys():
-        found["subscribePattern"] = ".*" if pattern is None else pattern
+        options["subscribe"] = ",".join(topics)
+    elif pattern is not None or not {"subscribe", "subscribePattern", "assign"} & options.keys():
+        options["subscribePattern"] = ".*" if pattern is None else pattern
     data, store, meta = places
     if data is not None:
         if store is not None or meta is not None:
@@ -87,12 +87,12 @@ def source_options(
         folder = Path(data).absolute()
         store, meta = f"local://{folder}/objects", f"rocksdb://{folder}/meta"
     if store is not None:
-        found["store"] = store
+        options["store"] = store
     if meta is not None:
-        found["meta"] = meta
+        options["meta"] = meta
     else:
-        found.setdefault("server", state.server)
-    return found
+        options.setdefault("server", state.server)
+    return options
 
 
 def is_offline() -> bool:

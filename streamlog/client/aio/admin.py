@@ -35,20 +35,22 @@ class Admin(CallingClient):
 
     async def list_topics(self) -> list[admin_pb2.TopicSummary]:
         """All, by name."""
-        found: list[admin_pb2.TopicSummary] = []
+        topics: list[admin_pb2.TopicSummary] = []
         while True:
-            page = await self._caller.run(admin_calls.list_topics(found[-1].name if found else ""))
-            found += page
+            page = await self._caller.run(
+                admin_calls.list_topics(topics[-1].name if topics else "")
+            )
+            topics += page
             if len(page) < admin_calls.PAGE:
-                return found
+                return topics
 
     async def describe_topic(
         self, name: str, *, allow_auto_create: bool = False
     ) -> admin_pb2.TopicDescription:
         """Errors: UnknownTopicOrPartition."""
         call = admin_calls.describe_topic(name, allow_auto_create=allow_auto_create)
-        found: admin_pb2.TopicDescription = await self._caller.run(call)
-        return found
+        description: admin_pb2.TopicDescription = await self._caller.run(call)
+        return description
 
     async def create_partitions(self, topic: str, partitions: int) -> None:
         """`partitions` is the new count; only upwards. Errors: InvalidPartitions."""
@@ -63,11 +65,10 @@ class Admin(CallingClient):
         client: str | None = None,
     ) -> list[admin_pb2.ConfigEntry]:
         """The settings of exactly one of these, with where each comes from."""
-        of = admin_calls.resource(topic, broker, broker_default, client)
-        found: list[admin_pb2.ConfigEntry] = await self._caller.run(
-            admin_calls.describe_configs(of)
-        )
-        return found
+        resource = admin_calls.resource(topic, broker, broker_default, client)
+        call = admin_calls.describe_configs(resource)
+        entries: list[admin_pb2.ConfigEntry] = await self._caller.run(call)
+        return entries
 
     async def alter_configs(
         self,
@@ -80,30 +81,31 @@ class Admin(CallingClient):
         validate_only: bool = False,
     ) -> None:
         """Sets what is named, None: back to the default. Errors: InvalidConfig; nothing is set."""
-        of = admin_calls.resource(topic, broker, broker_default, client)
-        await self._caller.run(admin_calls.alter_configs(of, configs, validate_only=validate_only))
+        resource = admin_calls.resource(topic, broker, broker_default, client)
+        await self._caller.run(
+            admin_calls.alter_configs(resource, configs, validate_only=validate_only)
+        )
 
     async def status(self) -> admin_pb2.GetStatusResponse:
         """What the node is and holds."""
-        found: admin_pb2.GetStatusResponse = await self._caller.run(admin_calls.status())
-        return found
+        status: admin_pb2.GetStatusResponse = await self._caller.run(admin_calls.status())
+        return status
 
     async def list_objects(self) -> AsyncIterator[admin_pb2.ObjectSummary]:
         """Every object in the store, page by page."""
         token = ""
         while True:
             objects, token = await self._caller.run(admin_calls.list_objects(token))
-            for one in objects:
-                yield one
+            for summary in objects:
+                yield summary
             if not token:
                 return
 
     async def describe_object(self, key: str) -> admin_pb2.DescribeObjectResponse:
         """Errors: ObjectNotFound, Corrupt."""
-        found: admin_pb2.DescribeObjectResponse = await self._caller.run(
-            admin_calls.describe_object(key)
-        )
-        return found
+        call = admin_calls.describe_object(key)
+        description: admin_pb2.DescribeObjectResponse = await self._caller.run(call)
+        return description
 
     async def delete_records(
         self, topic: str, partition: int, before_offset: int | None = None

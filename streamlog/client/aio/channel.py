@@ -54,14 +54,14 @@ class Caller:
     def method(self, call: Call) -> Any:
         """Errors: as of `channel`."""
         self.guard.check()
-        found = self._methods.get(call.path)
-        if found is None:
-            found = self._methods[call.path] = self.channel.unary_unary(
+        method = self._methods.get(call.path)
+        if method is None:
+            method = self._methods[call.path] = self.channel.unary_unary(
                 call.path,
                 request_serializer=type(call.request).SerializeToString,
                 response_deserializer=call.response_class.FromString,
             )
-        return found
+        return method
 
     async def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
         retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)

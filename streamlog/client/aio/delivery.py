@@ -103,7 +103,7 @@ class ManyDeliveries:
         """
         for run in self._runs:
             await wait(run.batch)
-        return [one for run in self._runs for one in run.metadata(self._timestamp_ms)]
+        return [metadata for run in self._runs for metadata in run.metadata(self._timestamp_ms)]
 
     async def exception(self) -> StreamlogError | None:
         """The first error; None when all are stored."""
@@ -115,7 +115,7 @@ class ManyDeliveries:
         """What became of each run: where it is, or its error."""
         for run in self._runs:
             await wait(run.batch)
-        return [one for run in self._runs for one in run.outcomes(self._timestamp_ms)]
+        return [outcome for run in self._runs for outcome in run.outcomes(self._timestamp_ms)]
 
     async def __aiter__(self) -> AsyncIterator[RecordMetadata]:
         for run in self._runs:

@@ -35,8 +35,8 @@ class KV(CallingClient):
 
     async def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
         """None: no such key."""
-        found: Value | None = await self._caller.run(kv_calls.get(Key(name, namespace)))
-        return found
+        value: Value | None = await self._caller.run(kv_calls.get(Key(name, namespace)))
+        return value
 
     async def put(self, name: bytes, data: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value:
         """What is stored now."""
@@ -76,8 +76,8 @@ class KV(CallingClient):
         after: bytes | None = None
         while True:
             page = await self._caller.run(kv_calls.list_page(namespace, prefix, after))
-            for one in page:
-                yield one
+            for entry in page:
+                yield entry
             if len(page) < kv_calls.PAGE:
                 return
             after = page[-1].key.name

@@ -141,16 +141,16 @@ class Streams(CallingClient):
 
     async def describe(self, stream_id: int) -> StreamInfo:
         """Errors: StreamNotFound."""
-        found: StreamInfo = await self._caller.run(stream_calls.describe(stream_id))
-        return found
+        info: StreamInfo = await self._caller.run(stream_calls.describe(stream_id))
+        return info
 
     async def list(self) -> AsyncIterator[StreamInfo]:
         """All streams by id, page by page."""
         after = 0
         while True:
             page = await self._caller.run(stream_calls.list_page(after))
-            for one in page:
-                yield one
+            for info in page:
+                yield info
             if len(page) < stream_calls.PAGE:
                 return
             after = page[-1].stream_id
@@ -200,8 +200,8 @@ class Streams(CallingClient):
         call = self._new_call()
         under_way: deque[asyncio.Future[AppendResult]] = deque()
         try:
-            for one in appends:
-                append = one if isinstance(one, Append) else Append(one)
+            for item in appends:
+                append = item if isinstance(item, Append) else Append(item)
                 under_way.append(await call.send(stream_id, append, self._timeout_ms))
                 if len(under_way) >= APPENDS_IN_FLIGHT_MAX:
                     yield await under_way.popleft()
@@ -221,8 +221,8 @@ class Streams(CallingClient):
     ) -> StreamFetch:
         """Batches from the one that contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
         call = stream_calls.fetch(stream_id, start_offset, end_offset, max_bytes_hint, max_wait_ms)
-        found: StreamFetch = await self._caller.run(call)
-        return found
+        fetched: StreamFetch = await self._caller.run(call)
+        return fetched
 
     async def read(
         self, stream_id: int, start_offset: int, *, end_offset: int | None = None

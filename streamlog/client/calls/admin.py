@@ -90,8 +90,8 @@ def resource(
     return named[0]
 
 
-def describe_configs(of: Any) -> Call:
-    request = admin_pb2.DescribeConfigsRequest(resource=of)
+def describe_configs(resource: Any) -> Call:
+    request = admin_pb2.DescribeConfigsRequest(resource=resource)
     return Call(
         "AdminService/DescribeConfigs",
         request,
@@ -100,7 +100,7 @@ def describe_configs(of: Any) -> Call:
     )
 
 
-def alter_configs(of: Any, configs: Mapping[str, str | None], *, validate_only: bool) -> Call:
+def alter_configs(resource: Any, configs: Mapping[str, str | None], *, validate_only: bool) -> Call:
     """None as a value goes back to the default."""
     changes = [
         admin_pb2.ConfigChange(name=name, operation=admin_pb2.CONFIG_OPERATION_DELETE)
@@ -111,7 +111,7 @@ def alter_configs(of: Any, configs: Mapping[str, str | None], *, validate_only: 
         for name, value in configs.items()
     ]
     request = admin_pb2.IncrementalAlterConfigsRequest(
-        resource=of, changes=changes, validate_only=validate_only
+        resource=resource, changes=changes, validate_only=validate_only
     )
     return Call(
         "AdminService/IncrementalAlterConfigs",

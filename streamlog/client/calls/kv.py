@@ -45,8 +45,8 @@ def get(key: Key) -> Call:
 
 
 def put(key: Key, data: bytes, mode: Any, expected_revision: int = 0) -> Call:
-    one = kv_pb2.PutKv(key=_key(key), data=data, mode=mode, expected_revision=expected_revision)
-    request = kv_pb2.PutKvsRequest(puts=[one])
+    entry = kv_pb2.PutKv(key=_key(key), data=data, mode=mode, expected_revision=expected_revision)
+    request = kv_pb2.PutKvsRequest(puts=[entry])
     return Call("KVService/PutKvs", request, kv_pb2.PutKvsResponse, _stored, writes=True)
 
 
@@ -61,12 +61,12 @@ def list_page(namespace: str, prefix: bytes, after: bytes | None) -> Call:
         request.after = after
 
     def read(response: Any) -> list[KeyValue]:
-        found: list[KeyValue] = []
+        key_values: list[KeyValue] = []
         for entry in response.entries:
             value = _value(entry)
             if value is not None:
-                found.append(KeyValue(Key(entry.key.name, entry.key.namespace), value))
-        return found
+                key_values.append(KeyValue(Key(entry.key.name, entry.key.namespace), value))
+        return key_values
 
     return Call("KVService/ListKvs", request, kv_pb2.ListKvsResponse, read)
 

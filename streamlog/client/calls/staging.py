@@ -28,8 +28,8 @@ def commit(
     request = staging_pb2.CommitRequest(writer_id=writer_id, epoch=epoch)
     for object_id, partitions in manifest:
         entry = request.objects.add(object_id=object_id)
-        for topic, named in groupby(partitions, key=lambda one: one[0]):
-            entry.partitions.add(topic=topic, partitions=[number for _, number in named])
+        for topic, group in groupby(partitions, key=lambda partition: partition[0]):
+            entry.partitions.add(topic=topic, partitions=[number for _, number in group])
     return _call("Commit", request, staging_pb2.CommitResponse, writes=True)
 
 

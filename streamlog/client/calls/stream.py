@@ -65,17 +65,17 @@ class Append:
     fencing_token: bytes | None = None
 
 
-def _info(found: Any) -> StreamInfo:
+def _info(stream: Any) -> StreamInfo:
     return StreamInfo(
-        found.stream_id,
-        found.epoch,
-        "closed" if found.state == stream_pb2.STREAM_STATE_CLOSED else "open",
-        found.start_offset,
-        found.confirm_offset,
-        found.next_offset,
-        found.holder,
-        dict(found.tags),
-        found.fencing_token,
+        stream.stream_id,
+        stream.epoch,
+        "closed" if stream.state == stream_pb2.STREAM_STATE_CLOSED else "open",
+        stream.start_offset,
+        stream.confirm_offset,
+        stream.next_offset,
+        stream.holder,
+        dict(stream.tags),
+        stream.fencing_token,
     )
 
 
@@ -138,7 +138,7 @@ def list_page(after: int) -> Call:
         "StreamService/ListStreams",
         request,
         stream_pb2.ListStreamsResponse,
-        lambda response: [_info(one) for one in response.streams],
+        lambda response: [_info(stream) for stream in response.streams],
     )
 
 
@@ -207,13 +207,13 @@ def read_request(stream_id: int, start_offset: int, end_offset: int | None) -> A
 def batches(response: Any) -> list[StreamBatch]:
     return [
         StreamBatch(
-            one.base_offset,
-            one.record_count,
-            one.base_timestamp_ms,
-            one.payload,
-            one.attributes,
+            batch.base_offset,
+            batch.record_count,
+            batch.base_timestamp_ms,
+            batch.payload,
+            batch.attributes,
         )
-        for one in response.batches
+        for batch in response.batches
     ]
 
 

@@ -583,12 +583,14 @@ def _results(message: Message, response: Any) -> list[Any]:
     """
     if response.HasField("error"):
         return []
-    found = {
+    by_partition = {
         (topic.topic, result.partition): result
         for topic in response.response.topics
         for result in topic.partitions
     }
-    results = [found.get((queue.topic.name, queue.partition)) for queue, _, _ in message.parts]
+    results = [
+        by_partition.get((queue.topic.name, queue.partition)) for queue, _, _ in message.parts
+    ]
     for (queue, _, _), result in zip(message.parts, results, strict=True):
         if result is None:
             raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
@@ -606,9 +608,9 @@ def _message_limit(error: StreamlogError, messages: Iterable[Message]) -> int | 
     """The largest message that the server takes, where a larger one broke the stream."""
     if not isinstance(error, MessageTooLarge):
         return None
-    found = _SIZES.search(error.message)
-    if found is not None:
-        return int(found[2])
+    sizes = _SIZES.search(error.message)
+    if sizes is not None:
+        return int(sizes[2])
     return max((message.size_bytes for message in messages), default=1) - 1
 
 

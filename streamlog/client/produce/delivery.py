@@ -183,7 +183,7 @@ class ManyDeliveries:
         TimeoutError.
         """
         self._wait(timeout)
-        return [one for run in self._runs for one in run.metadata(self._timestamp_ms)]
+        return [metadata for run in self._runs for metadata in run.metadata(self._timestamp_ms)]
 
     def exception(self, timeout: float | None = None) -> StreamlogError | None:
         """The first error; None when all are stored. Errors: TimeoutError."""
@@ -193,7 +193,7 @@ class ManyDeliveries:
     def outcomes(self, timeout: float | None = None) -> list[RunOutcome]:
         """What became of each run: where it is, or its error. Errors: TimeoutError."""
         self._wait(timeout)
-        return [one for run in self._runs for one in run.outcomes(self._timestamp_ms)]
+        return [outcome for run in self._runs for outcome in run.outcomes(self._timestamp_ms)]
 
     def _wait(self, timeout: float | None) -> None:
         timeout = wait_s(timeout)
@@ -246,6 +246,8 @@ def iterate(
     by_partition: dict[int, list[Run]] = {}
     for run in runs:
         by_partition.setdefault(run.batch.partition, []).append(run)
-    iterators = {partition: records(found) for partition, found in by_partition.items()}
+    iterators = {
+        partition: records(partition_runs) for partition, partition_runs in by_partition.items()
+    }
     for partition in which:
         yield next(iterators[partition])

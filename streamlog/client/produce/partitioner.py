@@ -25,5 +25,5 @@ def next_sticky(
     """Another partition than `current`, all others being equally likely."""
     if partitions < 2:
         return 0
-    found = choose(partitions - 1)
-    return found if found < current else found + 1
+    other = choose(partitions - 1)
+    return other if other < current else other + 1

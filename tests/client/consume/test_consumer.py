@@ -39,24 +39,24 @@ def fill(node: FakeNode, topic: str, count: int, partitions: int = 1, batch: int
 
 
 def read_all(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    found: list[ConsumerRecord] = []
-    while len(found) < count:
-        records = consumer.poll(WAIT_S, max_records=count - len(found))
+    all_records: list[ConsumerRecord] = []
+    while len(all_records) < count:
+        records = consumer.poll(WAIT_S, max_records=count - len(all_records))
         assert records
-        found += records
-    return found
+        all_records += records
+    return all_records
 
 
 def test_reading_from_the_start(node: FakeNode) -> None:
     fill(node, "t", 500, partitions=2)
     with Consumer(node.server) as consumer:
         consumer.assign([("t", 0), ("t", 1)])
-        found = read_all(consumer, 500)
-        assert [record.value for record in found if record.partition == 1] == [
+        records = read_all(consumer, 500)
+        assert [record.value for record in records if record.partition == 1] == [
             b"%d" % number for number in range(1, 500, 2)
         ]
-        assert found[0] == ConsumerRecord(
-            "t", found[0].partition, 0, 1000 + found[0].partition, None, found[0].value, []
+        assert records[0] == ConsumerRecord(
+            "t", records[0].partition, 0, 1000 + records[0].partition, None, records[0].value, []
         )
         assert consumer.position("t", 0) == consumer.position("t", 1) == 250
         assert consumer.poll(0.01) == []
@@ -122,8 +122,8 @@ def test_small_fetches_read_everything(node: FakeNode) -> None:
     fill(node, "t", 600, partitions=3)
     with Consumer(node.server, fetch_max_bytes=200, max_partition_fetch_bytes=100) as consumer:
         consumer.subscribe(["t"])
-        found = read_all(consumer, 600)
-    assert sorted(int(record.value or b"") for record in found) == list(range(600))
+        records = read_all(consumer, 600)
+    assert sorted(int(record.value or b"") for record in records) == list(range(600))
 
 
 def test_offsets(node: FakeNode) -> None:
@@ -132,8 +132,8 @@ def test_offsets(node: FakeNode) -> None:
     with Consumer(node.server) as consumer:
         assert consumer.beginning_offsets(both) == dict.fromkeys(both, 0)
         assert consumer.end_offsets(both) == dict.fromkeys(both, 50)
-        found = consumer.offsets_for_times({("t", 0): 1021, ("t", 1): 5000})
-        assert found == {("t", 0): OffsetAndTimestamp(11, 1022), ("t", 1): None}
+        records = consumer.offsets_for_times({("t", 0): 1021, ("t", 1): 5000})
+        assert records == {("t", 0): OffsetAndTimestamp(11, 1022), ("t", 1): None}
         assert consumer.offsets_for_times({}) == {}
         with pytest.raises(UnknownTopicOrPartition):
             Consumer(node.server, default_api_timeout_ms=50).end_offsets([("unknown", 0)])
@@ -173,29 +173,29 @@ def test_an_offset_that_is_gone(node: FakeNode) -> None:
         assert consumer.poll(WAIT_S)[0].offset == 60
 
 
-def test_records_that_are_deleted_in_the_middle_of_a_read_are_told(node: FakeNode) -> None:
+def test_records_deleted_during_a_read_are_reported(node: FakeNode) -> None:
     fill(node, "t", 100, batch=10)
     with Consumer(node.server, fetch_max_bytes=1) as consumer:
         consumer.assign([("t", 0)])
-        found = read_all(consumer, 10)
+        records = read_all(consumer, 10)
         assert consumer.take_offset_resets() == []
         node.topics["t"].partitions[0].start_offset = 70
-        while found[-1].offset < 70:
-            found += consumer.poll(WAIT_S)
+        while records[-1].offset < 70:
+            records += consumer.poll(WAIT_S)
         (reset,) = consumer.take_offset_resets()
-        kept = [record.offset for record in found if record.offset < 70]
+        kept = [record.offset for record in records if record.offset < 70]
         assert kept == list(range(len(kept)))
         assert reset == OffsetReset("t", 0, len(kept), 70, 70 - len(kept), 70, 100)
         assert reset.is_deleted
         assert consumer.take_offset_resets() == []
         node.topics["t"].partitions[0].start_offset = 100
         while consumer.position("t", 0) < 100:
-            found += consumer.poll(0.01)
+            records += consumer.poll(0.01)
         (reset,) = consumer.take_offset_resets()
-        assert (reset.from_offset, reset.to_offset) == (found[-1].offset + 1, 100)
+        assert (reset.from_offset, reset.to_offset) == (records[-1].offset + 1, 100)
 
 
-def test_a_position_behind_the_end_is_told(node: FakeNode) -> None:
+def test_a_position_beyond_the_end_is_reported(node: FakeNode) -> None:
     fill(node, "t", 10)
     with Consumer(node.server, auto_offset_reset="latest") as consumer:
         consumer.assign([("t", 0)])

@@ -64,30 +64,30 @@ def test_the_records_before_a_bad_batch_are_returned_and_a_seek_goes_on(node: Fa
     five_good_one_bad_three_good(node)
     with Consumer(node.server) as consumer:
         consumer.assign([("t", 0), ("t", 1)])
-        assert [one.value for one in consumer.poll(WAIT_S)] == [b"%d" % n for n in range(5)]
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"%d" % n for n in range(5)]
         for _ in range(3):
             assert consumer.position("t", 0) == 5
             with pytest.raises(CorruptMessage) as raised:
                 consumer.poll(WAIT_S)
             assert names_the_place(raised.value)
         consumer.seek("t", 0, 6)
-        assert [one.value for one in consumer.poll(WAIT_S)] == [b"6", b"7", b"8"]
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"6", b"7", b"8"]
 
 
-def test_the_same_in_asyncio(node: FakeNode) -> None:
+def test_the_records_before_a_bad_batch_are_returned_in_asyncio(node: FakeNode) -> None:
     five_good_one_bad_three_good(node)
 
     async def main() -> None:
         async with aio.Consumer(node.server) as consumer:
             await consumer.assign([("t", 0), ("t", 1)])
-            found = await consumer.poll(WAIT_S)
-            assert [one.value for one in found] == [b"%d" % n for n in range(5)]
+            records = await consumer.poll(WAIT_S)
+            assert [record.value for record in records] == [b"%d" % n for n in range(5)]
             for _ in range(3):
                 with pytest.raises(CorruptMessage) as raised:
                     await consumer.poll(WAIT_S)
                 assert names_the_place(raised.value)
             await consumer.seek("t", 0, 6)
-            assert [one.value for one in await consumer.poll(WAIT_S)] == [b"6", b"7", b"8"]
+            assert [record.value for record in await consumer.poll(WAIT_S)] == [b"6", b"7", b"8"]
 
     asyncio.run(main())
 
@@ -121,7 +121,7 @@ def test_iteration_ends_at_a_bad_batch_and_goes_on_behind_it(node: FakeNode) -> 
     assert seen == [b"%d" % n for n in range(9) if n != 5]
 
 
-def test_a_seek_into_a_bad_batch_is_told_too(node: FakeNode) -> None:
+def test_a_seek_into_a_bad_batch_raises_its_error(node: FakeNode) -> None:
     node.create("t")
     store(node, [b"a", b"b", b"c"])
     header, data = node.topics["t"].partitions[0].batches[0]
@@ -133,7 +133,7 @@ def test_a_seek_into_a_bad_batch_is_told_too(node: FakeNode) -> None:
             consumer.poll(WAIT_S)
 
 
-def test_an_answer_that_is_no_batch_is_told_behind_the_batches_before_it(node: FakeNode) -> None:
+def test_an_answer_that_is_no_batch_is_raised_after_the_batches_before_it(node: FakeNode) -> None:
     node.create("t")
     store(node, [b"good"])
     store(node, [b"cut"])
@@ -142,7 +142,7 @@ def test_an_answer_that_is_no_batch_is_told_behind_the_batches_before_it(node: F
     partition.batches[1] = (header, data[:-4])
     with Consumer(node.server) as consumer:
         consumer.assign([("t", 0)])
-        assert [one.value for one in consumer.poll(WAIT_S)] == [b"good"]
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"good"]
         for _ in range(2):
             with pytest.raises(
                 CorruptMessage, match="t-0: what the server sent from offset 1 on"
@@ -174,7 +174,7 @@ def test_a_seek_to_the_offset_that_the_error_names_goes_on_behind_what_is_no_bat
     partition.batches[1] = (header, pack_header(header._replace(**damage)) + data[HEADER_BYTES:])
     with Consumer(node.server) as consumer:
         consumer.assign([("t", 0)])
-        assert [one.value for one in consumer.poll(WAIT_S)] == [b"a"]
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"a"]
         with pytest.raises((CorruptMessage, InvalidRecord)) as raised:
             consumer.poll(WAIT_S)
         assert raised.value.fields["next_offset"] == next_offset
@@ -205,20 +205,20 @@ def test_the_position_passes_over_a_batch_that_holds_nothing_for_the_caller(
     async def main() -> None:
         async with aio.Consumer(node.server) as consumer:
             await consumer.assign([("t", 0)])
-            assert [one.value for one in await consumer.poll(WAIT_S)] == [b"record"]
+            assert [record.value for record in await consumer.poll(WAIT_S)] == [b"record"]
             assert await consumer.position("t", 0) == 4
 
     with Consumer(node.server) as consumer:
         consumer.assign([("t", 0)])
         batches = consumer.poll_batches(WAIT_S)
-        assert [(one.base_offset, one.next_offset) for one in batches] == [(1, 2)]
+        assert [(batch.base_offset, batch.next_offset) for batch in batches] == [(1, 2)]
         assert consumer.position("t", 0) == 4
         consumer.seek("t", 0, 1)
         assert consumer.position("t", 0) == 1
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("codec", [one for one in Compression if one is not Compression.NONE])
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec is not Compression.NONE])
 def test_a_batch_that_expands_beyond_the_bound_is_refused_with_its_place(
     node: FakeNode, codec: Compression
 ) -> None:
@@ -228,12 +228,12 @@ def test_a_batch_that_expands_beyond_the_bound_is_refused_with_its_place(
     store(node, [b"\0" * 1000], codec)
     with Consumer(node.server, decoded_batch_bytes_max=100_000) as consumer:
         consumer.assign([("t", 0)])
-        assert [one.value for one in consumer.poll(WAIT_S)] == [b"good"]
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"good"]
         with pytest.raises(InvalidRecord, match="more than 100000 bytes") as raised:
             consumer.poll(WAIT_S)
         assert raised.value.next_offset == 2
         consumer.seek("t", 0, 2)
-        assert [len(one.value or b"") for one in consumer.poll(WAIT_S)] == [1000]
+        assert [len(record.value or b"") for record in consumer.poll(WAIT_S)] == [1000]
 
 
 def test_one_poll_decodes_a_bounded_number_of_bytes(node: FakeNode) -> None:
@@ -252,7 +252,7 @@ def test_one_poll_decodes_a_bounded_number_of_bytes(node: FakeNode) -> None:
     assert asyncio.run(main()) == [2] * 5
 
 
-def test_of_a_batch_of_many_records_few_exist_at_a_time(
+def test_few_records_of_a_large_batch_exist_at_a_time(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("t")
@@ -270,9 +270,9 @@ def test_of_a_batch_of_many_records_few_exist_at_a_time(
         consumer.assign([("t", 0)])
         consumer.seek("t", 0, 10)
         first = consumer.poll(WAIT_S)
-        assert [one.offset for one in first] == list(range(10, 510))
+        assert [record.offset for record in first] == list(range(10, 510))
         assert consumer.position("t", 0) == 510
-        offsets = [one.offset for one in consumer.poll(WAIT_S, 200_000)]
+        offsets = [record.offset for record in consumer.poll(WAIT_S, 200_000)]
         assert offsets == list(range(510, 100_000))
         assert consumer.position("t", 0) == 100_000
     assert max(windows) < 40_000
@@ -303,7 +303,7 @@ def test_compressed_batches_are_decoded_beside_the_loop(
     assert threading.main_thread() not in threads
 
 
-def test_what_is_no_offset_and_no_partition_is_refused_at_once(node: FakeNode) -> None:
+def test_wrong_offsets_and_partitions_are_refused_at_once(node: FakeNode) -> None:
     node.create("t")
     store(node, [b"good"])
     with Consumer(node.server) as consumer:
@@ -313,12 +313,12 @@ def test_what_is_no_offset_and_no_partition_is_refused_at_once(node: FakeNode) -
             with pytest.raises(Invalid, match="an offset is a number from 0"):
                 consumer.seek("t", 0, offset)
         partitions: list[Any] = [("t", -1), ("t", 2**31), ("t", "0"), (0, 0), "t", ("t", 0, 1)]
-        for at in partitions:
+        for tp in partitions:
             with pytest.raises(Invalid, match="partition"):
-                consumer.assign([at])
+                consumer.assign([tp])
         with pytest.raises(Invalid, match="list of topics"):
             consumer.subscribe("t")
-        assert [one.value for one in consumer.poll(WAIT_S)] == [b"good"]
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"good"]
         consumer.seek("t", 0, 0)
         consumer.close()
         for use in (consumer.poll, consumer.poll_batches, lambda: next(iter(consumer))):

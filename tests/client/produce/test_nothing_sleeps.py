@@ -95,7 +95,7 @@ def test_the_next_record_is_sent_after_a_send_many_that_raised(
     assert node.values("t") == [b"after", b"after"]
 
 
-def test_a_header_that_is_no_pair_is_refused_with_words(node: FakeNode) -> None:
+def test_a_header_that_is_no_pair_is_a_type_error(node: FakeNode) -> None:
     node.create("t")
     with Producer(node.server, linger_ms=1000) as producer:
         producer.send("t", b"opens the batch")
@@ -157,7 +157,7 @@ def test_exit_in_a_callback_that_closing_runs_reaches_the_caller_of_close(node: 
     assert isinstance(last.exception(0), (Closed, StreamlogError))
 
 
-def test_exit_in_an_asyncio_callback_ends_the_program_after_all_are_told(node: FakeNode) -> None:
+def test_exit_in_an_asyncio_callback_ends_the_program_after_all_callbacks(node: FakeNode) -> None:
     node.create("t")
     told: list[str] = []
 
@@ -195,7 +195,7 @@ def test_close_in_a_callback_returns_and_what_was_sent_is_stored(node: FakeNode)
     rest = [producer.send("t", b"%d" % number * 50) for number in range(2, 6)]
     node.hold.set()
     assert is_closed.wait(WAIT_S)
-    assert [one.result(WAIT_S).offset for one in rest] == [1, 2, 3, 4]
+    assert [delivery.result(WAIT_S).offset for delivery in rest] == [1, 2, 3, 4]
     assert refused == [Closed]
     producer.close()
     for thread in threading.enumerate():
@@ -206,7 +206,7 @@ def test_close_in_a_callback_returns_and_what_was_sent_is_stored(node: FakeNode)
 
 def test_a_send_in_a_callback_does_not_wait_for_room(node: FakeNode) -> None:
     node.create("t")
-    said: list[Overloaded] = []
+    words: list[Overloaded] = []
 
     with Producer(
         node.server, linger_ms=0, buffer_memory_bytes=4096, batch_size_bytes=2048
@@ -217,12 +217,12 @@ def test_a_send_in_a_callback_does_not_wait_for_room(node: FakeNode) -> None:
                 for _number in range(1000):
                     producer.send("t", b"y" * 1500)
             except Overloaded as error:
-                said.append(error)
+                words.append(error)
 
         producer.send("t", b"first", on_delivery=more).result(WAIT_S)
         producer.flush(WAIT_S)
         producer.send("t", b"last").result(WAIT_S)
-    assert "a delivery callback cannot wait for room" in str(said[0])
+    assert "a delivery callback cannot wait for room" in str(words[0])
 
 
 def test_a_batch_that_cannot_be_encoded_fails_alone(
@@ -270,14 +270,14 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(
     monkeypatch.setattr(node, "produce", answer)
     with Producer(node.server, linger_ms=0, retry_backoff_ms=1) as producer:
         sent = [producer.send("t", b"v", partition=number) for number in (0, 1)]
-        assert [one.result(WAIT_S).offset for one in sent] == [0, 0]
+        assert [delivery.result(WAIT_S).offset for delivery in sent] == [0, 0]
     assert left_out
     assert node.values("t", 0) == node.values("t", 1) == [b"v"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("broken", ["expire", "next_message", "answered"])
-def test_a_failure_in_the_producers_threads_is_told_to_everybody(
+def test_a_failure_in_the_producers_threads_fails_every_call(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     node.create("t")
@@ -347,7 +347,7 @@ producer, admin, consumer = Producer(server, linger_ms=0), Admin(server), Consum
 streams = Streams(server)
 producer.send("t", b"parent").result(WAIT_S)
 consumer.assign([("t", 0)])
-assert [one.value for one in consumer.poll(WAIT_S)] == [b"parent"]
+assert [record.value for record in consumer.poll(WAIT_S)] == [b"parent"]
 slow = Producer(server, linger_ms=600_000)
 under_way = slow.send("t", b"under way")
 in_child(lambda: producer.send("t", b"child"))
@@ -379,12 +379,12 @@ def test_clients_used_after_a_fork_say_so(node: FakeNode) -> None:
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
-    said = run.stdout.splitlines()
-    assert len(said) == 10
-    for line in said[:8]:
+    words = run.stdout.splitlines()
+    assert len(words) == 10
+    for line in words[:8]:
         assert "this client was made before the process was forked" in line
         assert line.startswith("Invalid: ")
-    assert said[8:] == ["None", "None"]
+    assert words[8:] == ["None", "None"]
     assert node.values("t") == [b"parent", b"under way", b"parent again"]
 
 

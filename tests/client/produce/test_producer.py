@@ -48,9 +48,9 @@ def test_records_without_a_key_are_spread_in_whole_batches(node: FakeNode) -> No
         views = [producer.send("t", value) for value in values]
         producer.flush(WAIT_S)
         for value, view in zip(values, views, strict=True):
-            at = view.result()
-            assert node.topics["t"].partitions[at.partition].next_offset > at.offset
-            assert at.offset >= 0, value
+            metadata = view.result()
+            assert node.topics["t"].partitions[metadata.partition].next_offset > metadata.offset
+            assert metadata.offset >= 0, value
     stored = [node.values("t", partition) for partition in range(4)]
     assert sorted(value for part in stored for value in part) == values
     assert all(part == sorted(part) for part in stored)
@@ -66,11 +66,11 @@ def test_send_many_gives_runs_and_metadata_in_input_order(node: FakeNode) -> Non
         runs = sent.result(WAIT_S)
         assert sum(run.record_count for run in runs) == len(sent) == len(values)
         stored = [node.values("t", partition) for partition in range(3)]
-        for value, key, at in zip(values, keys, sent, strict=True):
-            assert at.partition == partition_for_key(key, 3)
-            assert stored[at.partition][at.offset] == value
+        for value, key, metadata in zip(values, keys, sent, strict=True):
+            assert metadata.partition == partition_for_key(key, 3)
+            assert stored[metadata.partition][metadata.offset] == value
         fixed = producer.send_many("t", values, partition=1)
-        offsets = [at.offset for at in fixed]
+        offsets = [metadata.offset for metadata in fixed]
         assert offsets == list(range(offsets[0], offsets[0] + len(values)))
         empty = producer.send_many("t", [])
         assert empty.result(WAIT_S) == []
@@ -86,7 +86,9 @@ def test_callbacks_come_once_each(node: FakeNode) -> None:
             producer.send(
                 "t",
                 b"v",
-                on_delivery=lambda at, error: told.append((-1 if at is None else at.offset, error)),
+                on_delivery=lambda metadata, error: told.append(
+                    (-1 if metadata is None else metadata.offset, error)
+                ),
             )
             for _ in range(100)
         ]
@@ -100,7 +102,7 @@ def test_callbacks_come_once_each(node: FakeNode) -> None:
 
 def test_a_callback_that_waits_is_refused_and_hangs_nothing(node: FakeNode) -> None:
     node.create("t")
-    said: list[StreamlogError] = []
+    errors: list[StreamlogError] = []
 
     with Producer(node.server, linger_ms=0) as producer:
 
@@ -109,11 +111,11 @@ def test_a_callback_that_waits_is_refused_and_hangs_nothing(node: FakeNode) -> N
             try:
                 producer.flush(WAIT_S)
             except StreamlogError as error:
-                said.append(error)
+                errors.append(error)
 
         assert producer.send("t", b"first", on_delivery=wait_inside).result(WAIT_S).offset == 0
         producer.flush(WAIT_S)
-    assert [type(error) for error in said] == [Invalid]
+    assert [type(error) for error in errors] == [Invalid]
     assert len(node.values("t")) == 2
 
 
@@ -174,7 +176,7 @@ def test_own_partitioner(node: FakeNode) -> None:
 
     with Producer(node.server, partitioner=choose) as producer:
         assert producer.send("t", b"v", key=b"k").result(WAIT_S).partition == 2
-        assert [at.partition for at in producer.send_many("t", [b"a", b"b"])] == [2, 2]
+        assert [metadata.partition for metadata in producer.send_many("t", [b"a", b"b"])] == [2, 2]
     assert asked == [("t", b"k", 3), ("t", None, 3), ("t", None, 3)]
 
 
@@ -290,7 +292,7 @@ def test_a_full_buffer_blocks_then_fails(node: FakeNode) -> None:
     assert len(node.values("t")) == len(views) + taken + 100
 
 
-def test_room_that_others_take_does_not_prolong_the_wait(node: FakeNode) -> None:
+def test_room_taken_by_other_callers_does_not_prolong_the_wait(node: FakeNode) -> None:
     node.create("t")
     node.hold.clear()
     with Producer(
@@ -358,7 +360,7 @@ def test_auto_created_topics(node: FakeNode) -> None:
         assert producer.send("new", b"v").result(WAIT_S).offset == 0
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_node_is_unavailable() -> None:
     with FakeNode() as gone:
         server = gone.server
     with Producer(server, max_block_ms=200) as producer, pytest.raises(Unavailable):

@@ -28,7 +28,7 @@ def one_stored() -> ProducerModel:
     return model
 
 
-def test_a_gap_does_not_say_that_an_attempt_on_its_way_comes_to_nothing() -> None:
+def test_behind_a_gap_an_attempt_in_flight_may_still_be_stored() -> None:
     """The second of two batches is refused behind the first, while attempts of both still come in
     over a connection that broke."""
     model = one_stored()
@@ -54,7 +54,7 @@ def test_a_gap_does_not_say_that_an_attempt_on_its_way_comes_to_nothing() -> Non
         assert isinstance(model.error_of(number), OutcomeUnknown)
 
 
-def test_what_is_behind_a_gap_of_unknown_outcome_waits_for_the_new_epoch() -> None:
+def test_batches_behind_a_gap_of_unknown_outcome_wait_for_the_new_epoch() -> None:
     """The gap may be filled by a late attempt, which would make room for others behind it."""
     model = one_stored()
     for _ in range(2):

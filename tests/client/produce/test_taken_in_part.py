@@ -35,7 +35,7 @@ def when_full(producer: Producer, do: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_a_limit_that_is_lowered_meanwhile_refuses_no_rest_of_the_list(node: FakeNode) -> None:
+def test_a_limit_lowered_during_a_send_many_does_not_refuse_its_rest(node: FakeNode) -> None:
     node.create("t", 2, batch_bytes_max=100_000)
     with Producer(node.server, **SMALL_ROOM) as producer:
         producer.send("t", b"first", partition=1).result(WAIT_S)
@@ -50,7 +50,7 @@ def test_a_limit_that_is_lowered_meanwhile_refuses_no_rest_of_the_list(node: Fak
         release = when_full(producer, node.hold.set)
         sent = producer.send_many("t", VALUES, partition=0)
         release.join()
-        assert [one.error for one in sent.outcomes(WAIT_S) if one.error] == []
+        assert [outcome.error for outcome in sent.outcomes(WAIT_S) if outcome.error] == []
         assert isinstance(refused.exception(WAIT_S), MessageTooLarge)
     assert node.values("t", 0) == VALUES
 
@@ -72,7 +72,9 @@ def test_a_list_with_a_record_above_the_buffer_is_refused_whole(node: FakeNode) 
     assert node.values("t") == []
 
 
-def test_a_partition_that_goes_meanwhile_is_told_with_what_was_taken(node: FakeNode) -> None:
+def test_a_partition_lost_during_a_send_many_is_an_error_with_the_taken_records(
+    node: FakeNode,
+) -> None:
     node.create("t", 2)
     with Producer(node.server, **SMALL_ROOM, retry_backoff_ms=1) as producer:
         producer.send("t", b"first", partition=1).result(WAIT_S)
@@ -87,6 +89,6 @@ def test_a_partition_that_goes_meanwhile_is_told_with_what_was_taken(node: FakeN
             producer.send_many("t", VALUES, partition=1)
         making.join()
         many: Any = raised.value.deliveries
-        places = [place for one in many.outcomes(WAIT_S) for place in one.places]
+        places = [place for outcome in many.outcomes(WAIT_S) for place in outcome.places]
         assert places == list(range(raised.value.taken))
         assert 0 < len(places) < len(VALUES)

@@ -60,7 +60,7 @@ def test_a_batch_that_is_refused_for_its_size_is_stored_in_parts(
         ]
         many = producer.send_many("t", values[100:])
         producer.flush(WAIT_S)
-        assert [one.result(WAIT_S).offset for one in sent] == list(range(1, 101))
+        assert [delivery.result(WAIT_S).offset for delivery in sent] == list(range(1, 101))
         assert [at.offset for at in many] == list(range(101, 201))
         assert sum(run.record_count for run in many.result(WAIT_S)) == 100
         assert producer.metrics()["buffered_bytes"] == 0
@@ -70,7 +70,9 @@ def test_a_batch_that_is_refused_for_its_size_is_stored_in_parts(
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_the_same_in_asyncio(node: FakeNode, limits: dict[str, int]) -> None:
+def test_asyncio_stores_a_batch_refused_for_its_size_in_parts(
+    node: FakeNode, limits: dict[str, int]
+) -> None:
     node.create("t")
     values = [b"%03d" % number * 30 for number in range(200)]
 
@@ -101,16 +103,18 @@ def test_a_record_that_is_too_large_fails_alone(node: FakeNode, limits: dict[str
         after = [producer.send("t", b"after%d" % number) for number in range(20)]
         node.hold.set()
         outcomes = many.outcomes(WAIT_S)
-        failed = {at: one.error for one in outcomes if one.error for at in one.places}
+        failed = {
+            at: outcome.error for outcome in outcomes if outcome.error for at in outcome.places
+        }
         assert sorted(failed) == [30, 31, 70]
         assert {type(error) for error in failed.values()} <= {MessageTooLarge, type(failed[30])}
         assert all(isinstance(error, MessageTooLarge) for error in failed.values())
-        assert sorted(at for one in outcomes for at in one.places) == list(range(100))
+        assert sorted(at for outcome in outcomes for at in outcome.places) == list(range(100))
         with pytest.raises(MessageTooLarge):
             many.result(WAIT_S)
         assert isinstance(many.exception(WAIT_S), MessageTooLarge)
         assert producer.metrics()["records_failed"] == 3
-        offsets = [one.result(WAIT_S).offset for one in after]
+        offsets = [delivery.result(WAIT_S).offset for delivery in after]
         assert offsets == sorted(offsets)
     good = [value for number, value in enumerate(values) if number not in (30, 31, 70)]
     assert node.values("t") == [b"before", *good, *(b"after%d" % number for number in range(20))]
@@ -141,7 +145,7 @@ def test_splitting_among_faults_neither_loses_nor_doubles_nor_reorders(
                 node.topics["t"].batch_bytes_max = chance.choice([1000, 3000, 5000])
             sent.append(producer.send("t", value, partition=number % 2))
         producer.flush(60)
-        outcomes = [one.exception(0) for one in sent]
+        outcomes = [delivery.exception(0) for delivery in sent]
     for partition in (0, 1):
         stored = node.values("t", partition)[1:]
         assert stored == sorted(stored)
@@ -180,7 +184,7 @@ def test_a_record_above_what_a_message_carries_blocks_nothing() -> None:
             assert isinstance(error, MessageTooLarge)
             assert error.max_bytes == (1 << 20) - 1024
             assert "limits.message_bytes_max" in str(error)
-            assert [one.result(WAIT_S).offset for one in small] == [1, 2, 3, 4, 5]
+            assert [delivery.result(WAIT_S).offset for delivery in small] == [1, 2, 3, 4, 5]
             with pytest.raises(MessageTooLarge):
                 producer.send("big", b"x" * 3_000_000)
             fits = [b"y" * 400_000 for _ in range(8)]
@@ -213,7 +217,7 @@ def test_after_a_send_many_that_took_a_part_its_outcome_can_be_asked(node: FakeN
                 await producer.send_many("t", values, keys)
             node.hold.set()
             many: Any = raised.value.deliveries
-            places = [at for one in await many.outcomes() for at in one.places]
+            places = [at for outcome in await many.outcomes() for at in outcome.places]
             assert len(set(places)) == len(places) == raised.value.taken
 
     settings: dict[str, Any] = dict(

@@ -15,7 +15,7 @@ parts = st.lists(
 
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from([1, 2]), st.integers(0, 2**31 - 1), parts)
-def test_it_parses(
+def test_protobuf_parses_the_hand_written_envelope(
     correlation_id: int, acks: int, timeout_ms: int, given: list[tuple[str, str, int, bytes]]
 ) -> None:
     encoded = encode_produce(
@@ -28,9 +28,9 @@ def test_it_parses(
     assert message.correlation_id == correlation_id
     assert message.request.acks == acks
     assert message.request.timeout_ms == timeout_ms
-    found = [
+    parsed = [
         (topic.topic, topic.topic_id, part.partition, part.record_batches)
         for topic in message.request.topics
         for part in topic.partitions
     ]
-    assert found == given
+    assert parsed == given
