@@ -375,7 +375,8 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
                     has_records = True
                     continue
                 limit = min(room, part.partition_max_bytes or room)
-                pieces, size = [], 0
+                pieces: list[Any] = []
+                size = 0
                 for header, data in stored.batches:
                     if header.next_offset <= part.fetch_offset:
                         continue

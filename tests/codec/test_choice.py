@@ -25,7 +25,7 @@ def test_an_extension_of_older_sources_is_named_with_what_to_do(
         setattr(old, name, None)
     monkeypatch.setitem(sys.modules, old.__name__, old)
     assert choice.load("") is old
-    del old.check_records  # type: ignore[attr-defined]
+    del old.check_records
     for wanted in ("", "native"):
         with pytest.raises(InvalidConfig, match=r"_native.*lacks check_records; build it again"):
             choice.load(wanted)

@@ -139,7 +139,7 @@ def resealed(at: int) -> Change:
 
 def change_key(data: Path, letter: bytes, change: Change) -> None:
     """The last metadata value whose key begins with the letter; RocksDB's own part is 25 bytes."""
-    database = Rdict(str(data / "meta"), Options(raw_mode=True))
+    database: Any = Rdict(str(data / "meta"), Options(raw_mode=True))
     keys = [key for key in database.keys() if key[:5] == b"\x03/sl/"]  # noqa: SIM118
     (*_, key) = (key for key in sorted(keys) if key.split(b"/", 3)[3].startswith(letter))
     value = database[key]
@@ -153,7 +153,7 @@ def digest(data: Path) -> dict[str, str]:
     for path in sorted([*(data / "objects").rglob("*"), *(data / "wal").rglob("*")]):
         if path.is_file() and "lock" not in path.name.lower():
             found[str(path.relative_to(data))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    database = Rdict(str(data / "meta"), Options(raw_mode=True))
+    database: Any = Rdict(str(data / "meta"), Options(raw_mode=True))
     for key, value in database.items():
         # The state tells of leases that ended, and nothing of the cluster.
         if key[:1] == b"\x03":

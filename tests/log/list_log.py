@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from streamlog.codec.batch import placed, scan
 from streamlog.codec.records import iterate
@@ -94,7 +95,8 @@ class ListLog(AbstractLog):
     ):
         if not self._start <= offset <= self.log_end_offset:
             raise OffsetOutOfRange("outside")
-        parts, size, position = [], 0, offset
+        parts: list[Any] = []
+        size, position = 0, offset
         for segment in self._segments:
             for _, end, data in segment.batches:
                 is_first = min_one_batch and not parts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamlog.codec.batch import scan
-from streamlog.codec.records import BatchBuilder, Producer, decode
+from streamlog.codec.batch import Producer, scan
+from streamlog.codec.records import BatchBuilder, decode
 from streamlog.log.api.abstract_log import AbstractLog
 from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.staged_logs import ManifestEntry, StagedBatches, StagedLogs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -403,7 +404,7 @@ class Sender:
 
     def __init__(self, kv) -> None:
         self._kv = kv
-        self.sent = []
+        self.sent: list[Any] = []
 
     def __getattr__(self, name):
         return getattr(self._kv, name)

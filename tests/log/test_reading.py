@@ -37,7 +37,8 @@ def test_a_consumer_far_behind_reads_in_large_gets(sizes: tuple[int, int], max_b
     async def scenario() -> None:
         world = World("object", CONFIG)
         draw = random.Random(1)
-        entries, size = [], 0
+        entries: list[StreamEntry] = []
+        size = 0
         while size < TOTAL:
             payload = bytes(draw.randint(*sizes))
             entries.append(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -167,6 +169,8 @@ def test_nothing_is_cut_where_the_data_is_all_there():
 def test_lost_data_takes_the_records_that_told_of_it_along(end, bases, kept, last_epoch):
     state = folded(*HISTORY)
     assert state.truncate(end, 33)
+    assert state.active is not None
+    assert state.checkpoint is not None
     assert [one.base_offset for one in [*state.sealed, state.active]] == bases
     assert state.active.data == part(1, bases[-1])
     assert state.active.time == part(2, 33), "entries of lost records are left behind"
@@ -244,11 +248,8 @@ class Segment(AbstractLogSegment):
     last_append_ms = property(lambda self: self._values[5])
 
 
-class Log:
-    def __init__(self, segments, start=0, high_watermark=100):
-        self.segments = segments
-        self.log_start_offset = start
-        self.high_watermark = high_watermark
+def log(segments, start=0, high_watermark=100) -> Any:
+    return SimpleNamespace(segments=segments, log_start_offset=start, high_watermark=high_watermark)
 
 
 FOUR = [
@@ -264,14 +265,14 @@ def config(**values) -> TopicConfig:
 
 
 def test_nothing_goes_without_limits():
-    assert expired(Log(FOUR), config(), 10**12) == []
+    assert expired(log(FOUR), config(), 10**12) == []
 
 
 @pytest.mark.parametrize(
     ("limit", "end"), [(350, 0), (349, 0), (251, 0), (250, 10), (151, 10), (150, 20), (0, 40)]
 )
 def test_by_bytes_only_what_the_excess_covers(limit, end):
-    found = expired(Log(FOUR), config(retention_bytes=limit), 0)
+    found = expired(log(FOUR), config(retention_bytes=limit), 0)
     assert found == ([Expired(end, "bytes")] if end else [])
 
 
@@ -279,27 +280,27 @@ def test_by_bytes_only_what_the_excess_covers(limit, end):
     ("now", "end"), [(1500, 0), (1501, 10), (3500, 10), (3501, 30), (4501, 40)]
 )
 def test_by_ms_only_a_prefix(now, end):
-    found = expired(Log(FOUR), replace(TopicConfig(), retention_ms=500), now)
+    found = expired(log(FOUR), replace(TopicConfig(), retention_ms=500), now)
     assert found == ([Expired(end, "ms")] if end else [])
 
 
 def test_rules_follow_one_another_and_stop_at_the_high_watermark():
     settings = replace(TopicConfig(), retention_ms=500, retention_bytes=150)
-    assert expired(Log(FOUR, start=12), settings, 10**6) == [
+    assert expired(log(FOUR, start=12), settings, 10**6) == [
         Expired(10, "start_offset"),
         Expired(20, "bytes"),
         Expired(40, "ms"),
     ]
-    assert expired(Log(FOUR, high_watermark=29), settings, 10**6) == [Expired(20, "bytes")]
+    assert expired(log(FOUR, high_watermark=29), settings, 10**6) == [Expired(20, "bytes")]
 
 
 def test_an_empty_active_segment_stays_and_append_time_stands_in_for_timestamps():
     settings = replace(TopicConfig(), retention_ms=500)
-    assert expired(Log([Segment(40, 40, 0, -1, True)]), settings, 10**6) == []
+    assert expired(log([Segment(40, 40, 0, -1, True)]), settings, 10**6) == []
     unstamped = Segment(0, 9, 10, -1, appended=1000)
-    assert expired(Log([unstamped]), settings, 1500) == []
-    assert expired(Log([unstamped]), settings, 1501) == [Expired(9, "ms")]
-    assert expired(Log([Segment(0, 9, 10, -1)]), settings, 10**9) == []
+    assert expired(log([unstamped]), settings, 1500) == []
+    assert expired(log([unstamped]), settings, 1501) == [Expired(9, "ms")]
+    assert expired(log([Segment(0, 9, 10, -1)]), settings, 10**9) == []
 
 
 # Topic settings

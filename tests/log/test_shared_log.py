@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -234,7 +235,8 @@ def test_a_crash_between_the_pieces_of_a_checkpoint_loses_nothing(durable_pieces
             await append(t.log, encoded([b"x"], producer=(i, 0, 0)))
         for _ in range(2):
             meta = t.log._streams.meta.stream
-            real, written = meta.append, []
+            real = meta.append
+            written: list[Any] = []
 
             async def cut_short(batch, real=real, meta=meta, written=written):
                 if len(written) == durable_pieces:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.codec.batch import LOG_APPEND_TIME, scan
-from streamlog.codec.records import Producer
+from streamlog.codec.batch import LOG_APPEND_TIME, Producer, scan
 from streamlog.engine.staging.client import EngineStaging
 from streamlog.errors import (
     Conflict,

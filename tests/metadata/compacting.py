@@ -117,7 +117,7 @@ class History:
         self.rng = random.Random(seed)
         self.world = World()
         self.store = GatedStore(self.world.store)
-        self.world.store = self.store  # type: ignore[assignment]
+        self.world.store = self.store
         self.settings: dict[str, Any] = {
             "delta_bytes_min": self.rng.choice([0, 300, 2000, 50_000]),
             "delta_percent": self.rng.choice([1, 25, 100]),

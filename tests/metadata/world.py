@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, TypeVarTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -28,13 +28,15 @@ from streamlog.runtime.offload import Lane
 from streamlog.runtime.rand import SeededRandom
 from tests.support.object_ids import take_id
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 CONFIG = MetadataConfig(retry_backoff_ms=1, retry_backoff_max_ms=5)
 
 
 class InlineOffload:
     """Runs the work at the call."""
 
-    async def run(self, lane: Lane, fn: Any, *args: Any) -> Any:
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return fn(*args)
 
     async def close(self) -> None:

@@ -18,7 +18,9 @@ Label = tuple[Any, ...]
 class Model(Protocol):
     """States are tuples all through; equal ones are the same state."""
 
-    initial: Hashable
+    @property
+    def initial(self) -> Hashable: ...
+
     fault: str | None
     """Set by `successors` while it yields a step that itself breaks an invariant."""
 

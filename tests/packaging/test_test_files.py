@@ -52,8 +52,9 @@ def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{node.module}.{alias.name}"
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             patched = node.args[1] if node.func.attr == "setattr" and len(node.args) > 1 else None
-            if isinstance(patched, ast.Constant) and _is_private(str(patched.value)):
-                yield node.lineno, f"{ast.unparse(node.args[0])}.{patched.value}"
+            name = patched.value if isinstance(patched, ast.Constant) else None
+            if isinstance(name, str) and _is_private(name):
+                yield node.lineno, f"{ast.unparse(node.args[0])}.{name}"
 
 
 def test_no_test_file_imports_from_another() -> None:

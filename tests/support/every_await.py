@@ -16,7 +16,7 @@ import contextvars
 import gc
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, TypeVarTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -29,6 +29,8 @@ from streamlog.testing.simulation.world.loop import SimulationLoop
 from streamlog.testing.torn_disk import TornDisk
 from streamlog.wiring import Components
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Kind = Literal["fail", "cancel"]
 VICTIM = "victim"
 BYSTANDERS = ("main", "other ")
@@ -154,7 +156,7 @@ class _Suspending:
 class SteppingOffload:
     """Runs the work inline, between two suspensions."""
 
-    async def run(self, lane: Lane, fn: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(self, lane: Lane, fn: Callable[[*Ts], T], *arguments: *Ts) -> T:
         await asyncio.sleep(0)
         result = fn(*arguments)
         await asyncio.sleep(0)

@@ -43,13 +43,13 @@ class ListLog(AbstractLog):
         self.waiters = 0
         self.appended_bytes = 0
 
-    topic_partition = property(lambda self: self._partition)  # type: ignore[assignment]
-    leader_epoch = property(lambda self: 3)  # type: ignore[assignment]
-    log_start_offset = property(lambda self: 0)  # type: ignore[assignment]
-    high_watermark = property(lambda self: self._visible)  # type: ignore[assignment]
-    last_stable_offset = property(lambda self: self._visible)  # type: ignore[assignment]
-    log_end_offset = property(lambda self: self._end)  # type: ignore[assignment]
-    size_bytes = property(lambda self: self.appended_bytes)  # type: ignore[assignment]
+    topic_partition = property(lambda self: self._partition)
+    leader_epoch = property(lambda self: 3)
+    log_start_offset = property(lambda self: 0)
+    high_watermark = property(lambda self: self._visible)
+    last_stable_offset = property(lambda self: self._visible)
+    log_end_offset = property(lambda self: self._end)
+    size_bytes = property(lambda self: self.appended_bytes)
 
     @property
     def segments(self) -> Sequence[AbstractLogSegment]:

@@ -8,7 +8,8 @@ import pytest
 
 from streamlog.errors import Closed, Corrupt, Internal
 from streamlog.format.rows import Tenure
-from streamlog.format.wal.superblock import FileState, Life, Superblock
+from streamlog.format.wal.frame import Life
+from streamlog.format.wal.superblock import FileState, Superblock
 from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.torn_disk import DiskFault, TornDisk
 from streamlog.wal.file import WalFile

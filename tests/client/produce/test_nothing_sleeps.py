@@ -259,7 +259,8 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("t", 2)
-    produce, left_out = node.produce, []
+    produce = node.produce
+    left_out: list[Any] = []
 
     def answer(request: Any, refuse: bool) -> Any:
         response = produce(request, refuse)

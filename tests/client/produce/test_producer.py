@@ -313,7 +313,7 @@ def test_room_taken_by_other_callers_does_not_prolong_the_wait(node: FakeNode) -
             if len(waits) == 3:
                 wait_for_room((), ends_at)
 
-        producer._wait_for_room = others_are_quicker  # type: ignore[assignment, method-assign]
+        producer._wait_for_room = others_are_quicker  # type: ignore[method-assign]
         with pytest.raises(Overloaded):
             producer.send("t", bytes(1000))
         assert len(waits) == 3

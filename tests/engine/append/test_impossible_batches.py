@@ -56,8 +56,8 @@ def impossible(name: str) -> tuple[RecordBatch, str]:
     return dataclasses.replace(GOOD, **changes), told
 
 
-def opened(wal: str, tmp_path: Path) -> Any:
-    where = {"wal_dir": tmp_path / "wal"} if wal == "disk" else {}
+def opened(wal: Any, tmp_path: Path) -> Any:
+    where: dict[str, Any] = {"wal_dir": tmp_path / "wal"} if wal == "disk" else {}
     return streamlog.open("memory://", meta="memory://", wal=wal, **where)
 
 

@@ -40,7 +40,7 @@ def soon(engine: Engine, token: bytes | None = None) -> AppendContext:
 
 async def committing(world: World) -> None:
     """The change is on its way to the metadata, whose gate is closed."""
-    await until(lambda: bool(world.metadata.gate._waiters))  # type: ignore[attr-defined]
+    await until(lambda: bool(world.metadata.gate._waiters))
 
 
 @both

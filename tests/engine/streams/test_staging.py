@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tests.engine.streams.site import MODES, QUICK, Site, answer_lost, run
 
 async def staged(
     engine: OpenEngine,
-    rows: dict[int, Sequence[bytes]],
+    rows: Mapping[int, Sequence[bytes]],
     *,
     writer: str = "w",
     attempt: str,

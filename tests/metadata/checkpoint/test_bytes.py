@@ -430,7 +430,7 @@ def test_garbage_under_a_right_crc_is_refused_as_such(data: bytes) -> None:
 def test_a_record_is_read_by_its_kind() -> None:
     for value in (RECORD, COMPACTION):
         encode = compaction_record.encode if value is COMPACTION else commit_record.encode
-        assert any_record.decode(encode(value)) == value  # type: ignore[operator]
+        assert any_record.decode(encode(value)) == value
     with pytest.raises(UnsupportedVersion, match="kind 1"):
         compaction_record.decode(commit_record.encode(RECORD))
     unknown = bytearray(compaction_record.encode(COMPACTION)[:-4])

@@ -83,7 +83,7 @@ def test_random_histories_survive_merges_and_restarts(seed: int) -> None:
 
     async def main() -> None:
         rng, world = random.Random(seed), World()
-        settings = {"delta_bytes_min": rng.choice([0, 500, 20_000])}
+        settings: dict[str, Any] = {"delta_bytes_min": rng.choice([0, 500, 20_000])}
         metadata = await world.open(**settings)
         truth: dict[int, list[tuple[int, int, int]]] = {}
         starts: dict[int, int] = {}
@@ -383,7 +383,7 @@ def test_files_on_every_page_of_a_listing_are_swept() -> None:
     async def main() -> None:
         world = World()
         store = Paging(world.store)
-        metadata = await world.open(store=store)  # type: ignore[arg-type]
+        metadata = await world.open(store=store)
         await create(metadata)
         await metadata.checkpoint()
         left = [f"checkpoint/9.{epoch}/1" for epoch in range(1, 6)]

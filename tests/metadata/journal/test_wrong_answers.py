@@ -159,7 +159,7 @@ def test_a_lease_that_cannot_be_kept_for_good_ends_the_tenure_with_the_reason() 
 
     async def main() -> None:
         world = World()
-        metadata = await world.open(kv=NoLease(world.kv), lease_ttl_ms=100)  # type: ignore[arg-type]
+        metadata = await world.open(kv=NoLease(world.kv), lease_ttl_ms=100)
         assert "bug in the metadata store" in str(await failure_of(metadata))
         with pytest.raises(Internal, match="bug in the metadata store"):
             await create(metadata)
@@ -290,7 +290,7 @@ def test_a_checkpoint_whose_last_step_fails_is_in_use_all_the_same() -> None:
     async def main() -> None:
         world = World()
         kv = ClosedToCompaction(world.kv)
-        metadata = await world.open(kv=kv)  # type: ignore[arg-type]
+        metadata = await world.open(kv=kv)
         (stream,) = await create(metadata)
         await metadata.checkpoint()
         await append(metadata, stream, 3)
@@ -371,7 +371,7 @@ def test_an_opening_that_is_always_overtaken_gives_up(monkeypatch: pytest.Monkey
         world = World()
         kv = AlwaysCompacted(world.kv)
         with pytest.raises(MetadataUnavailable, match="changed 3 times"):
-            await world.open(kv=kv, operation_timeout_ms=1)  # type: ignore[arg-type]
+            await world.open(kv=kv, operation_timeout_ms=1)
         assert kv.reads >= 3
         await (await world.open()).close(drained=True)
 

@@ -67,7 +67,7 @@ class _DeafWatch:
 async def deaf(world: World, node_id: int, **more: Any) -> AsyncIterator[tuple[DeafKV, Any]]:
     """A node that can be made deaf."""
     kv = DeafKV(more.pop("kv", world.kv))
-    metadata = await world.open(node_id, kv=kv, **more)  # type: ignore[arg-type]
+    metadata = await world.open(node_id, kv=kv, **more)
     try:
         yield kv, metadata
     finally:
@@ -312,7 +312,7 @@ def test_a_checkpoint_that_is_always_overtaken_gives_up_and_loses_nothing() -> N
     async def main() -> None:
         world = World()
         kv = OvertakenKV(world.kv)
-        metadata = await world.open(1, kv=kv)  # type: ignore[arg-type]
+        metadata = await world.open(1, kv=kv)
         (stream,) = await create(metadata)
         async with world.tenure(2) as other:
             await other.checkpoint()

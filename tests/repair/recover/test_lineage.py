@@ -82,7 +82,7 @@ async def clusters(kind: str, tmp_path: Path, s3: S3Tests | None) -> AsyncIterat
     cluster = Cluster(config=CONFIG)
     if kind != "memory":
         url = f"local://{tmp_path}/objects" if s3 is None else s3.new_url()
-        cluster.store = await open_object_store(  # type: ignore[assignment]
+        cluster.store = await open_object_store(
             url, CONFIG, cluster.clock, cluster.random, cluster.offload, CollectorRegistry()
         )
     try:

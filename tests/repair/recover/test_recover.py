@@ -167,7 +167,7 @@ def test_an_object_that_was_stored_and_never_committed_gives_way_to_a_later_epoc
             await sent.wait()
             under_way.cancel()
         async with cluster.node(2) as engine:
-            await engine.metadata.seal(next(iter(await _other(engine))), even_if_alive=True)  # type: ignore[attr-defined]
+            await engine.metadata.seal(next(iter(await _other(engine))), even_if_alive=True)
             stream = await engine.streams.open_stream(stream_id)
             await append(stream, b"two", b"three")
             await engine.kill()
