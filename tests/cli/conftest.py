@@ -70,7 +70,10 @@ def run(environment: dict[str, str]) -> Command:
             patched.setenv("STREAMLOG_SERVER", environment["STREAMLOG_SERVER"])
             code = main.run([str(argument) for argument in arguments])
         return subprocess.CompletedProcess(
-            arguments, code, out.buffer.getvalue(), err.buffer.getvalue()
+            arguments,  # type: ignore[arg-type]
+            code,
+            out.buffer.getvalue(),
+            err.buffer.getvalue(),
         )
 
     return run_command

@@ -34,7 +34,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
 
     time = VirtualTime()
     monkeypatch.setattr(remote, "time", time)
-    monkeypatch.setattr(remote.socket, "create_connection", refuse)
+    monkeypatch.setattr(remote.socket, "create_connection", refuse)  # type: ignore[attr-defined]
     return time
 
 

@@ -83,5 +83,5 @@ def test_a_wrong_partition_is_refused_without_any_input(run: Command, command: s
 
 def test_a_server_may_be_given_as_a_url_or_without_its_port(run: Command) -> None:
     plain = run("status", "--json").stdout
-    server = main.json.loads(plain)["server"]
+    server = main.json.loads(plain)["server"]  # type: ignore[attr-defined]
     assert run("--server", f"http://{server}/", "status").returncode == 0

@@ -313,7 +313,7 @@ class FakeNode(log_pb2_grpc.LogServiceServicer, admin_pb2_grpc.AdminServiceServi
             if not self._keep:
                 found.partitions[part.partition].batches.clear()
             self.changed.notify_all()
-            return stored
+            return stored  # type: ignore[no-any-return]
 
     def Fetch(self, request: Any, context: Any) -> Any:
         if self.fetch_errors:

@@ -319,18 +319,18 @@ def test_columns_that_do_not_fit_are_refused(twin):
         {"values": BinaryColumn(None, good.offsets[:12], good.data)},
         {"values": BinaryColumn(None, good.offsets[:13], good.data)},
         {"values": BinaryColumn(None, good.offsets, b"ab")},
-        {"values": BinaryColumn(None, array("i", [0, 2, 1, 3]), good.data)},
-        {"keys": BinaryColumn(None, array("i", [-1, 0, 1, 2]), good.data)},
+        {"values": BinaryColumn(None, array("i", [0, 2, 1, 3]), good.data)},  # type: ignore[arg-type]
+        {"keys": BinaryColumn(None, array("i", [-1, 0, 1, 2]), good.data)},  # type: ignore[arg-type]
         {"keys": BinaryColumn(b"", good.offsets, good.data)},
         {"rows": array("i", [3])},
         {"rows": array("i", [-1])},
         {"rows": b"123"},
         {"timestamps_us": bytes(16)},
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 4]), good, good)},
-        {"headers": HeadersColumn(array("i", [0, 2, 1, 3]), good, good)},
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), binary([b"a", None, b"c"]), good)},
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), binary([b"a", b"\xff", b""]), good)},
-        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), good, binary([b"a"]))},
+        {"headers": HeadersColumn(array("i", [0, 1, 2, 4]), good, good)},  # type: ignore[arg-type]
+        {"headers": HeadersColumn(array("i", [0, 2, 1, 3]), good, good)},  # type: ignore[arg-type]
+        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), binary([b"a", None, b"c"]), good)},  # type: ignore[arg-type]
+        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), binary([b"a", b"\xff", b""]), good)},  # type: ignore[arg-type]
+        {"headers": HeadersColumn(array("i", [0, 1, 2, 3]), good, binary([b"a"]))},  # type: ignore[arg-type]
     ):
         with pytest.raises(Invalid) as caught:
             encoded(twin, records, **bad)
@@ -351,7 +351,7 @@ def test_hostile_columns_are_the_same_to_both(data):
         validity = data.draw(st.none() | st.binary(max_size=2))
         size = data.draw(st.integers(max(0, entries - 1), entries + 2))
         numbers = array("i", [data.draw(few) for _ in range(size)])
-        return BinaryColumn(validity, numbers, data.draw(st.binary(max_size=9)))
+        return BinaryColumn(validity, numbers, data.draw(st.binary(max_size=9)))  # type: ignore[arg-type]
 
     options = {
         "timestamp_ms": data.draw(st.integers(-1, 5)),
@@ -360,7 +360,9 @@ def test_hostile_columns_are_the_same_to_both(data):
         "headers": (
             data.draw(st.booleans())
             and HeadersColumn(
-                array("i", [data.draw(few) for _ in range(count + 1)]), column(2), column(2)
+                array("i", [data.draw(few) for _ in range(count + 1)]),  # type: ignore[arg-type]
+                column(2),
+                column(2),
             )
         )
         or None,

@@ -87,8 +87,8 @@ def test_bulk_stops_at_the_first_record_that_does_not_fit():
 def test_transactional_flag_and_size_bound():
     builder = BatchBuilder(1000)
     head = [("h", b"1")]
-    builder.append(NOW, b"k", b"v", head)
-    assert builder.size_bytes <= record_bytes_max(b"k", b"v", head)
+    builder.append(NOW, b"k", b"v", head)  # type: ignore[arg-type]
+    assert builder.size_bytes <= record_bytes_max(b"k", b"v", head)  # type: ignore[arg-type]
     assert parse_header(builder.build(is_transactional=True)).is_transactional
 
 
@@ -194,7 +194,7 @@ def test_negative_timestamps_and_wrong_types_are_refused():
     with pytest.raises(InvalidTimestamp):
         builder.extend([b"", b""], timestamp_ms=0, timestamps_ms=[1, -1])
     with pytest.raises(TypeError):
-        builder.append(0, None, "text")
+        builder.append(0, None, "text")  # type: ignore[arg-type]
     assert builder.record_count == 0
 
 

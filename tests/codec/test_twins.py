@@ -331,7 +331,7 @@ def test_a_decoder_is_one_threads_and_many_decoders_many_threads():
             data, None, 0, 1 << 60, 1 << 20, 1 << 26, True, True, True, True
         )
         assert decoder.step()[0] == 0
-        counts.append(decoder.take()[0])
+        counts.append(decoder.take()[0])  # type: ignore[index]
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:

@@ -83,7 +83,7 @@ class World:
         engine = Engine(
             EngineParts(
                 self.mode,
-                self.metadata,
+                self.metadata,  # type: ignore[arg-type]
                 self.store,
                 self.wal,  # type: ignore[arg-type]
                 self.clock,

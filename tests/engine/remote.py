@@ -67,7 +67,7 @@ class RemoteWorld:
         engine = Engine(
             EngineParts(
                 self.mode,
-                self.metadata,
+                self.metadata,  # type: ignore[arg-type]
                 self.store,
                 self.wal,  # type: ignore[arg-type]
                 self.clock,

@@ -97,7 +97,7 @@ class TroubledKV(MemoryKVStore):
         await self.trouble("txn", " ".join(str(one.key) for one in then if isinstance(one, Put)))
         return await super().txn(compares, then, otherwise)
 
-    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
+    def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:  # type: ignore[override]
         return TroubledWatch(self, super().watch(start, end, from_revision=from_revision))
 
     async def keep_alive(self, lease_id: int) -> None:

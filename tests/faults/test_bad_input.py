@@ -153,7 +153,7 @@ def test_a_truncated_message_is_refused(kept: Kept, method: str) -> None:
     whole = log_pb2.ProduceRequest(
         topics=[log_pb2.ProduceTopic(topic=TOPIC, partitions=[part])]
     ).SerializeToString()
-    call = kept.channel.unary_unary(f"/streamlog.v1.LogService/{method}")
+    call = kept.channel.unary_unary(f"/streamlog.v1.LogService/{method}")  # type: ignore[call-arg]
     with pytest.raises(grpc.RpcError) as caught:
         call(whole[:-3], timeout=30)
     error = from_rpc_error(caught.value, may_have_happened=False)
@@ -166,7 +166,7 @@ def test_a_truncated_message_in_a_stream_is_answered_and_the_stream_goes_on(kept
     part = log_pb2.ProducePartition(partition=0, record_batches=GOOD)
     request = log_pb2.ProduceRequest(topics=[log_pb2.ProduceTopic(topic=TOPIC, partitions=[part])])
     whole = log_pb2.ProduceStreamRequest(correlation_id=7, request=request).SerializeToString()
-    call = kept.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")
+    call = kept.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")  # type: ignore[call-arg]
     first, second = (
         answer
         for message in call(iter([whole[:-3], whole]), timeout=30)

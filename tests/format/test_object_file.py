@@ -430,7 +430,7 @@ def test_placements_are_columns_and_equal_what_they_were_made_of() -> None:
     assert rows == tuple(placements)
     assert placements == copy.deepcopy(placements)
     assert hash(placements) == hash(rows)
-    assert (placements[1], placements[-1], placements[1:]) == (rows[1], rows[2], rows[1:])
+    assert (placements[1], placements[-1], placements[1:]) == (rows[1], rows[2], rows[1:])  # type: ignore[comparison-overlap]
     assert placements != rows[:2]
     assert [placements.of_stream(n) for n in (2, 3, 1 << 60, (1 << 60) + 1)] == [
         None,

@@ -71,14 +71,14 @@ class Cluster:
 
     async def crash(self) -> None:
         for manager, client in self.running:
-            await client.kill()
+            await client.kill()  # type: ignore[attr-defined]
             await manager.kill()
         self.running.clear()
 
     async def stop(self) -> None:
         for manager, client in self.running:
             await manager.close()
-            await client.stop()
+            await client.stop()  # type: ignore[attr-defined]
         self.running.clear()
 
 
@@ -328,7 +328,7 @@ class Fickle:
             return method
 
         async def call(*args, **kwargs):
-            wanted, count, how = self.plan
+            wanted, count, how = self.plan  # type: ignore[misc]
             self.plan = (wanted, count - 1, how) if count else None
             if count:
                 return await method(*args, **kwargs)
@@ -773,7 +773,7 @@ def test_late_events_of_a_deleted_topic_do_not_bring_it_back():
         await topics.load()
         record = TopicRecord(made.random.uuid(), 1, {})
         assert await topics.create("u", record)
-        await topics.remove("u", topics.get("u"))
+        await topics.remove("u", topics.get("u"))  # type: ignore[arg-type]
         follow = asyncio.ensure_future(topics.follow())
         for _ in range(20):
             await asyncio.sleep(0)
@@ -801,7 +801,7 @@ def test_topics_made_and_removed_while_all_are_read_again_stay_so():
         async def while_changing(*args, **kwargs):
             page = await listing(*args, **kwargs)
             await topics.create("new", record)
-            await topics.remove("old", topics.get("old"))
+            await topics.remove("old", topics.get("old"))  # type: ignore[arg-type]
             return page
 
         await kv.del_kv(topic_key("gone"))

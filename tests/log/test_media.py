@@ -56,7 +56,7 @@ class FileUnderTest(MemoryUnderTest):
         self.offload = offload
 
     async def start(self) -> None:
-        self.medium = await FileMedium.open(self.folder, self.offload)
+        self.medium = await FileMedium.open(self.folder, self.offload)  # type: ignore[assignment]
         self.client = self.medium.client(self.clock, budget_bytes=ROOM)
 
     async def restarted(self) -> None:
@@ -107,7 +107,7 @@ class TestFileStreams(StreamConformance):
             with pytest.raises(Corrupt):
                 await m.crashed()
 
-        self.run(test)
+        self.run(test)  # type: ignore[arg-type]
 
 
 class TestSharedLogOverMemory(LogConformance):

@@ -37,7 +37,7 @@ class SharedLogMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.stored: list[tuple[bytes, int]] = []
         self.start = 0
-        self.under_way: list[tuple[asyncio.Future, list[tuple[bytes, int]], int]] = []
+        self.under_way: list[tuple[asyncio.Future, list[tuple[bytes, int]], int]] = []  # type: ignore[type-arg]
         self.is_held = False
         self.next_sequence = [SEQUENCE_MAX - 2, 0, 0]
         self.sent: list[list[tuple[bytes, int, int]]] = [[] for _ in range(PRODUCERS)]

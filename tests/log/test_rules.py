@@ -171,7 +171,7 @@ def test_lost_data_takes_the_records_that_told_of_it_along(end, bases, kept, las
     assert state.truncate(end, 33)
     assert state.active is not None
     assert state.checkpoint is not None
-    assert [one.base_offset for one in [*state.sealed, state.active]] == bases
+    assert [one.base_offset for one in [*state.sealed, state.active]] == bases  # type: ignore[attr-defined]
     assert state.active.data == part(1, bases[-1])
     assert state.active.time == part(2, 33), "entries of lost records are left behind"
     assert state.checkpoint.offset == end

@@ -42,7 +42,7 @@ def run(test, configs=None, budget_bytes=1 << 20, **config):
 
     async def body():
         async with shared_log(client_of, configs, LogConfig(**config)) as t:
-            t.medium = medium
+            t.medium = medium  # type: ignore[attr-defined]
             await test(t)
 
     asyncio.run(body())
@@ -457,8 +457,12 @@ def test_large_batches_are_decoded_off_the_loop():
         async with shared_log(client_of) as t:
             await t.log.close()
             environment = t.environment
-            t.environment = lambda: type(environment())(
-                t.clock, t.random, t.config, environment().metrics, offload
+            t.environment = lambda: type(environment())(  # type: ignore[method-assign]
+                t.clock,
+                t.random,
+                t.config,
+                environment().metrics,
+                offload,  # type: ignore[arg-type]
             )
             await t.open()
             await test(t)

@@ -83,7 +83,7 @@ def test_what_is_under_way_when_a_node_stops_is_answered_and_checkpointed() -> N
             closing = asyncio.ensure_future(engine.close())
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert not acknowledged.done()
+            assert not acknowledged.done()  # type: ignore[attr-defined]
             assert not closing.done()
             store.gate.set()
             assert (await acknowledged).base_offset == 0

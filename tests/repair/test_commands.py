@@ -22,7 +22,7 @@ def values(server: str, count: int) -> list[bytes | None]:
         consumer.assign([("t", 0), ("t", 1)])
         while len(found) < count:
             found += [(record.partition, record.value) for record in consumer.poll(10)]
-    return sorted(value for _, value in found)
+    return sorted(value for _, value in found)  # type: ignore[type-var]
 
 
 def produce(server: str, numbers: range) -> None:

@@ -130,7 +130,7 @@ def test_an_earlier_name_is_taken_with_a_warning(
     """Wherever it is given: file, environment or flag."""
     file = write(tmp_path / "s.toml", "[engine.read]\nwalk_bytes_max = 1048576\n")
     name = "engine.read.walk_bytes_max"
-    for place in (
+    for place in (  # type: ignore[var-annotated]
         (file, {}, {}),
         (None, {"STREAMLOG_ENGINE__READ__WALK_BYTES_MAX": "1048576"}, {}),
         (None, {}, {name: "1048576"}),

@@ -174,11 +174,11 @@ class _Query:
     def _commit(self, batch: int, objects: Sequence[StagedObject]) -> None:
         through, timeout_ms = self._through, 60_000
         if self._happens("commit arrives, driver gives up", 0.1):
-            through, timeout_ms = self._unanswered(arrives="now"), GIVEN_UP_MS
+            through, timeout_ms = self._unanswered(arrives="now"), GIVEN_UP_MS  # type: ignore[assignment]
         elif self._happens("commit arrives late, driver gives up", 0.1):
-            through, timeout_ms = self._unanswered(arrives="late"), GIVEN_UP_MS
+            through, timeout_ms = self._unanswered(arrives="late"), GIVEN_UP_MS  # type: ignore[assignment]
         elif self._happens("commit never arrives", 0.1):
-            through, timeout_ms = self._unanswered(arrives="never"), GIVEN_UP_MS
+            through, timeout_ms = self._unanswered(arrives="never"), GIVEN_UP_MS  # type: ignore[assignment]
         with self._node.writer(self._writer_id, through, timeout_ms=timeout_ms) as writer:
             commit_epoch(writer, batch, objects)
             if self._happens("commit repeated by a second driver", 0.1):
@@ -223,7 +223,7 @@ class _Query:
         chance = self._random
         target = self._node.target(self._writer_id, self._through)
         if self._happens("task killed, what it staged stays", 0.08):
-            target.drop = lambda _: None  # type: ignore[method-assign]
+            target.drop = lambda _: None  # type: ignore[assignment, method-assign]
             dies_after = chance.randrange(3)
         elif self._happens("task failed, what it staged is dropped", 0.08):
             dies_after = chance.randrange(3)

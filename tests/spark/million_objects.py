@@ -82,7 +82,7 @@ async def plan(folder: str, objects: int) -> None:
         "cpu_s": time.process_time() - cpu,
         "memory_bytes": _rss_bytes() - before,
         "objects": len(set(located.objects.ids)),
-        "ranges": sum(len(piece.ends) for task in planned.tasks for piece in task.pieces),
+        "ranges": sum(len(piece.ends) for task in planned.tasks for piece in task.pieces),  # type: ignore[misc, union-attr]
         "tasks": len(planned.tasks),
         "pickled_bytes": pickled,
         "records": planned.store_records,

@@ -66,5 +66,5 @@ async def running_node(mode: str = "dev", **overrides: Any) -> AsyncIterator[Run
     try:
         yield RunningNode(node, banner, channel)
     finally:
-        await channel.close()
+        await channel.close()  # type: ignore[call-arg]
         await node.stop()

@@ -100,7 +100,7 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
     try:
         yield Running(service, logs, channel, registry)
     finally:
-        await channel.close()
+        await channel.close()  # type: ignore[call-arg]
         await service.stop(0.2)
         await offload.close()
 
@@ -132,7 +132,7 @@ class Answers:
         """A ProduceStreamAnswer, or grpc.aio.EOF."""
         while not self._ahead:
             message = await self._call.read()
-            if message is grpc.aio.EOF:
+            if message is grpc.aio.EOF:  # type: ignore[attr-defined]
                 return message
             if isinstance(message, bytes):
                 message = log_pb2.ProduceStreamResponse.FromString(message)

@@ -165,6 +165,6 @@ def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
         lambda: disk.open("a").write_sync(0, [b"b"]),
     ):
         with pytest.raises(OSError):
-            call()
+            call()  # type: ignore[no-untyped-call]
     assert (tmp_path / "a").read_bytes() == b"a"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

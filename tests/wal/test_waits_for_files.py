@@ -47,7 +47,7 @@ def test_appends_go_on_when_groups_are_released(seed: int) -> None:
     async def scenario() -> None:
         random = Random(seed)
         wal = await WriteAheadLog.open(
-            TornDisk(Random(seed)),
+            TornDisk(Random(seed)),  # type: ignore[arg-type]
             UnevenOffload(seed),
             TWO_FILES,
             CollectorRegistry(),

@@ -113,4 +113,4 @@ async def overfilled(disk: Disk) -> tuple[WriteAheadLog, list[asyncio.Future[int
     wal = await begin(disk, 1, TIGHT)
     appends = [asyncio.ensure_future(wal.append(group(bytes(6000)))) for _ in range(20)]
     await turns(500)
-    return wal, appends
+    return wal, appends  # type: ignore[return-value]

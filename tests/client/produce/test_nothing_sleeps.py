@@ -229,7 +229,7 @@ def test_a_batch_that_cannot_be_encoded_fails_alone(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("t")
-    finish = codec_records.finish
+    finish = codec_records.finish  # type: ignore[attr-defined]
     fails = [MemoryError("no memory")]
 
     def finish_later(*arguments: Any) -> Any:

@@ -22,7 +22,7 @@ def test_protobuf_parses_the_hand_written_envelope(
         correlation_id,
         acks,
         timeout_ms,
-        [(topic_head(name, topic_id), *rest) for name, topic_id, *rest in given],
+        [(topic_head(name, topic_id), *rest) for name, topic_id, *rest in given],  # type: ignore[misc]
     )
     message = log_pb2.ProduceStreamRequest.FromString(encoded)
     assert message.correlation_id == correlation_id

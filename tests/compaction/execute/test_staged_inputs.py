@@ -66,7 +66,7 @@ def test_attached_blocks_are_never_copied_as_they_are() -> None:
     (block,) = decode_index(data[row.index_position :][: row.index_length], row).blocks()
     spool = MemorySpool()
     identity = ObjectIdentity("c", 2, 1, 78)
-    builder = OutputBuilder(identity, [RangeRow(3, 5, 1000, 1002)], 10, spool)
+    builder = OutputBuilder(identity, [RangeRow(3, 5, 1000, 1002)], 10, spool)  # type: ignore[arg-type]
     builder.begin(3, 1000)
     builder.add(block, data[block.position :][: block.length], 1002, 5, "k")
     builder.finish_part(1002, "k")

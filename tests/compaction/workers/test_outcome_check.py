@@ -95,7 +95,7 @@ def test_rows_that_are_not_those_of_the_objects_are_refused() -> None:
             {"placements": (Placement(1, 0, 1),)},
         ]
         for changes in wrong:
-            found = await done.error(outcome=_with_row(done.outcome, **changes))
+            found = await done.error(outcome=_with_row(done.outcome, **changes))  # type: ignore[arg-type]
             assert isinstance(found, Invalid), (changes, found)
         for outcome in (
             dataclasses.replace(done.outcome, objects=done.outcome.objects[:1]),

@@ -64,7 +64,7 @@ def test_an_unexpected_exception_is_told_to_all(
             def fail(record: object) -> bytes:
                 raise error
 
-            monkeypatch.setattr(committer.commit_record, "encode", fail)
+            monkeypatch.setattr(committer.commit_record, "encode", fail)  # type: ignore[attr-defined]
             await check_told(engine, calls(engine, streams))
             await engine.kill()
 

@@ -148,7 +148,7 @@ def test_what_else_no_format_holds(tmp_path: Path) -> None:
             await refused(stream.trim(1 << 70), "new_start_offset")
             await refused(stream.trim(0.5), "new_start_offset is a whole number, not 0.5")
             for epoch in (-1, U32, 1.5):
-                options = OpenStreamOptions(epoch=epoch)  # type: ignore[arg-type]
+                options = OpenStreamOptions(epoch=epoch)  # type: ignore[arg-type, assignment]
                 await refused(streams.open_stream(stream.stream_id, options), "epoch")
             await refused(log.staging.attach("w", I64, []), "epoch")
             await refused(log.staging.attach("w", 1, [], leader_epochs={1: U32}), "leader epoch")

@@ -110,8 +110,8 @@ def test_what_was_cancelled_while_it_waited_for_room_is_let_go(mode: WalMode) ->
             last = sent(stream.append(batch(b"last")))
             await asyncio.sleep(0)
             for one in [*waiting, *rooms]:
-                one.cancel()
-            await asyncio.wait([*waiting, *rooms])
+                one.cancel()  # type: ignore[attr-defined]
+            await asyncio.wait([*waiting, *rooms])  # type: ignore[type-var]
             assert payloads.alive == 0
             assert engine.budget.waiters == 2
             world.store.puts_to_fail = 0

@@ -47,7 +47,7 @@ def placed(
     wal: RecoveredWal, metadata: FakeMetadata, *, accept_data_loss: bool = False, epoch: int = 9
 ) -> Placed:
     """By group: stream, base offset, payload. All are under the stream's own epoch."""
-    result = place(wal, metadata, accept_data_loss=accept_data_loss)
+    result = place(wal, metadata, accept_data_loss=accept_data_loss)  # type: ignore[arg-type]
     assert {one.epoch for _, entries in result.groups for one in entries} <= {epoch}
     return [
         (sequence, [(one.stream_id, one.base_offset, b"".join(one.parts)) for one in entries])
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_damage_and_can_be_given_up(
 ) -> None:
     groups = [*([one] for one in appends), [entry(20, 1, 1)], [entry(0, 1, 9, OTHER)]]
     with pytest.raises(Corrupt, match=why) as caught:
-        place(recovered_wal(*groups), metadata)
+        place(recovered_wal(*groups), metadata)  # type: ignore[arg-type]
     assert caught.value.object_key == f"wal:{len(appends)}"
     taken = placed(recovered_wal(*groups), metadata, accept_data_loss=True)
     assert taken[-1] == (len(groups), [(OTHER, 0, b"9.0")])

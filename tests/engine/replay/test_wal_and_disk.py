@@ -90,7 +90,7 @@ def test_accepting_a_loss_opens_a_damaged_log(harm: str) -> None:
                 pass
         for said in ("accept_data_loss=true", "streamlog wal show torn disk", "from a copy"):
             assert said in str(raised.value)
-        assert raised.value.fields["object_key"].startswith("wal-")
+        assert raised.value.fields["object_key"].startswith("wal-")  # type: ignore[union-attr]
         async with machine.engine(config=LOSSY) as engine:
             kept = [
                 await read_all(await reopened(engine, stream.stream_id)) for stream in (one, other)

@@ -57,7 +57,7 @@ class _OverEngine(LogConformance):
         self.path = tmp_path
 
     @asynccontextmanager
-    async def make(self, configs: Mapping[str, str]) -> AsyncIterator[SharedLogUnderTest]:
+    async def make(self, configs: Mapping[str, str]) -> AsyncIterator[SharedLogUnderTest]:  # type: ignore[override]
         async with asyncio.timeout(90), AsyncExitStack() as stack:
             engine = EngineUnderTest(self.mode, self.path, stack, CONFIG, self.store_url)
             await engine.start()

@@ -357,8 +357,8 @@ staged_entries = st.builds(
     RecordEntry,
     stages=st.lists(
         st.builds(
-            lambda *fields, rows: Stage(
-                ObjectRow(*fields[:2], 3, 4, 5),
+            lambda *fields, rows: Stage(  # type: ignore[call-arg]
+                ObjectRow(*fields[:2], 3, 4, 5),  # type: ignore[call-arg]
                 *fields[2:],
                 array("Q", sorted(rows)),
                 array("I", rows.values()),
@@ -430,7 +430,7 @@ def test_garbage_under_a_right_crc_is_refused_as_such(data: bytes) -> None:
 def test_a_record_is_read_by_its_kind() -> None:
     for value in (RECORD, COMPACTION):
         encode = compaction_record.encode if value is COMPACTION else commit_record.encode
-        assert any_record.decode(encode(value)) == value
+        assert any_record.decode(encode(value)) == value  # type: ignore[arg-type]
     with pytest.raises(UnsupportedVersion, match="kind 1"):
         compaction_record.decode(commit_record.encode(RECORD))
     unknown = bytearray(compaction_record.encode(COMPACTION)[:-4])

@@ -478,7 +478,7 @@ class Counting(InlineOffload):
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    async def run(self, lane: Lane, fn: Any, *args: Any) -> Any:
+    async def run(self, lane: Lane, fn: Any, *args: Any) -> Any:  # type: ignore[override]
         self.calls.append(fn)
         return await super().run(lane, fn, *args)
 

@@ -89,7 +89,7 @@ def test_a_request_that_deletes_orphans_is_given_up_in_time(
 
         async with world.tenure() as metadata:
             collected = _Collected(world, metadata)
-            world.store.delete = hangs  # type: ignore[method-assign]
+            world.store.delete = hangs  # type: ignore[assignment, method-assign]
             before = await keys(world)
             assert await collected.tick() == ""
             assert cancelled

@@ -162,7 +162,7 @@ def test_an_object_that_was_stored_and_never_committed_gives_way_to_a_later_epoc
                 sent.set()
                 await asyncio.get_running_loop().create_future()
 
-            metadata.commit = never  # type: ignore[method-assign]
+            metadata.commit = never  # type: ignore[assignment, method-assign]
             under_way = asyncio.ensure_future(append(stream, b"lost"))
             await sent.wait()
             under_way.cancel()
@@ -361,7 +361,7 @@ def test_what_a_lost_attempt_to_create_a_topic_left_does_not_pass_for_the_topic(
             await produce(logs[0], b"kept")
             expected = [await consume(one) for one in logs]
             attempt = TopicIdentity("t", cluster.random.uuid(), "second")
-            await engine.logs._admin._factory.create(attempt, left, TopicConfig())
+            await engine.logs._admin._factory.create(attempt, left, TopicConfig())  # type: ignore[attr-defined]
         cluster.lose_metadata()
         report = await recovered(cluster)
         assert not report.by_severity[Severity.ERROR], report.findings

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 import grpc.aio
 import pytest
-from grpc._cython.cygrpc import ExecuteBatchError
+from grpc._cython.cygrpc import ExecuteBatchError  # type: ignore[import-not-found]
 from prometheus_client import CollectorRegistry
 
 from streamlog.model.partition import TopicPartition
@@ -68,7 +68,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
-async def _ended(poll: grpc.aio.UnaryUnaryCall) -> None:
+async def _ended(poll: grpc.aio.UnaryUnaryCall) -> None:  # type: ignore[type-arg]
     with suppress(grpc.aio.AioRpcError):
         await poll
 

@@ -26,7 +26,8 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 @st.composite
 def requests(draw: st.DrawFn) -> log_pb2.ProduceRequest:
     request = log_pb2.ProduceRequest(
-        acks=draw(st.sampled_from([0, 1, 2])), timeout_ms=draw(st.integers(0, 2**31 - 1))
+        acks=draw(st.sampled_from([0, 1, 2])),  # type: ignore[arg-type]
+        timeout_ms=draw(st.integers(0, 2**31 - 1)),
     )
     for _ in range(draw(st.integers(0, 3))):
         topic = request.topics.add(topic=draw(names), topic_id=draw(ids))

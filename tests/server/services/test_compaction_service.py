@@ -80,7 +80,7 @@ class Executor:
     async def begin(self) -> Executor:
         await self.say(executor=compaction_pb2.MergeExecutor(owner=self.owner))
         first = await self.call.read()
-        assert first is not grpc.aio.EOF, await self.error()
+        assert first is not grpc.aio.EOF, await self.error()  # type: ignore[attr-defined]
         assert first.accepted.cluster_id == self.engine.metadata.cluster_id
         assert first.accepted.store_url == self.engine.store.url
         return self
@@ -88,7 +88,7 @@ class Executor:
     async def job(self) -> tuple[int, Job] | None:
         """None: all objects are fully compacted."""
         response = await self.call.read()
-        assert response is not grpc.aio.EOF, await self.error()
+        assert response is not grpc.aio.EOF, await self.error()  # type: ignore[attr-defined]
         if response.WhichOneof("said") == "settled":
             self.settled = response.settled
             return None
@@ -116,12 +116,12 @@ class Executor:
     async def error(self) -> Exception:
         """What ended the call."""
         try:
-            while await self.call.read() is not grpc.aio.EOF:
+            while await self.call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 """What was under way."""
             assert await self.call.code() is not grpc.StatusCode.OK
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, may_have_happened=False)
-        failure = grpc.aio.AioRpcError(
+        failure = grpc.aio.AioRpcError(  # type: ignore[call-arg]
             await self.call.code(),
             await self.call.initial_metadata(),
             await self.call.trailing_metadata(),

@@ -159,7 +159,7 @@ def test_pipelined_answers_come_in_order_with_their_ids() -> None:
                 assert answer.correlation_id == number + 10
                 assert only(answer.response).base_offset == number
             await call.done_writing()
-            assert await call.read() is grpc.aio.EOF
+            assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]
             assert await call.code() is grpc.StatusCode.OK
 
     asyncio.run(main())
@@ -168,8 +168,8 @@ def test_pipelined_answers_come_in_order_with_their_ids() -> None:
 def test_a_bad_request_in_a_stream_is_answered_and_the_stream_goes_on() -> None:
     async def main() -> None:
         async with running() as node:
-            raw = node.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")
-            call = raw()
+            raw = node.channel.stream_stream("/streamlog.v1.LogService/ProduceStream")  # type: ignore[call-arg]
+            call = raw()  # type: ignore[call-arg]
             good = log_pb2.ProduceStreamRequest(
                 correlation_id=9, request=produce_request(batch(b"x"))
             )
@@ -337,7 +337,7 @@ def test_vanished_clients_leave_nothing_behind() -> None:
             node_stub = Running(node.service, node.logs, channel, node.registry).log_stub
             polls = [node_stub.Fetch(fetch_request(0, max_wait_ms=200_000)) for _ in range(500)]
             await eventually(lambda: log.waiters == 500)
-            await channel.close()
+            await channel.close()  # type: ignore[call-arg]
             await eventually(lambda: log.waiters == 0)
             await eventually(lambda: node.metric("streamlog_requests_active") == 0)
             await asyncio.gather(*(_ended(poll) for poll in polls))
@@ -422,8 +422,8 @@ def test_connections_over_the_limit_are_refused_and_counted() -> None:
                 assert isinstance(error, errors.Unavailable)
                 assert node.service._listeners.connections() == 2
             finally:
-                await second.close()
-                await third.close()
+                await second.close()  # type: ignore[call-arg]
+                await third.close()  # type: ignore[call-arg]
 
     asyncio.run(main())
 

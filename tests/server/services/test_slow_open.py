@@ -77,7 +77,7 @@ def test_requests_end_at_their_time_while_a_partition_opens() -> None:
                 await may_open.wait()
                 return await real(*args)
 
-            factory.open = slow  # type: ignore[method-assign]
+            factory.open = slow  # type: ignore[assignment, method-assign]
             refused = [
                 error_of(await node.log.Produce(produce_request(0, timeout_ms=1))),
                 error_of(await node.log.DeleteRecords(delete_request(0, timeout_ms=1))),
@@ -117,7 +117,7 @@ def test_questions_end_in_time_while_a_partition_opens() -> None:
                 await may_open.wait()
                 return await real(*args)
 
-            factory.open = slow  # type: ignore[method-assign]
+            factory.open = slow  # type: ignore[assignment, method-assign]
             refused = [
                 error_of(await node.log.Fetch(fetch_request(0), timeout=30)),
                 error_of(await node.log.ListOffsets(offsets_request(0), timeout=30)),

@@ -144,7 +144,7 @@ def test_a_produce_that_its_topics_deletion_overtakes_is_told_so_when_the_name_i
                     await may_go.wait()
                 return await real(lane, fn, *args)
 
-            engine.offload.run = slow  # type: ignore[method-assign]
+            engine.offload.run = slow  # type: ignore[assignment, method-assign]
             request = produce_request()
             request.topics[0].partitions[0].ClearField("record_batches")
             request.topics[0].partitions[0].records.records.add(value=b"v")
@@ -177,7 +177,7 @@ def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_st
                 await opened.wait()
                 return log
 
-            factory.open = slow  # type: ignore[method-assign]
+            factory.open = slow  # type: ignore[assignment, method-assign]
             asking = asyncio.ensure_future(node.log.Fetch(fetch_request()))
             await opening.wait()
             topics._drop("t")  # As the watch does, when another node has deleted the topic.
@@ -216,7 +216,7 @@ def test_the_bound_on_partitions_in_a_request_is_told() -> None:
             fetch = fetch_request()
             produce = produce_request()
             for request in (fetch, produce):
-                request.topics[0].partitions.extend([request.topics[0].partitions[0]] * 3)
+                request.topics[0].partitions.extend([request.topics[0].partitions[0]] * 3)  # type: ignore[list-item]
             for call, request in (("Fetch", fetch), ("Produce", produce)):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await getattr(node.log_stub, call)(request)

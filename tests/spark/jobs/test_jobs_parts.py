@@ -174,7 +174,7 @@ def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> Non
 def test_a_picture_has_a_bar_for_each_count() -> None:
     series = {f"<{n}>": [n, 0, 2] for n in range(BANDS_MAX + 3)}
     found = parseString(bars("a & b", [0, 60_000, 120_000], series))
-    texts = [one.firstChild.data for one in found.getElementsByTagName("text")]
+    texts = [one.firstChild.data for one in found.getElementsByTagName("text")]  # type: ignore[union-attr]
     assert texts[0] == "a & b"
     assert texts[-1] == OTHERS
     # Background, one each in the legend, two bars of each band.

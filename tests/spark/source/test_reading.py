@@ -196,7 +196,7 @@ def test_windows_by_offset_and_what_lies_outside(node: NodeProcess, new_topic: N
             startingOffsets=f'{{"{topic}": {{"0": {start}}}}}',
             endingOffsets=f'{{"{topic}": {{"0": {end}}}}}',
         )
-        return found.column("offset").to_pylist()
+        return found.column("offset").to_pylist()  # type: ignore[no-any-return]
 
     assert offsets(20, 25) == [20, 21, 22, 23, 24]
     assert offsets(-2, 12) == [10, 11]
@@ -486,7 +486,7 @@ def test_an_object_that_goes_between_its_index_and_its_blocks(
     (task,) = planned.plan.tasks
     store = worker.worker().store(planned.place.store_url or "", planned.place.cluster_id)
     found: list[Chunk | ServicePiece] = list(
-        PieceReader(worker.worker(), _Forgetful(store), task).chunks()
+        PieceReader(worker.worker(), _Forgetful(store), task).chunks()  # type: ignore[arg-type]
     )
     assert any(isinstance(one, ServicePiece) for one in found)
     starts = [one.start for one in found if isinstance(one, ServicePiece)]
@@ -518,7 +518,7 @@ def test_a_reader_that_is_left_early(node: NodeProcess, new_topic: NewTopic) -> 
     (task,) = planned.plan.tasks
     batches = read_task(task, planned.place, SCHEMA)
     next(batches)
-    batches.close()
+    batches.close()  # type: ignore[attr-defined]
     assert carry_out(planned).num_rows == 200
 
 
