@@ -26,8 +26,8 @@ from streamlog.server.context import (
     ResourceType,
 )
 from streamlog.server.metrics import ServerMetrics, TopicMetrics
-from streamlog.server.services.in_order import in_order
 from streamlog.server.services.ports import Logs, TopicDescription, opened_within
+from streamlog.server.services.support.in_order import in_order
 from streamlog.settings import Settings
 from streamlog.settings.limits import TOPIC_NAME_BYTES_MAX
 

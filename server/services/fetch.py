@@ -25,9 +25,7 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.progress import Due
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
-from streamlog.server.services.in_order import in_order
 from streamlog.server.services.parts import RecordParts
-from streamlog.server.services.plain_records import decode_plain_records
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.requests import (
     FetchCall,
@@ -36,7 +34,9 @@ from streamlog.server.services.requests import (
     FetchTopic,
     FetchTopicResult,
 )
-from streamlog.server.services.topic_identity import check_topic_id, client_error, id_of
+from streamlog.server.services.support.in_order import in_order
+from streamlog.server.services.support.plain_records import decode_plain_records
+from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,6 @@ from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
 from streamlog.server.services.parts import RecordParts
-from streamlog.server.services.plain_records import encode_plain_records
 from streamlog.server.services.ports import check_partitions, opened_until
 from streamlog.server.services.requests import (
     ProduceCall,
@@ -34,7 +33,8 @@ from streamlog.server.services.requests import (
     ProduceTopic,
     ProduceTopicResult,
 )
-from streamlog.server.services.topic_identity import check_topic_id, client_error, id_of
+from streamlog.server.services.support.plain_records import encode_plain_records
+from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 
 Outcome = Awaitable[LogAppendInfo] | StreamlogError
 

@@ -21,8 +21,7 @@ from streamlog.client.forking import CallGuard
 from streamlog.client.staging import StagedObject, StagedWriter
 from streamlog.codec.batch import scan
 from streamlog.codec.records import decode
-from streamlog.engine.config import StreamEngineConfig, UploadConfig
-from streamlog.engine.staging_config import StagingConfig
+from streamlog.engine.config import StagingConfig, StreamEngineConfig, UploadConfig
 from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable, UnknownTopicOrPartition
 from streamlog.kvstore.memory.store import MemoryKVStore
 from streamlog.model.partition import TopicPartition

@@ -19,10 +19,10 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from streamlog.codec.crc import crc32c_parts
+from streamlog.engine.config import StagingConfig
 from streamlog.engine.engine import Engine, fenced
 from streamlog.engine.staging.attached_attributes import attached_attributes
 from streamlog.engine.staging.metrics import StagingMetrics
-from streamlog.engine.staging_config import StagingConfig
 from streamlog.engine.stream_core import StreamCore
 from streamlog.engine.streams.client import EngineStreamClient
 from streamlog.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.engine.staging_config import StagingConfig
+from streamlog.engine.config import StagingConfig
 from streamlog.errors import (
     Conflict,
     Invalid,

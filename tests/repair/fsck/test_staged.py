@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.engine.staging_config import StagingConfig
+from streamlog.engine.config import StagingConfig
 from streamlog.errors import Corrupt, OutcomeUnknown
 from streamlog.log.staged_logs import ManifestEntry
 from streamlog.metadata.interface import Tenure

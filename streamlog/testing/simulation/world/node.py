@@ -17,10 +17,10 @@ from streamlog.engine.config import (
     FlushConfig,
     ObjectConfig,
     ReadConfig,
+    StagingConfig,
     StreamEngineConfig,
     UploadConfig,
 )
-from streamlog.engine.staging_config import StagingConfig
 from streamlog.errors import Fenced, LineageFenced, StreamlogError
 from streamlog.log.api.config import LogConfig
 from streamlog.metadata.config import MetadataConfig
