@@ -1,8 +1,8 @@
 """LogManager: the topics of the cluster, and their partitions as logs.
 
 It knows logs as AbstractLog alone and makes them through the LogFactory of their kind. `topics`
-says how topics come and go and how partitions are opened, `retention` what leaves them, and
-`leadership` which partitions this node may open.
+has the creation and deletion of topics and the cache of open logs, `retention` the rules of expiry,
+`leadership` the partitions that this node may open.
 """
 
 from __future__ import annotations
@@ -124,12 +124,11 @@ class LogManager:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """Durable on return. `partitions` None: `num.partitions`.
+        """Creates a topic, durable on return. `partitions` None: `num.partitions`.
 
-        Cut short, the topic is there or not; never in between for long; it goes on when the caller
-        is cancelled, or its streams would be left behind. Errors:
-        InvalidName, InvalidPartitions, InvalidConfig, PolicyViolation (too many topics),
-        TopicAlreadyExists, Unavailable, OutcomeUnknown.
+        The creation goes on when the caller is cancelled; a crash leaves the whole topic or, after
+        repair, nothing of it. Errors: InvalidName, InvalidPartitions, InvalidConfig,
+        PolicyViolation (too many topics), TopicAlreadyExists, Unavailable, OutcomeUnknown.
         """
         self._check_open()
         return await self._background.shielded(
@@ -156,7 +155,7 @@ class LogManager:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """All changes or none; open partitions follow at once.
+        """Makes all changes or none; open partitions follow at once.
 
         Errors: UnknownTopicOrPartition, InvalidConfig.
         """
@@ -171,7 +170,7 @@ class LogManager:
         )
 
     async def delete_topic(self, name: str) -> None:
-        """Data is out of reach on return; a deletion cut short is finished later.
+        """Deletes a topic: its data is out of reach on return. A crash leaves the rest to repair.
 
         Errors: UnknownTopicOrPartition.
         """
@@ -179,11 +178,11 @@ class LogManager:
         await self._background.shielded(lambda: self._admin.delete(name), name="delete")
 
     async def repair(self) -> None:
-        """Finishes creations and deletions that a crash cut short; done at open and each tick."""
+        """Finishes creations and deletions that a crash cut short; runs at open and each tick."""
         await self._admin.repair()
 
     async def delete_orphans(self) -> int:
-        """Removes streams that no topic names; how many partitions' worth. Done at open."""
+        """Deletes partitions that no topic names; returns how many. It runs at open."""
         return await self._admin.delete_orphans()
 
     async def _repair_and_delete_orphans(self) -> None:
@@ -191,7 +190,7 @@ class LogManager:
         try:
             await self.delete_orphans()
         except StreamlogError as error:
-            log.warning("could not look for abandoned streams: %s", error)
+            log.warning("could not look for orphaned partitions: %s", error)
 
     def open_log(self, partition: TopicPartition) -> AbstractLog | None:
         """The log if it is open here; never waits."""
@@ -209,11 +208,11 @@ class LogManager:
             await self._logs.resign(partition)
 
     def progress(self) -> Due | None:
-        """A partition that is being opened."""
+        """The partition that has been opening for longest."""
         return self._logs.progress()
 
     async def log(self, partition: TopicPartition) -> AbstractLog:
-        """The log, opened where needed; callers at the same time share one open.
+        """The log, opened if needed; concurrent callers share one open.
 
         Errors: UnknownTopicOrPartition, NotLeader, WalPending, Corrupt, Unavailable, Closed.
         """
@@ -231,7 +230,10 @@ class LogManager:
             raise
 
     def describe_partition(self, partition: TopicPartition) -> PartitionDescription:
-        """A partition that is open here; never waits. Errors: UnknownTopicOrPartition."""
+        """Describes a partition that is open here; never waits, and opens nothing.
+
+        Errors: UnknownTopicOrPartition.
+        """
         opened = self._logs.get(partition)
         if opened is None:
             raise UnknownTopicOrPartition(
@@ -244,7 +246,7 @@ class LogManager:
     async def init_producer_id(
         self, producer_id: int | None = None, producer_epoch: int | None = None
     ) -> tuple[int, int]:
-        """(id, epoch): a new id, or the given one with its next epoch."""
+        """(id, epoch): a new id with epoch 0, or the given id with its next epoch."""
         self._check_open()
         return await self._producer_ids.init(producer_id, producer_epoch)
 
@@ -255,9 +257,9 @@ class LogManager:
             self._logs.follow(name, record)
 
     async def retention_tick(self) -> None:
-        """Removes what retention lets go, from the partitions that this node leads.
+        """Removes expired segments of the partitions that this node leads.
 
-        They are opened for it: the data of a partition without any traffic expires, too.
+        Partitions are opened for it, because data without traffic expires, too.
         """
         await self.repair()
         for name in self._topics.names():
@@ -297,7 +299,7 @@ class LogManager:
         return self.failure
 
     async def close(self) -> None:
-        """What was sequenced becomes durable; partitions are given up for others to open."""
+        """Makes sequenced batches durable and gives up the partitions for other nodes."""
         if await self._ended():
             await self._logs.close()
 
@@ -307,7 +309,7 @@ class LogManager:
             await self._logs.stop()
 
     async def _ended(self) -> bool:
-        """Nothing is opened any more, and no work goes on; False: so it was before."""
+        """Ends opens and background work; False if they had ended before."""
         if self._is_closed:
             return False
         self._is_closed = True
@@ -316,7 +318,7 @@ class LogManager:
         return True
 
     async def kill(self) -> None:
-        """Stops at once, as a crash would: nothing is waited for, nothing given up."""
+        """Stops at once, as a crash would: it waits for nothing and gives up nothing."""
         self._is_closed = True
         await self._background.close()
         await self._logs.kill()

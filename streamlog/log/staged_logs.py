@@ -1,9 +1,10 @@
 """Staged writes to partitions: record batches stored unseen, then committed to many logs at once.
 
-1. `stage` checks batches as an append does, but gives them neither offsets nor producer state.
-2. `commit` takes the turn of every log in order of their names, so that nothing is appended to them
-   meanwhile, attaches everything by one step of the medium, notes what came, and shows all of it.
-3. A log that cannot be told what came gives itself up and is opened again: the commit stands.
+1. `stage` validates batches as an append does, but gives them neither offsets nor producer state.
+2. `commit` takes the turn of every log, in the order of their names, so that nothing is appended to
+   them meanwhile. It attaches all batches by one step of the medium, accounts for them in each log,
+   then shows them to readers.
+3. A log that cannot account for its batches fails and is opened again: the commit stands.
 """
 
 from __future__ import annotations
@@ -24,43 +25,42 @@ from streamlog.runtime.concurrency.background import Background
 from streamlog.runtime.concurrency.gather import gather_all
 
 _LOGS_AT_ONCE = 128
-"""Logs that are gone through before others get a turn."""
+"""Logs that a loop handles before other tasks get a turn."""
 _READY_AT_ONCE = 256
-"""Logs that make themselves ready together: some share a sync, or an upload."""
+"""Logs that get ready together: they may share a sync, or an upload."""
 _PARTS_AT_ONCE = 64
-"""Partitions of a staged object that are checked before others get a turn: 1 to 2 ms."""
+"""Partitions of a staged object that are validated before other tasks get a turn: 1 to 2 ms."""
 _BATCHES_AT_ONCE = 128
-"""Batches that are noted before others get a turn: about 1.5 ms."""
+"""Batches that are accounted before other tasks get a turn: about 1.5 ms."""
 
 
 class Attaching(Protocol):
-    """A log whose turn is held. Calls come in this order; an error of any ends in `give_up`."""
+    """A log whose turn is held. Calls come in this order; after an error comes `give_up`."""
 
     async def ready(self) -> None:
-        """Everything before the log's end is durable on return. Errors: as of an append."""
+        """Makes all data before the log's end durable. Errors: as of an append."""
         ...
 
     def account(self, batches: Sequence[BatchAttributes]) -> None:
-        """Notes some of what was attached; in order. What follows a gap is left to `finish`."""
+        """Accounts for attached batches, in order. Batches behind a gap are left to `finish`."""
         ...
 
     async def finish(self) -> None:
-        """All that came is noted; what was not yet is read from the stream. Errors: of that,
-        Internal."""
+        """Accounts for the rest, read from the stream. Errors: those of reading; Internal."""
         ...
 
     def show(self) -> None:
-        """Readers see what was attached; never waits."""
+        """Makes the attached batches visible; never waits."""
         ...
 
     def give_up(self, error: StreamlogError) -> None:
-        """The log fails, if anything came to it; nothing of the sort is called any more."""
+        """Fails the log, if batches were attached to it. It is the last call then."""
         ...
 
 
 @runtime_checkable
 class TakesStaged(Protocol):
-    """A log on a stream that staged batches can come into."""
+    """A log on a stream to which staged batches can be attached."""
 
     @property
     def leader_epoch(self) -> int: ...
@@ -94,8 +94,7 @@ class StagedBatches:
 
 
 class ManifestEntry(NamedTuple):
-    """A staged object, and the partitions that it has batches of; those that another entry names
-    may be left out."""
+    """A staged object and the partitions of its batches, except those that another entry names."""
 
     object_id: int
     partitions: Sequence[TopicPartition]
@@ -111,9 +110,9 @@ class CommittedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedCommit:
-    """`parts`: of partitions that are there still; empty where the epoch is not the last one.
+    """`parts`: only of partitions that still exist, and only if the epoch is the writer's last.
 
-    `was_committed`: this epoch, or a later one, was in before; nothing was changed.
+    `was_committed`: this epoch, or a later one, was committed before; nothing was changed.
     """
 
     epoch: int
@@ -123,7 +122,7 @@ class StagedCommit:
 
 @dataclass(frozen=True, slots=True)
 class WriterStatus:
-    """`last_epoch` -1: nothing is remembered. `parts`, `committed_ms`: of that epoch."""
+    """`last_epoch` -1: the writer is unknown. `parts` and `committed_ms` belong to that epoch."""
 
     last_epoch: int
     committed_ms: int
@@ -139,7 +138,7 @@ class StagedLogs:
         log: Callable[[TopicPartition], Awaitable[AbstractLog]],
         background: Background,
     ) -> None:
-        """`partition_of`: whose data stream it is; None: nobody's that there is."""
+        """`partition_of`: the partition of a data stream; None: no topic has it."""
         self._streams = streams
         self._partition_of = partition_of
         self._log = log
@@ -164,9 +163,9 @@ class StagedLogs:
                 await asyncio.sleep(0)
             data = batches[partition]
             log = await self._taking(partition)
-            found = await log.to_stage(data)
-            by_stream[log.data_stream_id] = found
-            records = sum(batch.record_count for batch in found)
+            staged_batches = await log.to_stage(data)
+            by_stream[log.data_stream_id] = staged_batches
+            records = sum(batch.record_count for batch in staged_batches)
             parts.append(StagedPart(partition, records, len(data)))
         staged = await self._streams.stage(writer_id, attempt, by_stream, expires_ms=expires_ms)
         return StagedBatches(staged, tuple(parts))
@@ -174,11 +173,11 @@ class StagedLogs:
     async def commit(
         self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
     ) -> StagedCommit:
-        """Everything in the manifest, in this order, or nothing; durable and visible on return.
+        """Commits all of the manifest, in its order, or nothing; durable and visible on return.
 
-        It goes on when the caller is cancelled. Errors: StagedNotFound, Conflict (a partition is
-        not what it was at staging), NotLeader, StreamFenced, Unavailable, Invalid; OutcomeUnknown
-        (the node ended meanwhile: the same epoch again is safe).
+        It goes on when the caller is cancelled. Errors: StagedNotFound, Conflict (a partition was
+        deleted or created again since), NotLeader, StreamFenced, Unavailable, Invalid;
+        OutcomeUnknown (the node ended meanwhile: the same epoch again is safe).
         """
         try:
             return await self._background.shielded(
@@ -188,22 +187,22 @@ class StagedLogs:
             raise maybe_attached(writer_id, epoch) from error
 
     async def status(self, writer_id: str) -> WriterStatus:
-        """Errors: those of opening the partitions that the last commit came to."""
-        known = self._streams.writer(writer_id)
-        parts = await self._placed(known.rows)
-        return WriterStatus(known.last_epoch, known.attached_ms, parts, known.staged_objects)
+        """Errors: those of opening the partitions of the last commit."""
+        writer = self._streams.writer(writer_id)
+        parts = await self._placed(writer.rows)
+        return WriterStatus(writer.last_epoch, writer.attached_ms, parts, writer.staged_objects)
 
     async def abort(self, writer_id: str, object_ids: Sequence[int]) -> int:
-        """Drops what is not committed; how many objects."""
+        """Drops staged objects that are not committed; returns how many."""
         return await self._streams.unstage(writer_id, object_ids)
 
     async def _commit(
         self, writer_id: str, epoch: int, manifest: Sequence[ManifestEntry]
     ) -> StagedCommit:
         if self._streams.writer(writer_id).last_epoch >= epoch:
-            known = await self._streams.attach(writer_id, epoch, ())
-            return StagedCommit(epoch, await self._placed(known.rows), True)
-        partitions = _in_order({one for entry in manifest for one in entry.partitions})
+            attached = await self._streams.attach(writer_id, epoch, ())
+            return StagedCommit(epoch, await self._placed(attached.rows), True)
+        partitions = _in_order({partition for entry in manifest for partition in entry.partitions})
         logs: dict[TopicPartition, TakesStaged] = {}
         for number, partition in enumerate(partitions):
             logs[partition] = await self._taking(partition)
@@ -222,7 +221,7 @@ class StagedLogs:
                     turns.push_async_callback(asyncio.sleep, 0)
             attaching = list(held.values())
             for low in range(0, len(attaching), _READY_AT_ONCE):
-                await gather_all(one.ready() for one in attaching[low : low + _READY_AT_ONCE])
+                await gather_all(attach.ready() for attach in attaching[low : low + _READY_AT_ONCE])
             attached = await self._streams.attach(
                 writer_id,
                 epoch,
@@ -230,9 +229,9 @@ class StagedLogs:
                 leader_epochs={log.data_stream_id: log.leader_epoch for log in logs.values()},
             )
             await self._account(() if attached.was_attached else object_ids, held)
-            for one in attaching:
-                one.show()
-        # Without a look at logs that may have given themselves up: the commit stands.
+            for attach in attaching:
+                attach.show()
+        # The commit stands, whether or not each of the logs has failed.
         parts = [
             _part(row, by_stream[row.stream_id], logs)
             for row in attached.rows
@@ -241,7 +240,7 @@ class StagedLogs:
         return StagedCommit(epoch, _sorted(parts), attached.was_attached)
 
     async def _account(self, object_ids: Sequence[int], held: Mapping[int, Attaching]) -> None:
-        """Every log notes what came to it, or gives itself up."""
+        """Every log accounts for its batches, or fails."""
         batches = 0
         try:
             async for stream_id, run in self._streams.attributes(object_ids):
@@ -256,20 +255,20 @@ class StagedLogs:
                         batches = 0
                         await asyncio.sleep(0)
         except StreamlogError as error:
-            for one in held.values():
-                one.give_up(error)
-        for number, one in enumerate(held.values()):
+            for attach in held.values():
+                attach.give_up(error)
+        for number, attach in enumerate(held.values()):
             try:
-                await one.finish()
+                await attach.finish()
             except StreamlogError as error:
-                one.give_up(error)
+                attach.give_up(error)
             if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
                 await asyncio.sleep(0)
 
     async def _check(
         self, object_ids: Sequence[int], by_stream: Mapping[int, TopicPartition]
     ) -> None:
-        """What is not staged any more the medium tells."""
+        """Errors: Conflict; those of the medium for objects that are no longer staged."""
         for stream_id in sorted(await self._streams.streams_of(object_ids) - by_stream.keys()):
             raise Conflict(
                 f"the staged objects have data for stream {stream_id}, which is no partition of "
@@ -279,8 +278,8 @@ class StagedLogs:
             )
 
     async def _placed(self, rows: Sequence[AttachedRow]) -> tuple[CommittedPart, ...]:
-        """Where rows lie in partitions; those that are deleted are left out."""
-        found: list[CommittedPart] = []
+        """The offsets of rows in their partitions, without deleted partitions."""
+        parts: list[CommittedPart] = []
         for number, row in enumerate(rows):
             if number % _LOGS_AT_ONCE == _LOGS_AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -289,12 +288,12 @@ class StagedLogs:
                 continue
             log = await self._taking(partition)
             if log.data_stream_id == row.stream_id:
-                found.append(_part(row, partition, {partition: log}))
-        return _sorted(found)
+                parts.append(_part(row, partition, {partition: log}))
+        return _sorted(parts)
 
     async def _taking(self, partition: TopicPartition) -> TakesStaged:
         log = await self._log(partition)
-        # Whether a class does so takes a while to find out.
+        # isinstance of a Protocol is slow, so the answer for the class is kept.
         takes = self._takes.get(type(log))
         if takes is None:
             takes = self._takes[type(log)] = isinstance(log, TakesStaged)
@@ -311,7 +310,7 @@ def _part(
 
 
 def _sorted(parts: Sequence[CommittedPart]) -> tuple[CommittedPart, ...]:
-    return tuple(sorted(parts, key=lambda one: (one.partition.topic, one.partition.partition)))
+    return tuple(sorted(parts, key=lambda part: (part.partition.topic, part.partition.partition)))
 
 
 def _in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

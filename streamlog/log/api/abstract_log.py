@@ -57,8 +57,8 @@ class AbortedTransaction:
 class LogFetch:
     """Whole record batches from the one that contains the offset; `parts` joined are their bytes.
 
-    `batches` is how many, `next_offset` follows the last one (the offset asked for when empty).
-    `is_paced`: others go first; answer with what there is.
+    `batches` counts them; `next_offset` follows the last one (the requested offset if empty).
+    `is_paced`: other requests go first; answer the client with these batches, or with none.
     """
 
     parts: Parts
@@ -134,9 +134,9 @@ class AbstractLogSegment(ABC):
 
     @property
     def last_append_ms(self) -> int:
-        """The server's clock at the newest append: stands in where no record has a timestamp.
+        """The server's clock at the newest append; retention uses it if no record has a timestamp.
 
-        -1 where the log does not know it.
+        -1 if the log does not know it.
         """
         return -1
 
@@ -159,7 +159,7 @@ class AbstractLog(ABC):
     @property
     @abstractmethod
     def high_watermark(self) -> int:
-        """End (exclusive) of what is durable and visible."""
+        """End (exclusive) of the durable and visible records."""
 
     @property
     @abstractmethod
@@ -182,13 +182,13 @@ class AbstractLog(ABC):
     async def append(
         self, batches: Buffer, context: ProduceContext = ProduceContext()
     ) -> Awaitable[LogAppendInfo]:
-        """Validates and sequences Kafka v2 batches; what it returns ends when they are durable.
+        """Validates and sequences Kafka v2 batches. The second await returns when they are durable.
 
-        Sequenced when the first await returns, in the order of calls. Cancelling the second wait
-        leaves the append under way. Errors of the first: InvalidRecord, CorruptMessage,
-        MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequence, ProducerFenced,
-        QuotaExceeded (too many producers), Overloaded (nothing was stored). Of the second: Fenced,
-        OutcomeUnknown, Unavailable.
+        Batches are sequenced when the first await returns, in the order of calls. Cancelling the
+        second await leaves the append under way. Errors of the first: InvalidRecord,
+        CorruptMessage, MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequence,
+        ProducerFenced, QuotaExceeded (too many producers), Overloaded (nothing was stored). Errors
+        of the second: Fenced, OutcomeUnknown, Unavailable.
         """
 
     @abstractmethod
@@ -201,7 +201,7 @@ class AbstractLog(ABC):
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         deadline: float | None = None,
     ) -> LogFetch:
-        """What is there now; never waits for new records.
+        """Reads the batches that are there now; never waits for new records.
 
         Errors: OffsetOutOfRange, OffsetNotAvailable (high watermark < offset ≤ log end),
         StoreUnavailable, Corrupt.
@@ -222,7 +222,7 @@ class AbstractLog(ABC):
 
     @abstractmethod
     async def delete_records(self, before_offset: int) -> int:
-        """Raises log_start_offset to before_offset (-1: high watermark); the new one is returned.
+        """Raises log_start_offset to before_offset (-1: high watermark); returns the new one.
 
         Durable on return. Errors: OffsetOutOfRange, PolicyViolation.
         """
@@ -233,10 +233,10 @@ class AbstractLog(ABC):
 
     @abstractmethod
     async def roll(self) -> None:
-        """Starts a new active segment; nothing where the active one is empty."""
+        """Starts a new active segment, unless the active one is empty."""
 
     async def configure(self, config: TopicConfig) -> None:
-        """Follows these settings from now on; a log that has none leaves it at that."""
+        """Follows these settings from now on. The default does nothing: a log may have none."""
         return
 
     def describe(self) -> PartitionDescription:
@@ -259,7 +259,7 @@ class AbstractLog(ABC):
         await self.close()
 
     async def kill(self) -> None:
-        """Stops at once, as a crash would; a log that cannot closes."""
+        """Stops at once, as a crash would. The default closes the log."""
         await self.close()
 
     @abstractmethod

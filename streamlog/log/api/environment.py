@@ -1,4 +1,4 @@
-"""What every log of a process shares: time, randomness, offloaded work, settings, metrics."""
+"""What all logs of a process share: time, randomness, offloaded work, settings, metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.runtime.rand import Random
 
 @dataclass(frozen=True, slots=True)
 class LogEnvironment:
-    """`offload` None decodes on the event loop."""
+    """`offload` None: record batches are decoded on the event loop."""
 
     clock: Clock
     random: Random

@@ -1,4 +1,4 @@
-"""What the log layer counts, per topic; never per record."""
+"""Metrics of the log layer, by topic; nothing is counted per record."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TopicMetrics:
 
     @property
     def reasons(self) -> Iterable[str]:
-        """For which segments were removed."""
+        """The reasons for which segments were removed."""
         return self._reasons
 
 
@@ -104,15 +104,15 @@ class LogMetrics:
         self._topics: dict[str, TopicMetrics] = {}
 
     def of_topic(self, topic: str) -> TopicMetrics:
-        found = self._topics.get(topic)
-        if found is None:
-            found = self._topics[topic] = TopicMetrics(self, topic)
-        return found
+        metrics = self._topics.get(topic)
+        if metrics is None:
+            metrics = self._topics[topic] = TopicMetrics(self, topic)
+        return metrics
 
     def forget(self, topic: str) -> None:
-        """The topic is gone: its lines go, too."""
-        found = self._topics.pop(topic, None)
-        if found is None:
+        """Drops the metrics of a deleted topic."""
+        metrics = self._topics.pop(topic, None)
+        if metrics is None:
             return
         for counter in (
             self.appends,
@@ -124,5 +124,5 @@ class LogMetrics:
             self.removed_bytes,
         ):
             counter.remove(topic)
-        for reason in found.reasons:
+        for reason in metrics.reasons:
             self.removed_segments.remove(topic, reason)

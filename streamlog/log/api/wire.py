@@ -11,7 +11,7 @@ _U8, _U16, _U32, _U64 = Struct(">B"), Struct(">H"), Struct(">I"), Struct(">Q")
 _I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
 
 
-class Writer:
+class FieldWriter:
     """Appends fields to a growing buffer."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Writer:
             self.text(values[key])
 
 
-class Reader:
+class FieldReader:
     """Takes fields from a buffer; past its end is Corrupt, and so is what `end()` finds left."""
 
     def __init__(self, data: Buffer, what: str) -> None:

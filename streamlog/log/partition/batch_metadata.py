@@ -27,12 +27,12 @@ from streamlog.runtime.buffers import Buffer
 
 VERSION = 1
 NO_LEADER_EPOCH = -1
-"""Of a batch that was staged: the meta stream says which epoch it has."""
+"""The epoch of a staged batch; the meta stream has its epoch from the commit on."""
 _FORM = Struct(">BhiiqqqhiI")
 
 
 class BatchMetadata(NamedTuple):
-    """The fields of the byte table."""
+    """What the log must know of a batch without reading it: the fields of the byte table."""
 
     attributes: int
     leader_epoch: int

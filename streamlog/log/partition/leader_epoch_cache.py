@@ -25,7 +25,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Begins `epoch` at start_offset; entries with a higher or equal epoch or offset go.
 
-        False, and nothing changes, where this very epoch has begun already at or before the offset.
+        False, and nothing changes, if this epoch has begun already at or before the offset.
         """
         if self.entries and self.entries[-1][0] == epoch and self.entries[-1][1] <= start_offset:
             return False
@@ -37,7 +37,7 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest known epoch ≤ `epoch` and where it ends.
+        """The largest epoch in the cache that is ≤ `epoch`, and where it ends.
 
         Above the latest: undefined. The latest: the log's end. Below the first: (epoch, start of
         the first).
@@ -47,22 +47,22 @@ class LeaderEpochCache:
         if epoch == self.latest:
             return EpochEndOffset(epoch, log_end_offset)
         following = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
-        known = self.entries[following - 1][0] if following else epoch
-        return EpochEndOffset(known, self.entries[following][1])
+        largest = self.entries[following - 1][0] if following else epoch
+        return EpochEndOffset(largest, self.entries[following][1])
 
     def epoch_at(self, offset: int) -> int:
-        """Of the record at `offset`; -1 where it is not known."""
+        """The epoch of the record at `offset`; -1 if the cache does not have it."""
         following = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[following - 1][0] if following else -1
 
     def raise_start(self, log_start_offset: int) -> None:
-        """Forgets epochs that end at or before the start; the one around it begins there."""
+        """Forgets epochs that end at or before the start; the epoch around it begins there."""
         following = bisect_right(self.entries, log_start_offset, key=lambda entry: entry[1])
         if following:
             self.entries[:following] = [(self.entries[following - 1][0], log_start_offset)]
 
     def truncate_end(self, end_offset: int) -> bool:
-        """Forgets epochs that begin at or past the end; True if there was one past it."""
+        """Forgets epochs that begin at or past the end; True if an epoch began past it."""
         is_past = bool(self.entries) and self.entries[-1][1] > end_offset
         while self.entries and self.entries[-1][1] >= end_offset and is_past:
             self.entries.pop()

@@ -1,10 +1,10 @@
-"""What a client's bytes must satisfy before they are appended. Pure.
+"""Validates a client's record batches before they are appended. Pure.
 
-1. The header of each batch: per batch, the records unread.
-2. The structure of uncompressed records (`log.record_check`): what is acknowledged can be read. A
-   batch that no consumer can decode would stop all of them at its offset.
-3. Of compressed records that they begin as the codec's do. To decompress them here would cost more
-   than all the rest of an append; consumers are told of what cannot be decoded, and pass over it.
+1. The header of each batch is checked without reading its records.
+2. The structure of uncompressed records is checked, too (`log.record_check`): a batch that no
+   consumer can decode would stop all of them at its offset.
+3. Compressed records must begin as their codec's do. Decompressing them would cost more than the
+   rest of the append; a consumer gets an error for a batch that it cannot decode, and skips it.
 
 Source: Kafka's LogValidator.
 """
@@ -33,12 +33,12 @@ SEARCHED_BYTES_MAX = 1 << 20
 def validate_batches(
     buffer: Buffer, config: TopicConfig, now_ms: int, *, with_records: bool = True
 ) -> list[ScannedBatch]:
-    """The batches in `buffer`, all of them acceptable. Errors: those of AbstractLog.append."""
+    """Splits the buffer into batches, all of them valid. Errors: those of AbstractLog.append."""
     if not len(buffer):
         raise InvalidRecord("there is no record batch to append")
     batches = scan(buffer)
     for batch in batches:
-        _check(batch, config, now_ms)
+        _validate(batch, config, now_ms)
         if with_records and batch.header.codec == Compression.NONE:
             check_records(batch.view)
     if len(batches) > 1 and any(batch.header.producer_id >= 0 for batch in batches):
@@ -49,10 +49,10 @@ def validate_batches(
     return batches
 
 
-def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+def _validate(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
     header = batch.header
     size = len(batch.view)
-    # A client that splits by this bound is refused for neither of the two reasons again.
+    # Batches that a client splits by this bound pass both checks.
     most_bytes = min(config.max_message_bytes, config.segment_bytes)
     if size > config.max_message_bytes:
         raise MessageTooLarge(
@@ -73,7 +73,7 @@ def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
             f"the record batch says {header.record_count} records and last offset delta "
             f"{header.last_offset_delta}; a client's batch has delta + 1 records, at least one"
         )
-    # Offsets must not be used up by records that are not there; the rest is left to who decodes.
+    # A batch must not use up offsets for records that it cannot hold.
     is_plain = header.codec == Compression.NONE
     room = size - HEADER_BYTES if is_plain else DECOMPRESSED_BYTES_MAX
     if header.record_count * RECORD_BYTES_MIN > room:
@@ -102,10 +102,10 @@ def _check(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
             f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
             f"{header.base_sequence}; both are at least 0"
         )
-    _check_timestamps(batch, config, now_ms)
+    _validate_timestamps(batch, config, now_ms)
 
 
-def _check_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
+def _validate_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> None:
     header = batch.header
     if header.is_log_append_time:
         raise InvalidTimestamp(
@@ -131,12 +131,12 @@ def _check_timestamps(batch: ScannedBatch, config: TopicConfig, now_ms: int) -> 
 def _outside(
     batch: ScannedBatch, config: TopicConfig, now_ms: int, timestamp_ms: int
 ) -> InvalidTimestamp:
-    """Names the first record at fault where it is soon found."""
-    found = _record_outside(batch, config, now_ms)
-    index, stamp = found or (-1, timestamp_ms)
-    what = "the header of the batch" if found is None else f"record {index} of the batch"
+    """Names the first record at fault, if it is near the batch's beginning."""
+    record = _record_outside(batch, config, now_ms)
+    index, stamp = record or (-1, timestamp_ms)
+    place = "the header of the batch" if record is None else f"record {index} of the batch"
     return InvalidTimestamp(
-        f"{what} has timestamp {stamp}, the server's clock says "
+        f"{place} has timestamp {stamp}, the server's clock says "
         f"{now_ms}; the topic allows {config.message_timestamp_before_max_ms} ms before and "
         f"{config.message_timestamp_after_max_ms} ms after "
         "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
@@ -147,8 +147,11 @@ def _outside(
 def _record_outside(
     batch: ScannedBatch, config: TopicConfig, now_ms: int
 ) -> tuple[int, int] | None:
-    """Index and timestamp, from among the first SEARCHED_BYTES_MAX: this is on the event loop, and
-    compressed records may expand to any size."""
+    """Index and timestamp of the first record outside the bounds, if it is found soon.
+
+    Only SEARCHED_BYTES_MAX are searched: this runs on the event loop, and compressed records may
+    expand to any size.
+    """
     seen_bytes = 0
     try:
         for index, (_, stamp, key, value, _) in enumerate(iterate(batch.view, SEARCHED_BYTES_MAX)):

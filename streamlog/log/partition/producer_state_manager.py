@@ -1,17 +1,17 @@
-"""Idempotent producers of one partition and what each appended last.
+"""The idempotent producers of one partition and the last batches of each.
 
 1. `check` compares a batch with its producer's remembered batches and changes nothing.
 2. `account` notes a batch that has been sequenced; it is called in offset order, at append and
    again when attributes are replayed, so that both come to the same state.
-3. State advances at sequencing and is provisional until the data is durable: whoever cannot make it
-   durable drops the whole log object, state and all.
-4. Producers stand in the order of their last appends, the one silent for longest first; so the
-   expired ones, and those that make room at the bound, are found without a search.
-5. What is known of a producer is one immutable record, packed as it is stored: a snapshot copies
-   references, whatever else is appended while it is written.
+3. State advances at sequencing and is provisional until the data is durable: a log that cannot make
+   a batch durable is given up as a whole, with this state.
+4. Producers are kept in the order of their last appends, so that the expired ones, and those that
+   make room at the bound, come first and need no search.
+5. Each producer has one immutable entry: a snapshot copies references, and appends that follow do
+   not change it while it is written.
 
-Source: KIP-98, Kafka's ProducerStateManager. Kafka remembers 5 batches, a shared log 32. Kafka has
-no bound on producer ids, but expiry (`producer.id.expiration.ms`).
+Source: KIP-98, Kafka's ProducerStateManager. Kafka remembers 5 batches of a producer, this program
+32. Kafka does not bound the number of producers, except by expiry (`producer.id.expiration.ms`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from streamlog.log.partition.producer_state_entry import (
 NO_PRODUCER_ID = -1
 NO_ROOM_RETRY_MS = 10_000
 FORGOTTEN_AT_ONCE = 100
-"""At the bound a hundredth of the producers go at once: to find the first costs a walk past those
-that went before."""
+"""At the bound a hundredth of the producers is forgotten at once: finding the first entry of a dict
+means a scan over the slots of those deleted before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """How long and how many. `idle_ms_min`: a producer that appended more recently is not forgotten
-    to make room for another."""
+    """How long and how many producers and batches are remembered.
+
+    `idle_ms_min`: a producer that appended more recently is not forgotten to make room for another.
+    """
 
     expiration_ms: int
     batches_remembered: int = 32
@@ -61,7 +63,7 @@ class ProducerStateManager:
         return len(self._producers)
 
     def count_by(self, on_count: Callable[[int], None]) -> None:
-        """`on_count` is told how many there are, then each change, down to 0 by `forget_all`."""
+        """Calls `on_count` with the number of producers, then with each change of it."""
         self._on_count = on_count
         on_count(len(self._producers))
 
@@ -123,42 +125,42 @@ class ProducerStateManager:
             base_offset,
             base_offset + span - 1,
         )
-        known = self._producers.pop(producer_id, None)
-        if known is None:
+        entry = self._producers.pop(producer_id, None)
+        if entry is None:
             self._make_room(metadata.append_time_ms)
             self._on_count(1)
-        # What an expired entry remembers must not pass for originals of what follows.
-        elif known.producer_epoch == metadata.producer_epoch and not self._is_expired(
-            known, metadata.append_time_ms
+        # Batches of an expired entry must not pass for originals of later batches.
+        elif entry.producer_epoch == metadata.producer_epoch and not self._is_expired(
+            entry, metadata.append_time_ms
         ):
-            packed = (known.packed + packed)[-self._packed_bytes_max :]
+            packed = (entry.packed + packed)[-self._packed_bytes_max :]
         self._producers[producer_id] = ProducerStateEntry(
             producer_id, metadata.producer_epoch, metadata.append_time_ms, packed
         )
 
     def _make_room(self, now_ms: int) -> None:
-        """Forgets those silent for longest; one at least, where there is no room."""
+        """Forgets the producers that are silent for longest; at least one, if there is no room."""
         most = self._limits.ids_max
         if len(self._producers) < most:
             return
         count = len(self._producers) - most + max(1, most // FORGOTTEN_AT_ONCE)
         oldest = list(islice(self._producers.values(), count))
         kept_from = now_ms - self._idle_ms_min
-        gone = [one.producer_id for one in oldest if one.last_append_ms <= kept_from]
-        self._forget(gone or [oldest[0].producer_id])
+        idle = [entry.producer_id for entry in oldest if entry.last_append_ms <= kept_from]
+        self._forget(idle or [oldest[0].producer_id])
 
     def expire(self, now_ms: int) -> int:
-        """Forgets producers that have been silent for too long; how many."""
-        gone: list[int] = []
+        """Forgets producers whose time has expired; returns how many."""
+        expired: list[int] = []
         for producer in self._producers.values():
             if not self._is_expired(producer, now_ms):
                 break
-            gone.append(producer.producer_id)
-        self._forget(gone)
-        return len(gone)
+            expired.append(producer.producer_id)
+        self._forget(expired)
+        return len(expired)
 
     def forget_all(self) -> None:
-        """The log is given up."""
+        """Forgets every producer, because the log is given up."""
         self._forget(list(self._producers))
 
     def _forget(self, producer_ids: list[int]) -> None:
@@ -171,13 +173,14 @@ class ProducerStateManager:
         """In the order of their last appends."""
         return tuple(self._producers.values())
 
-    def restore(self, records: Iterable[ProducerStateEntry]) -> None:
+    def restore(self, entries: Iterable[ProducerStateEntry]) -> None:
+        """Takes the producers of a checkpoint."""
         before = len(self._producers)
         most = self._packed_bytes_max
-        for record in sorted(records, key=lambda one: one.last_append_ms):
-            is_whole = len(record.packed) <= most
-            kept = record if is_whole else record._replace(packed=record.packed[-most:])
-            self._producers[record.producer_id] = kept
+        for entry in sorted(entries, key=lambda entry: entry.last_append_ms):
+            is_whole = len(entry.packed) <= most
+            kept = entry if is_whole else entry._replace(packed=entry.packed[-most:])
+            self._producers[entry.producer_id] = kept
         self._on_count(len(self._producers) - before)
 
     def _is_expired(self, producer: ProducerStateEntry, now_ms: int) -> bool:
@@ -185,7 +188,7 @@ class ProducerStateManager:
 
 
 def _uncounted(change: int) -> None:
-    """The default `on_count`: the count goes nowhere."""
+    """The default `on_count`."""
 
 
 def _out_of_order(header: BatchHeader, expected: int, reason: str) -> OutOfOrderSequence:

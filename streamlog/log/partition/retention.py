@@ -1,11 +1,11 @@
-"""Which of a log's oldest segments are to go (`cleanup.policy=delete`). Pure.
+"""Which of a log's oldest segments are expired (`cleanup.policy=delete`). Pure.
 
 1. Start offset: the segment lies below the log start offset.
 2. Bytes: the excess over `retention.bytes` covers the whole segment.
 3. Ms: its newest record is older than `retention.ms`.
 
-Each rule takes a prefix of what the rules before left, and only segments whose end is durable; an
-empty active segment stays. Source: Kafka's UnifiedLog.deleteOldSegments.
+Each rule takes a prefix of the segments that the rules before it left. A segment whose end is not
+durable stays, and so does an empty active segment. Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ UNLIMITED = -1
 
 
 class Expired(NamedTuple):
-    """Segments that end at or before end_offset are to go, for the reason."""
+    """Segments that end at or before end_offset are expired, for the reason."""
 
     end_offset: int
     reason: str
 
 
 def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]:
-    """In order; ends rise."""
+    """In the order of their ends."""
     left = [segment for segment in log.segments if _may_go(segment, log.high_watermark)]
-    found: list[Expired] = []
+    steps: list[Expired] = []
     start = log.log_start_offset
     rules: list[tuple[str, Callable[[AbstractLogSegment], bool]]] = [
         ("start_offset", lambda segment: segment.end_offset <= start)
@@ -41,9 +41,9 @@ def expired(log: AbstractLog, config: TopicConfig, now_ms: int) -> list[Expired]
     for reason, is_expired in rules:
         count = _prefix(left, is_expired)
         if count:
-            found.append(Expired(left[count - 1].end_offset, reason))
+            steps.append(Expired(left[count - 1].end_offset, reason))
             del left[:count]
-    return found
+    return steps
 
 
 def _may_go(segment: AbstractLogSegment, high_watermark: int) -> bool:

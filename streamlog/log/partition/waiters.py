@@ -1,4 +1,4 @@
-"""Long polls: who waits for the visible end to pass an offset; cheap by the thousand."""
+"""Long polls that wait until the visible end of a log passes an offset; cheap by the thousand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class OffsetWaiters:
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._lowest: int | None = None
-        """No waiter's offset is below; None when nobody waits."""
+        """A lower bound on the offsets waited for; None without waiters."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -28,7 +28,7 @@ class OffsetWaiters:
                 self._lowest = None
 
     def advance(self, end_offset: int) -> None:
-        """Wakes everybody whose offset lies below the end."""
+        """Wakes the waiters whose offset lies below the end."""
         if self._lowest is None or self._lowest >= end_offset:
             return
         woken = [future for future, offset in self._waiting.items() if offset < end_offset]
@@ -39,7 +39,7 @@ class OffsetWaiters:
         self._lowest = min(self._waiting.values(), default=None)
 
     def release(self) -> None:
-        """Wakes everybody."""
+        """Wakes all waiters."""
         waiting, self._waiting = self._waiting, {}
         self._lowest = None
         for future in waiting:

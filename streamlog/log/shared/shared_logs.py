@@ -1,9 +1,9 @@
-"""SharedLogFactory: makes, opens, deletes and reaps partitions on streams.
+"""SharedLogFactory: creates, opens and deletes partitions on streams, and deletes orphans.
 
 A partition's four streams are created by one commit, which also holds the first meta record. Tags
-on each stream say whose it is, so that streams which no record names can be found and removed:
+on each stream name its partition, so that orphans, streams that no record names, can be recognised:
 
-    topic, topic_id, partition, role (meta, data, time, txn), attempt (one try to create)
+    topic, topic_id, partition, role (meta, data, time, txn), attempt (to create the partition)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class _Attempt:
-    """Streams of one partition that one try created."""
+    """Streams of one partition that one attempt created."""
 
     meta_stream_id: int = 0
     stream_ids: list[int] = field(default_factory=list)
@@ -74,21 +74,21 @@ class SharedLogFactory:
         at_once = PARTITIONS_PER_COMMIT
         try:
             while len(handles) < len(partitions):
-                some = partitions[len(handles) : len(handles) + at_once]
+                chunk = partitions[len(handles) : len(handles) + at_once]
                 try:
-                    handles += await self._create_some(topic, some, config)
+                    handles += await self._create_chunk(topic, chunk, config)
                 except MessageTooLarge:
-                    # Refused before anything was stored: by long names, or a lower bound.
-                    if len(some) == 1:
+                    # The commit was refused as a whole: long names, or a lower bound.
+                    if len(chunk) == 1:
                         raise
-                    at_once = len(some) // 2
+                    at_once = len(chunk) // 2
         except StreamlogError:
-            await self._remove_some(topic, handles)
+            await self._remove_created(topic, handles)
             raise
         return handles
 
-    async def _remove_some(self, topic: TopicIdentity, handles: Sequence[int]) -> None:
-        """The first partitions of a topic whose others could not be created."""
+    async def _remove_created(self, topic: TopicIdentity, handles: Sequence[int]) -> None:
+        """Removes the first partitions of a topic whose later ones could not be created."""
         try:
             for start in range(0, len(handles), REMOVED_AT_ONCE):
                 await gather_all(
@@ -101,7 +101,7 @@ class SharedLogFactory:
                 extra={"topic": topic.name},
             )
 
-    async def _create_some(
+    async def _create_chunk(
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
     ) -> list[int]:
         options = [
@@ -121,7 +121,9 @@ class SharedLogFactory:
         handles = []
         for four in _fours(created):
             handles.append(four[0].stream_id)
-            self._fresh[four[0].stream_id] = {one.stream_id: one.stream_epoch for one in four}
+            self._fresh[four[0].stream_id] = {
+                stream.stream_id: stream.stream_epoch for stream in four
+            }
         return handles
 
     async def open(
@@ -145,8 +147,8 @@ class SharedLogFactory:
         try:
             await self._streams.describe_stream(handle)
         except StreamNotFound:
-            # Perhaps another node created it a moment ago. Only an open is sure to know; one at an
-            # epoch that every stream has behind it moves nothing.
+            # Another node may have created it a moment ago, which only an open is sure to see. An
+            # open at epoch 0, which every stream is past, changes nothing.
             try:
                 await self._streams.open_stream(handle, OpenStreamOptions(epoch=0))
             except StreamNotFound:
@@ -156,7 +158,7 @@ class SharedLogFactory:
         return True
 
     async def remove(self, handle: int) -> None:
-        """The meta stream goes last, so that a crash in between can be made good."""
+        """As LogFactory.remove. The meta stream goes last: a call cut short can be repeated."""
         epochs = self._fresh.pop(handle, {})
         try:
             meta = await self._open(handle, epochs)
@@ -187,14 +189,18 @@ class SharedLogFactory:
         attempts_under_way: Callable[[], Set[str]],
         registered: Callable[[], Awaitable[Set[int]]],
     ) -> int:
-        """Streams are listed first: whatever is registered after that has been seen to be so."""
+        """As LogFactory.delete_orphans.
+
+        Streams are listed before registrations are read, so that no listed partition is registered
+        unseen.
+        """
         attempts = await self._list_attempts()
         under_way = set(attempts_under_way())
         handles = await registered()
         deleted = 0
-        for (partition, attempt), found in attempts.items():
-            if attempt not in under_way and found.meta_stream_id not in handles:
-                deleted += await self._delete_orphan(partition, found, registered)
+        for (partition, name), attempt in attempts.items():
+            if name not in under_way and attempt.meta_stream_id not in handles:
+                deleted += await self._delete_orphan(partition, attempt, registered)
         return deleted
 
     async def _list_attempts(self) -> dict[tuple[str, str], _Attempt]:
@@ -211,32 +217,34 @@ class SharedLogFactory:
     async def _delete_orphan(
         self,
         partition: str,
-        found: _Attempt,
+        attempt: _Attempt,
         registered: Callable[[], Awaitable[Set[int]]],
     ) -> int:
-        """Opens the meta stream first: that fails while a living node, its creator, holds it.
+        """Opens the meta stream first, which fails while a living node, its creator, holds it.
 
-        It also goes first, so that a record that comes late finds none of the partition.
+        The meta stream is also deleted first: a topic record that arrives late finds no partition.
         """
-        if found.meta_stream_id:
+        if attempt.meta_stream_id:
             try:
-                await self._streams.open_stream(found.meta_stream_id, OpenStreamOptions())
+                await self._streams.open_stream(attempt.meta_stream_id, OpenStreamOptions())
             except (Conflict, StreamNotFound):
                 return 0
-            if found.meta_stream_id in await registered():
+            if attempt.meta_stream_id in await registered():
                 return 0
-            await self._delete_stream(found.meta_stream_id)
-        others = [one for one in found.stream_ids if one != found.meta_stream_id]
-        await gather_all(self._delete_stream(stream_id) for stream_id in others)
+            await self._delete_stream(attempt.meta_stream_id)
+        rest = [
+            stream_id for stream_id in attempt.stream_ids if stream_id != attempt.meta_stream_id
+        ]
+        await gather_all(self._delete_stream(stream_id) for stream_id in rest)
         log.info(
             "removed streams that no topic names",
-            extra={"partition": partition, "stream_ids": found.stream_ids},
+            extra={"partition": partition, "stream_ids": attempt.stream_ids},
         )
         return 1
 
 
 def partition_of(tags: Mapping[str, str]) -> TopicPartition | None:
-    """Whose data stream has these tags; None: it is none."""
+    """The partition whose data stream has these tags; None: no data stream of a log has them."""
     topic, number = tags.get("topic", ""), tags.get("partition", "")
     if tags.get("role") != "data" or not number.isdigit():
         return None

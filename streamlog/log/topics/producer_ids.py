@@ -1,7 +1,7 @@
 """Producer ids: unique in the cluster, taken from the KV store in blocks.
 
-Namespace `_producer`, key `next`: version u8 (1), u64 first id that nobody has taken. A block is
-taken by compare-and-set; ids of a block that a crash cut short are never used.
+Namespace `_producer`, key `next`: version u8 (1), u64 the first free id. A block is taken by
+compare-and-set; ids that a crash leaves over are never used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from streamlog.errors import Invalid, ValueConflict
-from streamlog.log.api.wire import Reader, Writer
+from streamlog.log.api.wire import FieldReader, FieldWriter
 from streamlog.model.kv import Key, KVClient
 
 KEY = Key(b"next", "_producer")
@@ -29,7 +29,7 @@ class ProducerIds:
     async def init(
         self, producer_id: int | None = None, producer_epoch: int | None = None
     ) -> tuple[int, int]:
-        """A new id with epoch 0; or the given id with the epoch after the given one.
+        """A new id with epoch 0, or the given id with its next epoch.
 
         Errors: Invalid for an id that was never given out.
         """
@@ -51,9 +51,9 @@ class ProducerIds:
             return self._next - 1
 
     async def _take_block(self) -> None:
-        """Takes nothing where another node was faster."""
+        """Takes nothing if another node was faster."""
         first, revision = await self._read()
-        w = Writer()
+        w = FieldWriter()
         w.u8(VERSION)
         w.u64(first + self._block_size)
         try:
@@ -67,7 +67,7 @@ class ProducerIds:
         value = await self._kv.get_kv(KEY)
         if value is None:
             return 0, 0
-        r = Reader(value.data, "the producer id counter")
+        r = FieldReader(value.data, "the producer id counter")
         version = r.u8()
         if version != VERSION:
             raise r.corrupt(f"has version {version}")

@@ -1,9 +1,10 @@
 """Creating, changing and deleting topics, and finishing what a crash cut short.
 
-1. A topic exists from the put-if-absent of its record on; partitions get their keys right after,
-   and whoever finds a record with pending partitions finishes the work.
-2. A deletion is a state of the record first; it is resumed by whoever finds it.
-3. Whoever loses a race removes what it made; what a crash leaves behind is deleted.
+1. A topic exists from the put-if-absent of its record on. Its partitions get their keys next; a
+   node that reads a record with pending partitions finishes the work.
+2. A deletion is a state of the record first; a node that reads it resumes the deletion.
+3. The loser of a race removes the partitions that it created. A crash leaves orphans, which a node
+   deletes when it opens.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ PAGE = 1000
 
 
 class TopicAdmin:
+    """It owns the records of topics and the keys of partitions. Logs are opened elsewhere."""
+
     def __init__(
         self,
         factories: LogFactories,
@@ -64,10 +67,10 @@ class TopicAdmin:
         self._random = random
         self._config = config
         self._attempts: set[str] = set()
-        """Tries to create partitions that are under way here."""
+        """Attempts to create partitions that are under way on this node."""
         self._slots = asyncio.Semaphore(config.opens_at_once_max)
         self.busy: set[str] = set()
-        """Topics that a call here is finishing or deleting."""
+        """Topics that a call on this node is finishing or deleting."""
 
     async def create(
         self,
@@ -82,8 +85,8 @@ class TopicAdmin:
         given = dict(configs or {})
         settings = topic_config.parse(given, self._config.topic_defaults)
         topic_config.check_message_bytes(given, self._config.message_bytes_max)
-        known = self._topics.get(name)
-        if known is not None and not known.record.is_usable and not validate_only:
+        cached = self._topics.get(name)
+        if cached is not None and not cached.record.is_usable and not validate_only:
             await self._try_to_finish(name)
         if self._topics.get(name) is not None:
             raise _exists(name)
@@ -102,13 +105,13 @@ class TopicAdmin:
             await self._exclusively(name, self._finish)
         finally:
             self._attempts.discard(identity.attempt)
-        found = self._topics.usable(name)
-        if found is None:
+        created = self._topics.usable(name)
+        if created is None:
             raise unknown_topic(name)
-        return found
+        return created
 
     async def _put(self, name: str, record: TopicRecord) -> bool:
-        """An unknown outcome is settled by putting the same bytes again."""
+        """Resolves an unknown outcome by putting the same bytes again."""
         for _ in range(PUT_ATTEMPTS - 1):
             try:
                 return await self._topics.create(name, record)
@@ -139,7 +142,7 @@ class TopicAdmin:
             await self._exclusively(name, self._finish)
         finally:
             self._attempts.discard(identity.attempt)
-        return (await usable_topic(self._topics, name)).info
+        return (await usable_topic(self._topics, name)).description
 
     async def alter(
         self,
@@ -164,9 +167,9 @@ class TopicAdmin:
             )
             topic_config.check_message_bytes(set, self._config.message_bytes_max)
             if validate_only:
-                return replace(topic.info, configs=changed)
+                return replace(topic.description, configs=changed)
             if await self._topics.replace(name, topic, replace(topic.record, configs=changed)):
-                return (await usable_topic(self._topics, name)).info
+                return (await usable_topic(self._topics, name)).description
 
     async def delete(self, name: str) -> None:
         """As LogManager.delete_topic."""
@@ -205,10 +208,11 @@ class TopicAdmin:
         await self._finish_deletion(name)
 
     async def _finish_pending(self, name: str) -> None:
-        """Writes the keys of pending partitions, then counts them in.
+        """Writes the keys of pending partitions, then makes them part of the topic.
 
-        Where one of them is gone, the record is a request's that came late, when its streams had
-        been removed: the pending ones are given up, and the topic where it has no others.
+        If the data of a pending partition is gone, the record came by a late request, after its
+        orphans had been deleted: the pending partitions are given up, and so is a topic without
+        any other partition.
         """
         while True:
             topic = self._topics.get(name)
@@ -248,18 +252,18 @@ class TopicAdmin:
             await self._remove_all(record.log_kind, record.pending)
 
     async def _write_key(self, partition: TopicPartition, handle: int, topic: CachedTopic) -> None:
-        """By compare-and-set, so that a request that comes late overwrites no other topic's key."""
+        """By compare-and-set, so that a late request does not overwrite another topic's key."""
         key, data, revision = partition_key(partition), encode_partition(handle), 0
         while True:
             try:
                 await self._kv.compare_and_set_kv(key, data, revision)
             except ValueConflict:
-                found = await self._kv.get_kv(key)
+                stored = await self._kv.get_kv(key)
                 if not await self._topics.is_newest(partition.topic, topic):
                     return
-                if found is not None and found.data == data:
+                if stored is not None and stored.data == data:
                     return
-                revision = 0 if found is None else found.revision
+                revision = 0 if stored is None else stored.revision
             else:
                 return
 
@@ -278,7 +282,7 @@ class TopicAdmin:
         log.info("topic deleted", extra={"topic": name, "partitions": total})
 
     async def _delete_partition(self, partition: TopicPartition, topic: CachedTopic) -> None:
-        """Nothing where another node has finished the deletion: the name may be another topic's."""
+        """Does nothing if another node has finished the deletion: a new topic may have the name."""
         key = partition_key(partition)
         while True:
             value = await self._kv.get_kv(key)
@@ -303,7 +307,7 @@ class TopicAdmin:
         await gather_limited(self._slots, (factory.remove(handle) for handle in handles))
 
     async def repair(self) -> None:
-        """Finishes creations and deletions that a crash cut short; what fails is tried again."""
+        """Finishes creations and deletions that a crash cut short; failures are tried again."""
         for name in self._topics.names():
             topic = self._topics.get(name)
             if topic is None or name in self.busy:
@@ -318,7 +322,7 @@ class TopicAdmin:
             log.warning("topic %s is not finished yet: %s", name, error)
 
     async def remove_if_gone(self, name: str) -> bool:
-        """Removes a topic of which no partition is there any more, or that is gone already.
+        """Removes a topic that has no partition left; True if it is gone.
 
         Its record came back by a late request, while its streams were being removed.
         """
@@ -352,12 +356,12 @@ class TopicAdmin:
         return deleted
 
     async def _registered(self) -> set[int]:
-        """Handles that a partition's key, or a topic's record, names.
+        """The handles in keys of partitions and records of topics, of every kind of log.
 
-        Of every kind: a key does not tell, and a handle too many only spares an orphan.
+        A key does not tell the kind, and a handle too many only spares an orphan.
         """
         await self._topics.load()
-        found = {
+        handles = {
             handle
             for name in self._topics.names()
             if (topic := self._topics.get(name)) is not None
@@ -366,9 +370,9 @@ class TopicAdmin:
         after: bytes | None = None
         while True:
             page = await self._kv.list_kv(PARTITION_NAMESPACE, after=after, limit=PAGE)
-            found |= {decode_partition(one.key.name, one.value.data) for one in page}
+            handles |= {decode_partition(entry.key.name, entry.value.data) for entry in page}
             if len(page) < PAGE:
-                return found
+                return handles
             after = page[-1].key.name
 
 

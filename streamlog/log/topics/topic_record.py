@@ -1,18 +1,20 @@
-"""What the KV store holds of topics: bytes ↔ dataclasses, big-endian.
+"""Topics and partitions in the KV store: bytes ↔ dataclasses, big-endian.
 
-Namespace `_topic`, key: the topic's name. The put-if-absent of this key decides who created the
-topic.
+Namespace `_topic`, key: the topic's name. The put-if-absent of this key decides which of several
+requests created the topic.
 
     at  field       type   meaning
     0   version     u8     1; others are refused
-    1   state       u8     1 live, 2 deleting: its partitions and then this key go
+    1   state       u8     1 live, 2 deleting: its partitions are deleted, then this key
     2   topic id    16 B   UUID
     18  partitions  i32    partitions 0 to this (exclusive) have their own key
     22  configs     texts  settings that were given for the topic
-        pending     u32    count, then as many u64: meta streams of the partitions that follow and
-                           have no key yet; whoever finds them writes the keys and counts them in
+        pending     u32    count, then as many u64: handles of the partitions that follow and have
+                           no key yet; a node that reads them writes the keys and counts them in
 
-Namespace `_partition`, key `<topic>/<partition>`: version u8 (1), meta stream id u64.
+A handle is what the topic's LogFactory gave for a partition: the meta stream's id of a shared log.
+
+Namespace `_partition`, key `<topic>/<partition>`: version u8 (1), handle u64.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from uuid import UUID
 
 from streamlog.errors import UnsupportedVersion
 from streamlog.log.api.log_factory import LogKind
-from streamlog.log.api.wire import Reader, Writer
+from streamlog.log.api.wire import FieldReader, FieldWriter
 from streamlog.model.kv import Key
 from streamlog.model.partition import TopicPartition
 
@@ -63,21 +65,21 @@ def partition_key(partition: TopicPartition) -> Key:
 
 def encode_topic(record: TopicRecord) -> bytes:
     assert record.log_kind is LogKind.SHARED, "version 1 has no field for the kind"
-    w = Writer()
+    w = FieldWriter()
     w.u8(VERSION)
     w.u8(record.state)
     w.raw(record.topic_id.bytes)
     w.i32(record.partitions)
     w.texts(dict(record.configs))
     w.u32(len(record.pending))
-    for stream_id in record.pending:
-        w.u64(stream_id)
+    for handle in record.pending:
+        w.u64(handle)
     return bytes(w.data)
 
 
 def decode_topic(name: str, data: bytes) -> TopicRecord:
     """Errors: Corrupt, UnsupportedVersion."""
-    r = Reader(data, f"the record of topic {name}")
+    r = FieldReader(data, f"the record of topic {name}")
     _check_version(r, f"the record of topic {name}")
     state = r.u8()
     if state not in list(TopicState):
@@ -88,28 +90,28 @@ def decode_topic(name: str, data: bytes) -> TopicRecord:
     return TopicRecord(topic_id, partitions, configs, pending, TopicState(state))
 
 
-def encode_partition(meta_stream_id: int) -> bytes:
-    w = Writer()
+def encode_partition(handle: int) -> bytes:
+    w = FieldWriter()
     w.u8(VERSION)
-    w.u64(meta_stream_id)
+    w.u64(handle)
     return bytes(w.data)
 
 
 def decode_partition(key: bytes, data: bytes) -> int:
-    """The meta stream's id. Errors: Corrupt, UnsupportedVersion."""
-    what = f"the record of partition {key.decode(errors='replace')}"
-    r = Reader(data, what)
-    _check_version(r, what)
-    stream_id = r.u64()
+    """The partition's handle. Errors: Corrupt, UnsupportedVersion."""
+    subject = f"the record of partition {key.decode(errors='replace')}"
+    r = FieldReader(data, subject)
+    _check_version(r, subject)
+    handle = r.u64()
     r.end()
-    return stream_id
+    return handle
 
 
-def _check_version(r: Reader, what: str) -> None:
+def _check_version(r: FieldReader, subject: str) -> None:
     version = r.u8()
     if version != VERSION:
         raise UnsupportedVersion(
-            f"{what} has version {version}, this program knows {VERSION}; "
+            f"{subject} has version {version}, this program knows {VERSION}; "
             "use the program that wrote it, or a newer one",
             found=version,
             supported=VERSION,

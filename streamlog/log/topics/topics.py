@@ -39,7 +39,7 @@ class TopicDescription:
 class CachedTopic:
     record: TopicRecord
     revision: int
-    info: TopicDescription
+    description: TopicDescription
 
 
 ChangeCallback = Callable[[str, TopicRecord | None], None]
@@ -57,7 +57,7 @@ class Topics:
         """Name → revision of the value that was removed here and may still come by the watch."""
         self._watch_from = 1
         self.partitions = 0
-        """Of all topics, those on their way included."""
+        """The partitions of all topics, pending ones included."""
 
     def __len__(self) -> int:
         return len(self._names)
@@ -66,19 +66,19 @@ class Topics:
         return self._topics.get(name)
 
     def usable(self, name: str) -> TopicDescription | None:
-        found = self._topics.get(name)
-        return found.info if found is not None and found.record.is_usable else None
+        topic = self._topics.get(name)
+        return topic.description if topic is not None and topic.record.is_usable else None
 
     def page(self, after: str, limit: int) -> list[TopicDescription]:
         """Usable topics past `after`, by name."""
-        found: list[TopicDescription] = []
+        topics: list[TopicDescription] = []
         for name in self._from(after):
-            info = self.usable(name)
-            if info is not None:
-                found.append(info)
-                if len(found) >= limit:
+            topic = self.usable(name)
+            if topic is not None:
+                topics.append(topic)
+                if len(topics) >= limit:
                     break
-        return found
+        return topics
 
     def _from(self, after: str) -> Iterator[str]:
         for index in range(bisect_right(self._names, after), len(self._names)):
@@ -95,27 +95,27 @@ class Topics:
         pages and stays as it is.
         """
         before = {name: topic.revision for name, topic in self._topics.items()}
-        found: dict[str, CachedTopic] = {}
+        stored: dict[str, CachedTopic] = {}
         after: bytes | None = None
         while True:
             page = await self._kv.list_kv(TOPIC_NAMESPACE, after=after, limit=PAGE)
             if after is None:
-                self._watch_from = 1 + max((one.value.revision for one in page), default=0)
-            for one in page:
-                name = one.key.name.decode()
-                found[name] = _cached(name, one.value)
+                self._watch_from = 1 + max((entry.value.revision for entry in page), default=0)
+            for entry in page:
+                name = entry.key.name.decode()
+                stored[name] = _cached(name, entry.value)
             if len(page) < PAGE:
                 break
             after = page[-1].key.name
         for name, topic in list(self._topics.items()):
-            if name not in found and before.get(name) == topic.revision:
+            if name not in stored and before.get(name) == topic.revision:
                 self._drop(name)
-        for name, topic in found.items():
+        for name, topic in stored.items():
             if topic.revision > self._removed.get(name, 0):
                 self._put(name, topic)
 
     async def follow(self) -> None:
-        """Applies what other nodes change, without end."""
+        """Applies the changes of other nodes, without end."""
         oldest: int | None = None
         while True:
             try:
@@ -133,7 +133,7 @@ class Topics:
                 await asyncio.sleep(RETRY_S)
 
     async def fresh(self, name: str) -> CachedTopic | None:
-        """As the KV store has it now."""
+        """The topic as the KV store has it now."""
         value = await self._kv.get_kv(topic_key(name))
         if value is None:
             old = self._topics.get(name)
@@ -145,10 +145,10 @@ class Topics:
         return self._topics.get(name)
 
     async def create(self, name: str, record: TopicRecord) -> bool:
-        """False where somebody else's topic has the name.
+        """False if another topic has the name.
 
-        Another node may have finished the topic by the time the record is sent again: it has other
-        bytes then, and the same id.
+        Another node may have finished the topic by the time this record is sent again; the stored
+        record has other bytes then, and the same id.
         """
         data = encode_topic(record)
         stored = await self._kv.put_kv_if_absent(topic_key(name), data)
@@ -157,7 +157,7 @@ class Topics:
         return topic.record.topic_id == record.topic_id
 
     async def replace(self, name: str, old: CachedTopic, record: TopicRecord) -> bool:
-        """False, with the cache refreshed, where the record is no longer `old`."""
+        """False, with the cache refreshed, if the record is no longer `old`."""
         try:
             stored = await self._kv.compare_and_set_kv(
                 topic_key(name), encode_topic(record), old.revision
@@ -169,7 +169,7 @@ class Topics:
         return True
 
     async def remove(self, name: str, old: CachedTopic) -> None:
-        """Nothing, with the cache refreshed, where the record is no longer `old`."""
+        """Only refreshes the cache if the record is no longer `old`."""
         try:
             await self._kv.del_kv(topic_key(name), old.revision)
         except ValueConflict:
@@ -181,7 +181,7 @@ class Topics:
             self._drop(name)
 
     async def is_newest(self, name: str, topic: CachedTopic) -> bool:
-        """Whether the KV store has this very record now."""
+        """Whether the KV store has this record now."""
         value = await self._kv.get_kv(topic_key(name))
         return value is not None and value.revision == topic.revision
 
@@ -203,8 +203,8 @@ class Topics:
         if old is not None and old.revision >= topic.revision:
             return
         if old is not None and old.record.topic_id != topic.record.topic_id:
-            # Another topic of the name: that the old one was deleted may come by no event of its
-            # own, when the watch fell behind and all topics were read again.
+            # A new topic has the name. The old one's deletion may come by no event of its own, when
+            # the watch fell behind and all topics were read again.
             self._drop(name)
             old = None
         if old is None:
@@ -226,8 +226,10 @@ class Topics:
 
 def _cached(name: str, value: Value) -> CachedTopic:
     record = decode_topic(name, value.data)
-    info = TopicDescription(name, str(record.topic_id), record.partitions, dict(record.configs))
-    return CachedTopic(record, value.revision, info)
+    description = TopicDescription(
+        name, str(record.topic_id), record.partitions, dict(record.configs)
+    )
+    return CachedTopic(record, value.revision, description)
 
 
 def _count(record: TopicRecord) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from streamlog.errors import Corrupt, ObjectNotFound, UnsupportedVersion
-from streamlog.log.api.wire import Writer
+from streamlog.log.api.wire import FieldWriter
 from streamlog.log.shared.meta.codec import Description, decode_entry, is_entry
 from streamlog.log.shared.meta.state import MetaState
 from streamlog.log.topics import producer_ids
@@ -201,7 +201,7 @@ class TopicRecovery:
                 ids = (producer.producer_id for producer in one.state.checkpoint.producers)
                 highest = max(highest, *ids, 0)
         if partitions:
-            w = Writer()
+            w = FieldWriter()
             w.u8(producer_ids.VERSION)
             w.u64(highest + PRODUCER_IDS_AHEAD)
             key = producer_ids.KEY

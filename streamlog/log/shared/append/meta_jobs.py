@@ -1,10 +1,10 @@
-"""Meta records that must not get ahead of the data they tell of: each waits for its offset.
+"""Meta records that must not get ahead of the data that they describe: each waits for its offset.
 
-A job runs when everything below its offset is durable: first its time index entries, then its meta
-records. Jobs run in order; all whose time has come are written together, so that segments which
-roll faster than the streams below take appends do not queue up, and of several checkpoints only the
-newest is written. A crash can lose the newest jobs and nothing else, and what they said follows
-again from the attributes of the data.
+A job runs when all data below its offset is durable: first its time index entries, then its meta
+records. Jobs run in order. Jobs that are ready together are written together, so that segments
+which roll faster than the streams take appends do not queue up; of several checkpoints only the
+newest is written. A crash can lose the newest jobs and nothing else, and recovery makes their
+records again from the attributes of the data.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from streamlog.runtime.concurrency.background import Background
 
 @dataclass(slots=True)
 class MetaJob:
+    """`records`, and `entries` of `time_index`, to be written when data is durable to at_offset."""
+
     at_offset: int
     records: Sequence[MetaRecord]
     time_index: SegmentTimeIndex | None = None
@@ -40,6 +42,8 @@ class MetaJob:
 
 
 class MetaJobs:
+    """It owns the order of meta records. It does not know why data is durable."""
+
     def __init__(
         self,
         meta: MetaLog,
@@ -61,15 +65,15 @@ class MetaJobs:
         self._start()
 
     def advance(self, durable_offset: int) -> None:
-        """Data is durable up to the offset (exclusive)."""
+        """Starts the jobs whose data is durable now: up to the offset (exclusive)."""
         self._durable_offset = durable_offset
         if self._jobs:
             self._start()
 
     async def flush_until(self, offset: int) -> None:
-        """Returns when every job now queued at or below the offset is done.
+        """Returns when every job that is queued now at or below the offset is done.
 
-        The caller has made sure that data is, or becomes, durable up to there. Errors: what failed.
+        The caller ensures that data is, or becomes, durable up to there. Errors: why a job failed.
         """
         waiting = [job for job in self._jobs if job.at_offset <= offset]
         if waiting:
@@ -78,7 +82,7 @@ class MetaJobs:
             raise self._failure
 
     def fail(self, error: StreamlogError) -> None:
-        """Nothing is written any more."""
+        """Drops all jobs and takes no more."""
         self._failure = self._failure or error
         while self._jobs:
             self._jobs.popleft().done.set()
@@ -92,7 +96,7 @@ class MetaJobs:
     async def _run(self) -> None:
         try:
             while ready := self._ready():
-                await self._carry_out(ready)
+                await self._run_jobs(ready)
                 if self._failure is not None:
                     return
                 for job in ready:
@@ -106,31 +110,34 @@ class MetaJobs:
     def _ready(self) -> list[MetaJob]:
         return [*takewhile(lambda job: job.at_offset <= self._durable_offset, self._jobs)]
 
-    async def _carry_out(self, jobs: Sequence[MetaJob]) -> None:
+    async def _run_jobs(self, jobs: Sequence[MetaJob]) -> None:
         await self._store_entries([job for job in jobs if job.entries])
         records = _without_old_checkpoints([record for job in jobs for record in job.records])
         if records:
             await self._meta.write(records)
 
     async def _store_entries(self, jobs: Sequence[MetaJob]) -> None:
-        """Entries of segments that follow one another do so in the time stream, too."""
+        """Stores the time index entries of all jobs, in the order of their segments."""
         entries = [entry for job in jobs for entry in job.entries]
         room = max(1, self._meta.entry_bytes_max // ENTRY_BYTES)
         expected = jobs[0].time_index.stored_end if jobs and jobs[0].time_index else 0
         for start in range(0, len(entries), room):
-            some = entries[start : start + room]
-            batch = RecordBatch(len(some), some[0].timestamp_ms, (encode_entries(some),))
-            found = (await self._time.append(batch)).base_offset
-            if found != expected + start:
-                raise Internal(f"time index entries went to {found} instead of {expected + start}")
+            chunk = entries[start : start + room]
+            batch = RecordBatch(len(chunk), chunk[0].timestamp_ms, (encode_entries(chunk),))
+            offset = (await self._time.append(batch)).base_offset
+            if offset != expected + start:
+                raise Internal(f"time index entries went to {offset} instead of {expected + start}")
         for job in jobs:
             assert job.time_index is not None
             job.time_index.stored(len(job.entries))
 
 
 def _without_old_checkpoints(records: Sequence[MetaRecord]) -> list[MetaRecord]:
-    """A checkpoint takes the place of those before; with many producers each is large."""
-    newest = max((i for i, one in enumerate(records) if isinstance(one, Checkpoint)), default=-1)
+    """A checkpoint replaces those before it; with many producers each is large."""
+    newest = max(
+        (index for index, record in enumerate(records) if isinstance(record, Checkpoint)),
+        default=-1,
+    )
     return [
         record
         for index, record in enumerate(records)

@@ -1,6 +1,6 @@
-"""The way in: batches are checked, sequenced and handed to the data stream, one call after another.
+"""Appends to one log: batches are validated, sequenced and given to the data stream, in turn.
 
-From the moment room is reserved until the batch is sequenced nothing is awaited, so that producer
+Nothing is awaited between the reservation of room and the sequencing of a batch, so that producer
 state, offset and stream agree.
 """
 
@@ -50,8 +50,8 @@ from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import Buffer
 
 ATTACHED_RUNS_MAX = 32
-"""Runs of attached batches from which on the state is written down: whoever opens the log next
-would else read the index of as many objects, and so for each partition that they came to."""
+"""Runs of attached batches after which a checkpoint is due: without it the next open would read the
+index of as many objects, and do so for each partition that a commit came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class LogParts:
 
 
 class LogWriter:
+    """It sequences appends, rolls segments and takes checkpoints. It does not acknowledge."""
+
     def __init__(self, parts: LogParts, config: TopicConfig) -> None:
         environment = parts.environment
         self.config = config
@@ -94,12 +96,12 @@ class LogWriter:
 
     async def append(self, batches: Buffer, context: ProduceContext) -> Awaitable[LogAppendInfo]:
         """As AbstractLog.append."""
-        checked = self._checked(batches, self._clock.now_ms())
+        validated = self._validated(batches, self._clock.now_ms())
         await self._take_turn(context)
         try:
-            if len(checked) == 1:
-                return await self._append_one(checked[0], context)
-            return await self._append_all(checked, context)
+            if len(validated) == 1:
+                return await self._append_one(validated[0], context)
+            return await self._append_all(validated, context)
         finally:
             self.turn.release()
 
@@ -115,7 +117,7 @@ class LogWriter:
         self._metrics.rolls.inc()
 
     def checkpoint(self) -> None:
-        """Has the state at the log's end written down, as soon as data is durable up to there."""
+        """Queues a checkpoint at the log's end, to be written when data is durable up to there."""
         index = self._tail.active.time_index
         entries = index.take()
         state = self._tail.checkpoint(self._clock.now_ms())
@@ -127,28 +129,30 @@ class LogWriter:
         return self._tail.active.data_shift
 
     def to_stage(self, batches: Buffer) -> list[RecordBatch]:
-        """Without offsets and leader epoch; with log-append time it is now. Burns CPU.
+        """Batches without offsets and leader epoch; log-append time is now. Burns CPU.
 
         Errors: those of an append; InvalidRecord for a batch with a producer id.
         """
         now_ms, config = self._clock.now_ms(), self.config
-        return [_staged(one, config, now_ms) for one in self._checked(batches, now_ms)]
+        return [_staged(batch, config, now_ms) for batch in self._validated(batches, now_ms)]
 
-    def _checked(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
+    def _validated(self, batches: Buffer, now_ms: int) -> list[ScannedBatch]:
         return validate_batches(batches, self.config, now_ms, with_records=self._checks_records)
 
     def begin_epoch(self) -> None:
-        """The leader epoch begins at the log's end, if it has not begun: of attached batches the
-        attributes do not tell it."""
+        """Begins the leader epoch at the log's end, if it has not begun.
+
+        The attributes of attached batches do not have it.
+        """
         tail, epoch = self._tail, self._leader_epoch
         end = tail.accounted_end
         if epoch > tail.epochs.latest and tail.epochs.assign(epoch, end):
             self._jobs.add(MetaJob(end, (LeaderEpoch(epoch, end),)))
 
     def account_attached(self, batches: Sequence[BatchAttributes]) -> None:
-        """Notes batches behind what is noted, as if they had been appended. The turn is held.
+        """Accounts for attached batches as for appended ones. The caller holds the turn.
 
-        Errors: Corrupt, UnsupportedVersion; Internal: they do not meet what is noted.
+        Errors: Corrupt, UnsupportedVersion; Internal: they do not follow the batches before them.
         """
         tail, config, shift = self._tail, self.config, self.data_shift
         records = size_bytes = 0
@@ -171,14 +175,14 @@ class LogWriter:
 
     @property
     def _is_checkpoint_due(self) -> bool:
-        """A checkpoint holds all producers, so that it is due after as many batches at least: what
-        it costs per batch does not grow with their number."""
+        """A checkpoint holds all producers. It is due after as many batches at least, so that its
+        cost per batch does not grow with their number."""
         tail = self._tail
         interval = self._environment.config.checkpoint_interval_batches
         return tail.batches_since_checkpoint >= max(interval, len(tail.producers))
 
     async def _take_turn(self, context: ProduceContext) -> None:
-        """One call at a time may wait for room, or a later one could be sequenced before it."""
+        """Calls wait for room one at a time, so that none is sequenced before an earlier one."""
         if context.deadline is None or not self.turn.locked():
             await self.turn.acquire()
             return
@@ -207,7 +211,8 @@ class LogWriter:
     async def _append_all(
         self, batches: Sequence[ScannedBatch], context: ProduceContext
     ) -> asyncio.Future[LogAppendInfo]:
-        """Each has room of its own: to hold some while waiting for more could block all appends."""
+        """Reserves room for one batch at a time: holding some while waiting for more could block
+        all appends."""
         last = await self._append_one(batches[0], context)
         base = self._tail.end_offset - batches[0].header.record_count
         for position, batch in enumerate(batches[1:], 1):
@@ -226,7 +231,7 @@ class LogWriter:
         context: ProduceContext,
         first_base: int | None,
     ) -> asyncio.Future[LogAppendInfo]:
-        """Awaits nothing unless the stream refuses the batch, and then its reason."""
+        """Awaits nothing, except the stream's error when it refuses the batch."""
         now_ms = self._clock.now_ms()
         header, config, tail = batch.header, self.config, self._tail
         if header.producer_id >= 0:
@@ -277,7 +282,7 @@ class LogWriter:
         return future
 
     def _original(self, header: BatchHeader, now_ms: int) -> ProducerBatch | None:
-        """As ProducerStateManager.check."""
+        """As ProducerStateManager.check, and counts refusals."""
         try:
             return self._tail.producers.check(header, now_ms)
         except QuotaExceeded:
@@ -294,7 +299,7 @@ class LogWriter:
         raise Internal(f"{self._partition}: the stream took a batch and did not move its end")
 
     def _duplicate(self, base: int, last: int) -> asyncio.Future[LogAppendInfo]:
-        """The original's offsets, when the original is durable."""
+        """Answers a retry with the original's offsets, when the original is durable."""
         self._metrics.duplicates.inc()
         info = LogAppendInfo(base, last, -1, self._visibility.log_start_offset, is_duplicate=True)
         pending = self._acks.find(base)

@@ -7,8 +7,8 @@ One entry of the meta stream (record count 1) holds records that take effect tog
     2   version   u8    1; 2 where bit 1 or 2 of the flags is set; others are refused
     3   flags     u8    bit 0 snapshot: everything before this entry is void
                         bit 1 continued: its records take effect with those of the next entry
-                        bit 2 continuing: the entry before it was continued by this one. Where an
-                        entry that was continued is followed by another, it is void: a crash came
+                        bit 2 continuing: this entry continues the one before it. A continued
+                        entry that is not followed by a continuing one is void: a crash came
     4   count     u32   records
     8   length    u32   bytes of all records
     12  CRC-32C   u32   of bytes 0 to 12 and the records
@@ -34,8 +34,8 @@ One entry of the meta stream (record count 1) holds records that take effect tog
     slice: stream id u64, start i64, end i64 (-1 while open)
     text: u16 bytes, UTF-8. texts: u16 count, then key and value text of each, by key
 
-A kind below 128 that is not known is refused (UnsupportedVersion); one from 128 on is skipped: it
-may be left out without harm. Fields are only ever added with a new version.
+An unknown kind below 128 is refused (UnsupportedVersion); an unknown kind from 128 on is skipped,
+which does no harm. Fields are added with a new version only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from uuid import UUID
 
 from streamlog.codec.crc import crc32c
 from streamlog.errors import Corrupt, UnsupportedVersion
-from streamlog.log.api.wire import Reader, Writer
+from streamlog.log.api.wire import FieldReader, FieldWriter
 from streamlog.log.partition.producer_state_entry import PRODUCER_BATCH, ProducerStateEntry
 from streamlog.model.batch import StreamSlice
 from streamlog.runtime.buffers import Buffer
@@ -55,7 +55,7 @@ from streamlog.runtime.buffers import Buffer
 MAGIC = 0x534C
 VERSION = 1
 VERSION_GROUP = 2
-"""Format version of an entry that is one of several which take effect together."""
+"""The version of an entry that takes effect together with its neighbours."""
 SNAPSHOT = 1
 CONTINUED = 2
 CONTINUING = 4
@@ -68,7 +68,7 @@ _CRC_AT = 12
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The first record of every meta stream: whose it is and where its data lies."""
+    """The first record of every meta stream: the partition it belongs to and its data streams."""
 
     topic: str
     topic_id: UUID
@@ -90,7 +90,7 @@ class SegmentOpened:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSealed:
-    """Takes the place of the segment opened at base_offset. Timestamps -1: no record has one."""
+    """Replaces the segment opened at base_offset. Timestamps -1: no record has one."""
 
     base_offset: int
     end_offset: int
@@ -121,7 +121,7 @@ _PRODUCER = Struct(">qhqH")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What the log knew when its data ended at `offset`; the rest follows from later attributes."""
+    """The log's state when its data ended at `offset`; later attributes tell the rest."""
 
     offset: int
     active_base_offset: int
@@ -183,7 +183,7 @@ def encoded_bytes(record: MetaRecord) -> int:
         return own + sum(map(producer_bytes, record.producers))
     if isinstance(record, Producers):
         return PRODUCERS_HEAD_BYTES + sum(map(producer_bytes, record.producers))
-    fields = Writer()
+    fields = FieldWriter()
     _WRITERS[type(record)][1](fields, record)
     return _RECORD_HEAD_BYTES + len(fields.data)
 
@@ -200,10 +200,10 @@ def encode_entry(
     is_continuing: bool = False,
     is_continued: bool = False,
 ) -> bytes:
-    body = Writer()
+    body = FieldWriter()
     for record in records:
         kind, write = _WRITERS[type(record)]
-        fields = Writer()
+        fields = FieldWriter()
         write(fields, record)
         body.u8(kind)
         body.u32(len(fields.data))
@@ -245,7 +245,7 @@ def decode_entry(data: Buffer) -> MetaEntry:
         raise Corrupt(f"a meta stream entry says {length} bytes and has {len(body)}")
     if crc32c(body, crc32c(memoryview(data)[:_CRC_AT])) != crc:
         raise Corrupt("a meta stream entry fails its CRC")
-    reader = Reader(body, "a meta stream entry")
+    reader = FieldReader(body, "a meta stream entry")
     records = [record for _ in range(count) if (record := _decode_record(reader)) is not None]
     reader.end()
     if version == VERSION:
@@ -258,9 +258,9 @@ def decode_entry(data: Buffer) -> MetaEntry:
     )
 
 
-def _decode_record(reader: Reader) -> MetaRecord | None:
+def _decode_record(reader: FieldReader) -> MetaRecord | None:
     kind = reader.u8()
-    fields = Reader(reader.raw(reader.u32()), f"a meta record of kind {kind}")
+    fields = FieldReader(reader.raw(reader.u32()), f"a meta record of kind {kind}")
     read = _READERS.get(kind)
     if read is None:
         if kind >= OPTIONAL_KINDS:
@@ -276,17 +276,17 @@ def _decode_record(reader: Reader) -> MetaRecord | None:
     return record
 
 
-def _write_slice(w: Writer, part: StreamSlice) -> None:
+def _write_slice(w: FieldWriter, part: StreamSlice) -> None:
     w.u64(part.stream_id)
     w.i64(part.start_offset)
     w.i64(part.end_offset)
 
 
-def _read_slice(r: Reader) -> StreamSlice:
+def _read_slice(r: FieldReader) -> StreamSlice:
     return StreamSlice(r.u64(), r.i64(), r.i64())
 
 
-def _write_description(w: Writer, record: Description) -> None:
+def _write_description(w: FieldWriter, record: Description) -> None:
     w.text(record.topic)
     w.raw(record.topic_id.bytes)
     w.i32(record.partition)
@@ -296,24 +296,24 @@ def _write_description(w: Writer, record: Description) -> None:
     w.texts(record.configs)
 
 
-def _read_description(r: Reader) -> Description:
+def _read_description(r: FieldReader) -> Description:
     return Description(
         r.text(), UUID(bytes=r.raw(16)), r.i32(), r.u64(), r.u64(), r.u64(), r.texts()
     )
 
 
-def _write_opened(w: Writer, record: SegmentOpened) -> None:
+def _write_opened(w: FieldWriter, record: SegmentOpened) -> None:
     w.i64(record.base_offset)
     w.i64(record.created_ms)
     for part in (record.data, record.time, record.txn):
         _write_slice(w, part)
 
 
-def _read_opened(r: Reader) -> SegmentOpened:
+def _read_opened(r: FieldReader) -> SegmentOpened:
     return SegmentOpened(r.i64(), r.i64(), _read_slice(r), _read_slice(r), _read_slice(r))
 
 
-def _write_sealed(w: Writer, record: SegmentSealed) -> None:
+def _write_sealed(w: FieldWriter, record: SegmentSealed) -> None:
     w.i64(record.base_offset)
     w.i64(record.end_offset)
     w.i64(record.size_bytes)
@@ -324,27 +324,27 @@ def _write_sealed(w: Writer, record: SegmentSealed) -> None:
         _write_slice(w, part)
 
 
-def _read_sealed(r: Reader) -> SegmentSealed:
+def _read_sealed(r: FieldReader) -> SegmentSealed:
     base, end, size = r.i64(), r.i64(), r.i64()
     first, largest, last_append = r.i64(), r.i64(), r.i64()
     data, time, txn = _read_slice(r), _read_slice(r), _read_slice(r)
     return SegmentSealed(base, end, size, first, largest, last_append, data, time, txn)
 
 
-def _write_removed(w: Writer, record: SegmentRemoved) -> None:
+def _write_removed(w: FieldWriter, record: SegmentRemoved) -> None:
     w.i64(record.base_offset)
 
 
-def _write_epoch(w: Writer, record: LeaderEpoch) -> None:
+def _write_epoch(w: FieldWriter, record: LeaderEpoch) -> None:
     w.i32(record.epoch)
     w.i64(record.start_offset)
 
 
-def _write_log_start(w: Writer, record: LogStart) -> None:
+def _write_log_start(w: FieldWriter, record: LogStart) -> None:
     w.i64(record.offset)
 
 
-def _write_checkpoint(w: Writer, record: Checkpoint) -> None:
+def _write_checkpoint(w: FieldWriter, record: Checkpoint) -> None:
     w.i64(record.offset)
     w.i64(record.active_base_offset)
     w.i64(record.size_bytes)
@@ -358,14 +358,14 @@ def _write_checkpoint(w: Writer, record: Checkpoint) -> None:
     _write_producers(w, record)
 
 
-def _write_producers(w: Writer, record: Checkpoint | Producers) -> None:
+def _write_producers(w: FieldWriter, record: Checkpoint | Producers) -> None:
     w.u32(len(record.producers))
     for producer_id, epoch, append_ms, packed in record.producers:
         w.raw(_PRODUCER.pack(producer_id, epoch, append_ms, len(packed) // PRODUCER_BATCH.size))
         w.raw(packed)
 
 
-def _read_checkpoint(r: Reader) -> Checkpoint:
+def _read_checkpoint(r: FieldReader) -> Checkpoint:
     offset, base, size = r.i64(), r.i64(), r.i64()
     first, largest, last_append = r.i64(), r.i64(), r.i64()
     time_end, indexed_ms, indexed, since = r.i64(), r.i64(), r.i64(), r.i64()
@@ -385,11 +385,11 @@ def _read_checkpoint(r: Reader) -> Checkpoint:
     )
 
 
-def _read_producers(r: Reader) -> tuple[ProducerStateEntry, ...]:
+def _read_producers(r: FieldReader) -> tuple[ProducerStateEntry, ...]:
     return tuple(_read_producer(r) for _ in range(r.u32()))
 
 
-def _read_producer(r: Reader) -> ProducerStateEntry:
+def _read_producer(r: FieldReader) -> ProducerStateEntry:
     producer_id, epoch, append_ms, batches = _PRODUCER.unpack(r.raw(_PRODUCER.size))
     if not batches:
         raise r.corrupt(f"has producer {producer_id} without a batch")
@@ -407,7 +407,7 @@ _WRITERS: dict[type, tuple[int, Callable[..., None]]] = {
     LogStart: (7, _write_log_start),
     Producers: (8, _write_producers),
 }
-_READERS: dict[int, Callable[[Reader], MetaRecord]] = {
+_READERS: dict[int, Callable[[FieldReader], MetaRecord]] = {
     1: _read_description,
     2: _read_opened,
     3: _read_sealed,

@@ -1,7 +1,7 @@
 """A partition's meta stream: replayed at open, appended to, and kept short by snapshots.
 
-Invariant: `state` is the fold of what is durable in the stream. Entries are written one at a time;
-records that do not fit into one take effect together all the same (`meta_pieces`).
+Invariant: `state` is the fold of the durable entries. Entries are written one at a time; records
+that do not fit into one entry still take effect together (`pieces`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MetaLog:
         compaction_bytes: int,
         entry_bytes_max: int = PIECE_BYTES_MAX,
     ) -> MetaLog:
-        """`entry_bytes_max`: of what is written from now on, at most PIECE_BYTES_MAX.
+        """`entry_bytes_max`: the bound on later entries, at most PIECE_BYTES_MAX.
 
         Errors: Corrupt, UnsupportedVersion, and those of Stream.fetch.
         """
@@ -68,13 +68,13 @@ class MetaLog:
         """Errors: Corrupt where the stream has none."""
         if self.state.description is None:
             raise Corrupt(
-                f"meta stream {self.stream.stream_id} does not say whose it is: it has no "
-                "description record"
+                f"meta stream {self.stream.stream_id} has no description record: it does not name "
+                "its partition"
             )
         return self.state.description
 
     async def write(self, records: Sequence[MetaRecord]) -> None:
-        """All of them take effect together; durable on return."""
+        """Writes records that take effect together; durable on return."""
         async with self._writing:
             await self._append(records)
             for record in records:
@@ -90,13 +90,13 @@ class MetaLog:
     async def _compact(self) -> None:
         offset, size_bytes = await self._append(self.state.records(), is_snapshot=True)
         await self.stream.trim(offset)
-        # A snapshot that is itself large must not be written again at every record.
+        # A large snapshot must not be written again at every record.
         self._size_bytes = -size_bytes
 
     async def _append(
         self, records: Sequence[MetaRecord], *, is_snapshot: bool = False
     ) -> tuple[int, int]:
-        """Offset of the first entry, bytes of all. Cut short, they have no effect."""
+        """Returns the first entry's offset and the bytes of all. Cut short, they have no effect."""
         offsets: list[int] = []
         size_bytes = 0
         entries = encoded_entries(records, is_snapshot=is_snapshot, bytes_max=self.entry_bytes_max)

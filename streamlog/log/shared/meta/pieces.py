@@ -1,11 +1,11 @@
 """Records that take effect together, in as many entries of the meta stream as they need. Pure.
 
-An entry is one append, whose size is bounded. What fits into one is written as one. Otherwise the
-records are dealt out in order to several entries: all but the last say that more follow, all but
-the first that they continue one, and a reader applies them together when it has the last. A crash
-leaves a beginning without its end: the next entry does not continue it, which makes it void.
+An entry is one append, whose size is bounded. Records that do not fit into one entry are dealt out
+to several, in order: each except the last is marked as continued, each except the first as
+continuing, and a reader applies them together when it has the last. After a crash in between, the
+next entry does not continue the group, which makes the group void.
 
-The producers of a checkpoint, of which there may be very many, follow it as records of their own.
+A checkpoint may have very many producers, which follow it as records of their own then.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from streamlog.log.shared.meta.codec import (
 )
 
 PIECE_BYTES_MAX = 256 << 10
-"""Encoding as much takes about 2 ms; other work of the node gets a turn between two pieces."""
+"""Encoding so many bytes takes about 2 ms; other tasks get a turn between two pieces."""
 
 
 def encoded_entries(
     records: Sequence[MetaRecord], *, is_snapshot: bool = False, bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[bytes]:
-    """The entries to append, in order, each encoded when it is asked for.
+    """Yields the entries to append, in order; each is encoded when it is taken.
 
-    Only a record that cannot be divided makes an entry of more than `bytes_max`.
+    Only a record that cannot be divided makes an entry larger than `bytes_max`.
     """
     room = bytes_max - ENTRY_HEAD_BYTES
     if sum(encoded_bytes(record) for record in records) <= room:

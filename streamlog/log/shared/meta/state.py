@@ -1,7 +1,7 @@
-"""The fold of a meta stream: what all its records together say of one partition. Pure.
+"""The fold of a meta stream: the state of one partition. Pure.
 
-`records()` gives the fewest records that fold to the same state: they are the snapshot that lets
-everything before be trimmed.
+`records()` gives the fewest records that fold to the same state: the snapshot that allows all
+entries before it to be trimmed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class MetaState:
         self.checkpoint: Checkpoint | None = None
         self.log_start_offset = 0
         self._group: list[MetaEntry] | None = None
-        """Entries whose last one has not come."""
+        """The entries of a group whose last entry has not been read yet."""
 
     def apply_entry(self, entry: MetaEntry) -> None:
         """The next entry of the stream. Errors: as for `apply`."""
         if not entry.is_continuing:
-            self._group = []  # A group that a crash cut short ends here, without effect.
+            self._group = []  # Drops a group that a crash cut short.
         elif self._group is None:
-            raise Corrupt("an entry of the meta stream continues one that is not there")
+            raise Corrupt("an entry of the meta stream continues a missing entry")
         self._group.append(entry)
         if entry.is_continued:
             return
@@ -54,7 +54,7 @@ class MetaState:
         if entry.is_snapshot:
             self.__init__()  # type: ignore[misc]
         producers: list[ProducerStateEntry] = []
-        for record in (record for one in group for record in one.records):
+        for record in (record for member in group for record in member.records):
             if isinstance(record, Producers):
                 producers += record.producers
             else:
@@ -62,13 +62,13 @@ class MetaState:
         if producers:
             if self.checkpoint is None:
                 raise Corrupt("the meta stream has producers without a checkpoint")
-            known = (*self.checkpoint.producers, *producers)
-            self.checkpoint = replace(self.checkpoint, producers=known)
+            producers = [*self.checkpoint.producers, *producers]
+            self.checkpoint = replace(self.checkpoint, producers=tuple(producers))
 
     def apply(self, record: MetaRecord) -> None:
-        """Producers belong to a checkpoint, and so come by `apply_entry` only.
+        """Folds one record. Producers belong to a checkpoint; `apply_entry` folds them.
 
-        Errors: Corrupt for a record that cannot follow what came before.
+        Errors: Corrupt for a record that cannot follow the ones before it.
         """
         match record:
             case Description():
@@ -114,24 +114,24 @@ class MetaState:
         del self.sealed[0]
 
     def records(self) -> list[MetaRecord]:
-        found: list[MetaRecord] = []
+        records: list[MetaRecord] = []
         if self.description is not None:
-            found.append(self.description)
-        found += [LeaderEpoch(epoch, start) for epoch, start in self.epochs.entries]
-        found += self.sealed
+            records.append(self.description)
+        records += [LeaderEpoch(epoch, start) for epoch, start in self.epochs.entries]
+        records += self.sealed
         if self.active is not None:
-            found.append(self.active)
+            records.append(self.active)
         if self.checkpoint is not None:
-            found.append(self.checkpoint)
-        found.append(LogStart(self.log_start_offset))
-        return found
+            records.append(self.checkpoint)
+        records.append(LogStart(self.log_start_offset))
+        return records
 
     def truncate(self, end_offset: int, time_next_offset: int) -> bool:
-        """Forgets what lies past `end_offset`, the true end of the data; True if anything did.
+        """Forgets all state past `end_offset`, the true end of the data; True if there was any.
 
-        Only where acknowledged data was given up for lost: meta records follow the data they tell
-        of, so they are not ahead of it otherwise. The segment that is open afterwards starts a new
-        time slice at `time_next_offset`, because entries of lost records may lie before.
+        There is none unless an operator gave up acknowledged data for lost: meta records follow the
+        data that they describe. The segment that is open afterwards starts a new time slice at
+        `time_next_offset`, because entries of lost records may lie before it.
         """
         is_behind = self.active is not None and self.active.base_offset > end_offset
         has_lost_state = self.checkpoint is not None and self.checkpoint.offset > end_offset
@@ -148,7 +148,7 @@ class MetaState:
     def _reopen(self, end_offset: int) -> SegmentSealed | None:
         """Makes the segment that holds `end_offset` the active one."""
         assert self.active is not None
-        keep = bisect_right([one.base_offset for one in self.sealed], end_offset)
+        keep = bisect_right([sealed.base_offset for sealed in self.sealed], end_offset)
         segment = self.sealed[keep - 1] if keep else None
         del self.sealed[max(keep - 1, 0) :]
         if segment is None:
@@ -174,14 +174,14 @@ class MetaState:
             kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
             if kept:
                 producers.append(ProducerStateEntry.of(*producer[:3], kept))
-        known = reopened or self.checkpoint
+        bounds = reopened or self.checkpoint
         self.checkpoint = Checkpoint(
             offset=end_offset,
             active_base_offset=self.active.base_offset,
-            size_bytes=known.size_bytes,
-            first_timestamp_ms=known.first_timestamp_ms,
-            largest_timestamp_ms=known.largest_timestamp_ms,
-            last_append_ms=known.last_append_ms,
+            size_bytes=bounds.size_bytes,
+            first_timestamp_ms=bounds.first_timestamp_ms,
+            largest_timestamp_ms=bounds.largest_timestamp_ms,
+            last_append_ms=bounds.last_append_ms,
             time_stream_end=time_next_offset,
             indexed_timestamp_ms=-1,
             indexed_offset=self.active.base_offset - 1,

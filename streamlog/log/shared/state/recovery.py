@@ -1,10 +1,10 @@
 """Opening a partition: the meta stream is replayed, then the attributes since its last checkpoint.
 
-1. Opening the meta stream fences whoever led the partition; its epoch is the new leader epoch.
-2. The fold of its records says which streams hold the data, where segments lie, what producers did.
+1. Opening the meta stream fences the former leader; the stream's epoch is the new leader epoch.
+2. The fold of its records tells the data streams, the segments and the state of the producers.
 3. Data appended after the checkpoint is known from its attributes; no data is read.
-4. Time index entries since the checkpoint are made again; those that the time stream holds already
-   stay in it, too: they tell of durable data, and the search bears repeated ones.
+4. Time index entries since the checkpoint are made again. Those that the time stream has already
+   stay: they describe durable data, and the search tolerates repeated entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.gather import gather_all
 
 BATCHES_AT_ONCE = 500
-"""Batches whose attributes are replayed before others get a turn: about 1.5 ms."""
+"""Batches whose attributes are replayed before other tasks get a turn: about 1.5 ms."""
 
 
 class StreamIds(NamedTuple):
@@ -103,7 +103,7 @@ async def recover_tail(
     data, time = streams.data, streams.time
     shift = active.data.start_offset - active.base_offset
     if state.truncate(data.confirm_offset - shift, time.next_offset):
-        # Acknowledged data was given up for lost, and the records that told of it go with it.
+        # An operator gave up acknowledged data for lost; the records that describe it go, too.
         await streams.meta.compact()
         active = state.active
         assert active is not None
@@ -114,8 +114,8 @@ async def recover_tail(
     checkpoint = state.checkpoint
     start = checkpoint.offset if checkpoint else active.base_offset
     start = max(start + shift, data.start_offset)
-    found = await data.attributes(start, data.confirm_offset)
-    for position, batch in enumerate(found):
+    batches = await data.attributes(start, data.confirm_offset)
+    for position, batch in enumerate(batches):
         if position % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1:
             await asyncio.sleep(0)
         metadata = decode_batch_metadata(batch.attributes)

@@ -1,4 +1,4 @@
-"""Segments of a shared log: sections that a record of the meta stream maps onto stream slices."""
+"""Segments of a shared log: a record of the meta stream maps each onto slices of streams."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class SharedLogSegment(AbstractLogSegment):
         self.time_index = SegmentTimeIndex(opened.time.start_offset, opened.time.start_offset)
         self.size = 0
         self.first_timestamp = NO_TIMESTAMP
-        """Largest timestamp of the first batch that has one; the time span counts from it."""
+        """Largest timestamp of the first batch that has one; segment.ms counts from it."""
         self.largest = NO_TIMESTAMP
         self.largest_visible = NO_TIMESTAMP
-        """Of what is durable."""
+        """The largest timestamp of durable batches."""
         self.last_append = NO_TIMESTAMP
 
     @classmethod
@@ -92,7 +92,7 @@ class SharedLogSegment(AbstractLogSegment):
     def account(
         self, base_offset: int, span: int, metadata: BatchMetadata, interval_bytes: int
     ) -> None:
-        """Notes a batch that has been sequenced."""
+        """Accounts for a batch that has been sequenced."""
         self.size += metadata.size_bytes
         self.last_append = metadata.append_time_ms
         if self.first_timestamp == NO_TIMESTAMP:
@@ -106,7 +106,7 @@ class SharedLogSegment(AbstractLogSegment):
         )
 
     def seal(self, end_offset: int, txn_end: int) -> SegmentSealed:
-        """Ends the segment; the record that says so."""
+        """Ends the segment; returns the record of it."""
         self._end_offset = end_offset
         shift = self.data_shift
         self.data = StreamSlice(self.data.stream_id, self.data.start_offset, end_offset + shift)

@@ -44,7 +44,7 @@ def _run(
     segments: Sequence[SharedLogSegment], offset: int, end_offset: int, room: int
 ) -> tuple[SharedLogSegment, int]:
     """The segment of `offset`, and the end of the run of segments that meet on the same stream."""
-    index = max(bisect_right(segments, offset, key=lambda one: one.base_offset) - 1, 0)
+    index = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
     first = segments[index]
     size = first.size
     while index + 1 < len(segments) and segments[index].end_offset < end_offset and size < room:

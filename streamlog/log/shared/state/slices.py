@@ -1,4 +1,4 @@
-"""Which sections of which streams hold a window of a log's offsets."""
+"""The sections of streams that hold a window of a log's offsets."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class LogSlice:
 
 
 def slices(segments: Iterable[Segment], start: int, end: int) -> list[LogSlice]:
-    """In order; neighbours on one stream are one."""
-    found: list[LogSlice] = []
+    """The slices in order; neighbours on one stream are joined."""
+    joined: list[LogSlice] = []
     for segment in segments:
         base, segment_end = segment.base_offset, segment.end_offset
         low, high = max(start, base), min(end, segment_end)
@@ -46,14 +46,14 @@ def slices(segments: Iterable[Segment], start: int, end: int) -> list[LogSlice]:
             continue
         shift = segment.data.start_offset - base
         size = segment.size_bytes * (high - low) // (segment_end - base)
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if (
             last is not None
             and (last.stream_id, last.shift) == (segment.data.stream_id, shift)
             and last.end == low
         ):
             size += last.size_bytes
-            found[-1] = LogSlice(last.stream_id, shift, last.start, high, size)
+            joined[-1] = LogSlice(last.stream_id, shift, last.start, high, size)
         else:
-            found.append(LogSlice(segment.data.stream_id, shift, low, high, size))
-    return found
+            joined.append(LogSlice(segment.data.stream_id, shift, low, high, size))
+    return joined

@@ -1,7 +1,7 @@
-"""Segments, producers and leader epochs of a log up to its end: what an added batch changes.
+"""Segments, producers and leader epochs of a log up to its end: the state that a batch changes.
 
-1. `account` is the only way in; appending calls it, and so does recovery with what attributes say.
-2. `checkpoint` captures the state at the log's end; `restore` and later attributes give it back.
+1. All changes go through `account`, which appends call, and recovery for each batch's attributes.
+2. `checkpoint` captures the state at the log's end; `restore` and later attributes rebuild it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LogTail:
         self.segments: list[SharedLogSegment] = []
         self.batches_since_checkpoint = 0
         self.accounted_end = 0
-        """End of what is accounted for: the log's end, but for batches that were just attached."""
+        """End of the accounted batches: the log's end, except while a commit attaches batches."""
         self._log_end = log_end
 
     @property
@@ -39,7 +39,7 @@ class LogTail:
 
     @property
     def end_offset(self) -> int:
-        """Of the log, provisional batches included."""
+        """The log's end, provisional batches included."""
         return self._log_end()
 
     @property
@@ -47,8 +47,10 @@ class LogTail:
         return sum(segment.size for segment in self.segments)
 
     def restore(self, state: MetaState, opened: SegmentOpened, time_stored_end: int) -> None:
-        """Takes what the meta stream says; batches from the checkpoint on are to follow."""
-        self.segments = [SharedLogSegment.of_sealed(one, self._log_end) for one in state.sealed]
+        """Takes the state of the meta stream; the batches behind its checkpoint must follow."""
+        self.segments = [
+            SharedLogSegment.of_sealed(sealed, self._log_end) for sealed in state.sealed
+        ]
         active = SharedLogSegment(opened, self._log_end)
         active.time_index.stored_end = time_stored_end
         self.segments.append(active)
@@ -76,7 +78,7 @@ class LogTail:
     def account(
         self, base_offset: int, span: int, metadata: BatchMetadata, config: TopicConfig
     ) -> bool:
-        """Notes a batch at the end of the log; True when it begins a leader epoch."""
+        """Accounts for a batch at the end of the log; True if it begins a leader epoch."""
         self.producers.account(base_offset, span, metadata)
         self.active.account(base_offset, span, metadata, config.index_interval_bytes)
         self.batches_since_checkpoint += 1
@@ -88,7 +90,7 @@ class LogTail:
     def should_roll(
         self, span: int, size_bytes: int, max_timestamp_ms: int, config: TopicConfig, jitter: float
     ) -> bool:
-        """Before a batch is added: by size, by event time, by what 31 bits of offset can hold."""
+        """Whether the batch needs a new segment: by size, event time, or 31 bits of offset."""
         active = self.active
         if active.size == 0:
             return False
@@ -117,7 +119,7 @@ class LogTail:
         return sealed, opened
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """The state at the log's end; silent producers are forgotten first."""
+        """The state at the log's end; expired producers are forgotten first."""
         self.producers.expire(now_ms)
         self.batches_since_checkpoint = 0
         active = self.active

@@ -1,11 +1,12 @@
 """The time index of one segment: entries in the time stream, and those on their way there.
 
-Entry, 12 bytes, big-endian: timestamp i64, relative offset i32. It says: no record of the segment
+Entry, 12 bytes, big-endian: timestamp i64, relative offset i32. It means: no record of the segment
 up to base offset + relative offset has a later timestamp. Timestamps and offsets rise from entry to
-entry. An entry is one record of the time stream; they are appended by the hundred, at checkpoints.
+entry. An entry is one record of the time stream; entries are appended by the hundred, at
+checkpoints.
 
-Entries are sparse (`index.interval.bytes`); what lies between two of them is told by the attributes
-of the data stream.
+Entries are sparse (`index.interval.bytes`); between two entries a search reads the attributes of
+the data stream.
 """
 
 from __future__ import annotations
@@ -47,28 +48,27 @@ NONE = TimeEntry(-1, -1)
 class SegmentTimeIndex:
     """Entries [start, stored_end) of the time stream, then `unstored`.
 
-    `last` is the newest entry; `max_timestamp_ms` and `bytes_since` are what the next one starts
-    from.
+    `last` is the newest entry. `max_timestamp_ms` and `bytes_since` lead to the next one.
     """
 
     start: int
     stored_end: int
     unstored: list[TimeEntry] = field(default_factory=list)
     taken: int = 0
-    """The oldest unstored entries that are on their way to the stream."""
+    """How many of the oldest unstored entries are on their way to the stream."""
     last: TimeEntry = NONE
     max_timestamp_ms: int = -1
     bytes_since: int = 0
 
     @property
     def end(self) -> int:
-        """Time stream offset behind the newest entry, stored or not."""
+        """The time stream's offset behind the newest entry, stored or not."""
         return self.stored_end + len(self.unstored)
 
     def account(
         self, relative_offset: int, timestamp_ms: int, size_bytes: int, interval_bytes: int
     ) -> None:
-        """Notes a batch that ends at the offset; adds an entry when enough bytes have passed."""
+        """Accounts for a batch that ends at the offset; adds an entry after enough bytes."""
         self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
         self.bytes_since += size_bytes
         if (
@@ -81,7 +81,7 @@ class SegmentTimeIndex:
             self.bytes_since = 0
 
     def take(self) -> list[TimeEntry]:
-        """The entries that nobody has taken yet, to be stored behind those taken before."""
+        """Takes the entries that were not taken before; the caller stores them in this order."""
         entries = self.unstored[self.taken :]
         self.taken = len(self.unstored)
         return entries
@@ -103,10 +103,10 @@ class SegmentTimeIndex:
         below, above = await self._around_stored(stream, timestamp_ms)
         if above is not None:
             return below, above
-        found = bisect_left(unstored, timestamp_ms, key=lambda entry: entry.timestamp_ms)
-        if found:
-            below = unstored[found - 1]
-        return below, unstored[found] if found < len(unstored) else None
+        index = bisect_left(unstored, timestamp_ms, key=lambda entry: entry.timestamp_ms)
+        if index:
+            below = unstored[index - 1]
+        return below, unstored[index] if index < len(unstored) else None
 
     async def _around_stored(
         self, stream: Stream, timestamp_ms: int
@@ -121,11 +121,11 @@ class SegmentTimeIndex:
             entries = decode_entries(join(batch.parts))[
                 first - batch.base_offset : end - batch.base_offset
             ]
-            found = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms)
-            if found:
-                below = entries[found - 1]
+            index = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms)
+            if index:
+                below = entries[index - 1]
                 low = end
-            if found < len(entries):
-                above = entries[found]
+            if index < len(entries):
+                above = entries[index]
                 high = first
         return below, above
