@@ -22,7 +22,7 @@ def to_le(column: array[int]) -> bytes:
 
 
 def from_le(typecode: Literal["B", "I", "Q"], data: Buffer) -> array[int]:
-    """`data` is a whole number of items long."""
+    """The column in `data`, whose length is a multiple of the item size."""
     column = array(typecode)
     column.frombytes(data)
     if not IS_LITTLE_ENDIAN:
@@ -31,7 +31,7 @@ def from_le(typecode: Literal["B", "I", "Q"], data: Buffer) -> array[int]:
 
 
 def to_planes(column: array[int]) -> bytes:
-    """All lowest bytes, then all second ones, and so on: small numbers compress far better so."""
+    """All lowest bytes, then all second ones, and so on: so small numbers compress far better."""
     data, size = to_le(column), column.itemsize
     return b"".join(data[plane::size] for plane in range(size))
 

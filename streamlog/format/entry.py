@@ -1,4 +1,4 @@
-"""One appended batch with its place: what WAL, object files and the tail cache have in common."""
+"""One appended batch with its offsets, as WAL, object files and the tail cache share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fold and an object's own footer both say about objects and ranges."""
+"""Rows of objects and ranges, as the fold and an object's own footer hold them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NO_LEADER_EPOCH = -1
 class Placement(NamedTuple):
     """Where a stream's part of a staged object was attached: its offset 0 is `base`.
 
-    `epoch` is the stream's at that time. With a leader epoch the payloads are Kafka record batches,
-    which get their base offset and that epoch when they are read; -1: they stay as they are.
+    `epoch` is the stream's epoch at that time. With a leader epoch, the payloads are Kafka record
+    batches, which get their base offset and that epoch when they are read; -1: they stay unchanged.
     """
 
     stream_id: int
@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 class Placements(Sequence[Placement]):
-    """An object's, by stream, as columns: 28 bytes each, a sixth of what tuples take."""
+    """The placements of one object, by stream, in columns: 28 bytes each, a sixth of tuples."""
 
     __slots__ = ("_bases", "_epochs", "_leaders", "_streams")
 
@@ -55,7 +55,7 @@ class Placements(Sequence[Placement]):
 
     @classmethod
     def of(cls, places: Iterable[Placement]) -> Placements:
-        """In any order; itself where it is one."""
+        """From placements in any order; a Placements is returned as it is."""
         if isinstance(places, cls):
             return places
         ordered = sorted(places)
@@ -64,14 +64,14 @@ class Placements(Sequence[Placement]):
 
     @property
     def columns(self) -> tuple[array[int], array[int], array[int], array[int]]:
-        """Streams, bases, epochs, leader epochs; to look at."""
+        """Streams, bases, epochs, leader epochs; read only."""
         return self._streams, self._bases, self._epochs, self._leaders
 
     def of_stream(self, stream_id: int) -> Placement | None:
-        at = bisect_left(self._streams, stream_id)
-        if at == len(self._streams) or self._streams[at] != stream_id:
+        row = bisect_left(self._streams, stream_id)
+        if row == len(self._streams) or self._streams[row] != stream_id:
             return None
-        return Placement(stream_id, self._bases[at], self._epochs[at], self._leaders[at])
+        return Placement(stream_id, self._bases[row], self._epochs[row], self._leaders[row])
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -107,7 +107,7 @@ class ObjectRow:
     """An object as the fold knows it. `store` 0 is the store; other numbers are reserved.
 
     Index position, length and CRC are of the index region: index block and attributes together.
-    `placements`: by stream; the object was staged, its own offsets begin at 0 in each stream.
+    With `placements` the object was staged, and its own offsets begin at 0 in each stream.
     """
 
     object_id: int
@@ -120,7 +120,7 @@ class ObjectRow:
 
 
 class RangeRow(NamedTuple):
-    """start (inclusive) to end (exclusive) offset of one stream, written under `epoch`."""
+    """Offsets start (inclusive) to end (exclusive) of one stream, written under `epoch`."""
 
     stream_id: int
     epoch: int
@@ -163,13 +163,13 @@ class Rows:
 
     def part(self, first: int, end: int) -> Rows:
         """Rows number first (inclusive) to end (exclusive)."""
-        found = Rows()
-        found.streams, found.epochs = self.streams[first:end], self.epochs[first:end]
-        found.starts, found.ends = self.starts[first:end], self.ends[first:end]
-        return found
+        part = Rows()
+        part.streams, part.epochs = self.streams[first:end], self.epochs[first:end]
+        part.starts, part.ends = self.starts[first:end], self.ends[first:end]
+        return part
 
     def between(self, first_stream: int, end_stream: int) -> Rows:
-        """Rows of streams first (inclusive) to end (exclusive); itself where that is all."""
+        """Rows of streams first (inclusive) to end (exclusive); `self` where that is all."""
         low = bisect_left(self.streams, first_stream)
         end = bisect_left(self.streams, end_stream, low)
         return self if end - low == len(self) else self.part(low, end)

@@ -1,6 +1,6 @@
 """Values that start with a version byte and end with a CRC-32C over everything before it.
 
-Every version of every such value keeps these two, so that damage is told from a newer version.
+Every version of every such value keeps both, so that a reader can tell damage from a newer version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def seal(body: bytes) -> bytes:
 
 
 def unseal(value: Buffer, version: int, what: str) -> memoryview:
-    """The bytes between; the version byte is their first. Errors: Corrupt, UnsupportedVersion."""
+    """The bytes before the CRC, version byte included. Errors: Corrupt, UnsupportedVersion."""
     end = len(value) - CRC.size
     body = memoryview(value)[: max(end, 0)]
     if end < 1 or CRC.unpack_from(value, end)[0] != crc32c(body):

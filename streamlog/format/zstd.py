@@ -1,7 +1,7 @@
-"""zstd frames from bytes that may say anything.
+"""Decompresses zstd frames from bytes that may be damaged or hostile.
 
-`zstandard.decompress` allocates what a frame states and forgets `max_output_size` then: twenty
-bytes that state a tebibyte are a MemoryError, and a small bomb is expanded in full.
+`zstandard.decompress` allocates the size that a frame states and then ignores `max_output_size`:
+twenty bytes that state a tebibyte raise MemoryError, and a small bomb is expanded in full.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from streamlog.errors import Closed, OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.metadata.config import MetadataConfig
 from streamlog.runtime.clock import Clock
 from streamlog.runtime.rand import Random
 
+T = TypeVar("T")
 TRANSIENT = (Unavailable, OutcomeUnknown)
 
 
@@ -34,6 +37,14 @@ class Backoff:
         if not is_transient(error) or self.is_over:
             raise error
         await self.wait()
+
+    async def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Calls until the call succeeds. Errors: as `after`."""
+        while True:
+            try:
+                return await call()
+            except StreamlogError as error:
+                await self.after(error)
 
     @property
     def is_over(self) -> bool:

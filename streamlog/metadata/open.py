@@ -1,4 +1,4 @@
-"""`open_metadata`: a new tenure of a node, following the shared metadata."""
+"""`open_metadata`: opens a session under a new tenure of a node."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.journal.record_sender import RecordSender
 from streamlog.metadata.keys import lineage, recovery
 from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.ownership.liveness import Liveness
-from streamlog.metadata.ownership.registration import check_node_id, register
+from streamlog.metadata.ownership.registration import Registration, check_node_id, register
 from streamlog.metadata.ownership.transfer import OwnershipTransfer
 from streamlog.metadata.ownership.versions import check_versions
-from streamlog.metadata.session import MetadataSession
+from streamlog.metadata.session import MetadataSession, SessionIdentity, SessionParts
 from streamlog.objectstore.cluster.guard import Lineage
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.objectstore.interface import ObjectStore
@@ -54,7 +55,7 @@ async def open_metadata(
 ) -> MetadataSession:
     """Registers a new tenure, which seals the node's earlier one, and loads the metadata.
 
-    The tenure holds no streams yet: once the local WAL durably names it, call `take_over_previous`.
+    The tenure holds no streams yet: call `take_over_previous` once the local WAL durably names it.
     `kv` and `store` stay the caller's to close.
 
     Errors: InvalidName (the cluster id), Invalid (the node id), MetadataUnavailable,
@@ -62,108 +63,59 @@ async def open_metadata(
     """
     check_node_id(node_id)
     config = config or MetadataConfig()
-    prefix = prefix_of(cluster_id)
-    retry = Retry(config, clock, random)
-    metrics = MetadataMetrics(registry)
-    await _look(kv, prefix, retry)
+    tools = Tools(config, clock, random, offload, MetadataMetrics(registry))
+    keys = KeySpace(kv, prefix_of(cluster_id), Retry(config, clock, random))
+    # Before anything is written, so that metadata of a newer release stays as it is.
+    await keys.retry.bounded().run(lambda: check_versions(kv, keys.prefix))
     registered = await register(
-        kv,
-        prefix,
+        keys,
         node_id,
         has_disk_wal=wal_mode == "disk",
         address=address,
         window=config.put_window,
-        config=config,
-        clock=clock,
-        retry=retry,
+        tools=tools,
     )
-    check = LineageCheck(store, cluster_id, await _lineage(kv, prefix, retry))
-    loader = Loader(kv, store, prefix, offload)
-    state = await _load(loader, check, retry)
-    rebuilt = await _recovery(kv, prefix, retry)
-    follower = Follower(
-        kv, prefix, loader, state, registered.tenure, check, retry, offload, metrics
-    )
-    reader = BlockReader(store, config.block_cache_bytes)
-    ids = ObjectIds(registered.object_block, config.put_window)
-    tenure = registered.tenure
-    sender = RecordSender(
-        kv, prefix, follower, tenure, registered.fence, clock=clock, retry=retry, metrics=metrics
-    )
-    committer = Committer(sender, follower, ids, config=config, offload=offload, metrics=metrics)
-    blocks = BlockTaker(kv, prefix, tenure, retry)
-    allocator = ObjectIdAllocator(ids, blocks, retry, committer.ask_for_floor)
-    committer.allocator = allocator
-    lookup = Lookup(follower, reader)
-    compactors = Compactors(
-        kv,
-        prefix,
-        registered.fence,
-        follower=follower,
-        lookup=lookup,
-        config=config,
-        clock=clock,
-        retry=retry,
-        offload=offload,
-        metrics=metrics,
-    )
-    metadata = MetadataSession(
-        cluster_id,
-        kv,
-        prefix,
-        registered.fence,
-        rebuilt,
-        follower=follower,
-        committer=committer,
-        ownership=OwnershipTransfer(
-            kv, prefix, follower, registered.fence, clock=clock, random=random, retry=retry
-        ),
-        checkpointer=Checkpointer(
-            kv,
-            store,
-            prefix,
-            follower,
-            reader,
-            config=config,
-            clock=clock,
-            random=random,
-            offload=offload,
-            retry=retry,
-            metrics=metrics,
-            lineage=check,
-        ),
-        lookup=lookup,
-        garbage=Garbage(
-            kv,
-            prefix,
-            follower,
-            lookup,
-            ids,
-            allocator,
-            compactors,
-            config=config,
-            clock=clock,
-            metrics=metrics,
-        ),
-        liveness=Liveness(kv, prefix, registered.tenure, registered.lease_id, config.lease_ttl_ms),
-        allocator=allocator,
-        stream_ids=StreamIds(blocks),
-        compactors=compactors,
-        clock=clock,
-        retry=retry,
-        lineage=check,
-    )
+    check = LineageCheck(store, cluster_id, await _lineage(keys))
+    loader = Loader(kv, store, keys.prefix, offload)
+    state = await _load(loader, check, keys.retry)
+    identity = SessionIdentity(cluster_id, registered.fence, await _recovery(keys), check)
+    follower = Follower(keys, loader, state, registered.tenure, check, tools)
+    parts = _build_parts(keys, store, registered, follower, check, tools)
+    metadata = MetadataSession(identity, parts, keys, clock)
     metadata.start()
     return metadata
 
 
-async def _look(kv: KVStore, prefix: bytes, retry: Retry) -> None:
-    backoff = retry.bounded()
-    while True:
-        try:
-            return await check_versions(kv, prefix)
-        except StreamlogError as error:
-            await backoff.after(error)
+def _build_parts(
+    keys: KeySpace,
+    store: ObjectStore,
+    registered: Registration,
+    follower: Follower,
+    check: LineageCheck,
+    tools: Tools,
+) -> SessionParts:
+    tenure, own_fence, config = registered.tenure, registered.fence, tools.config
+    reader = BlockReader(store, config.block_cache_bytes)
+    lookup = Lookup(follower, reader)
+    ids = ObjectIds(registered.object_block, config.put_window)
+    sender = RecordSender(keys, follower, tenure, own_fence, tools)
+    committer = Committer(sender, follower, ids, tools)
+    blocks = BlockTaker(keys, tenure)
+    allocator = ObjectIdAllocator(ids, blocks, keys.retry, committer.ask_for_floor)
+    committer.allocator = allocator
+    compactors = Compactors(keys, own_fence, follower, lookup, tools)
+    return SessionParts(
+        follower=follower,
+        lookup=lookup,
+        committer=committer,
+        allocator=allocator,
+        stream_ids=StreamIds(blocks),
+        ownership=OwnershipTransfer(keys, follower, own_fence, tools),
+        checkpointer=Checkpointer(keys, store, follower, reader, check, tools),
+        compactors=compactors,
+        garbage=Garbage(keys, follower, lookup, ids, allocator, compactors, tools),
+        liveness=Liveness(keys, tenure, registered.lease_id, config.lease_ttl_ms),
+    )
 
 
 async def _load(loader: Loader, check: LineageCheck, retry: Retry) -> MetadataState:
@@ -172,28 +124,19 @@ async def _load(loader: Loader, check: LineageCheck, retry: Retry) -> MetadataSt
         try:
             return await loader.load()
         except StreamlogError as error:
+            # A file may be missing because nodes on newer metadata deleted it.
             await backoff.after(await check.reason_for(error))
 
 
-async def _recovery(kv: KVStore, prefix: bytes, retry: Retry) -> Recovery | None:
-    backoff = retry.bounded()
-    while True:
-        try:
-            return await read_recovery(kv, prefix)
-        except StreamlogError as error:
-            await backoff.after(error)
+async def _recovery(keys: KeySpace) -> Recovery | None:
+    return await keys.retry.bounded().run(lambda: read_recovery(keys.kv, keys.prefix))
 
 
-async def _lineage(kv: KVStore, prefix: bytes, retry: Retry) -> Lineage:
-    backoff = retry.bounded()
-    while True:
-        try:
-            return await lineage.read(kv, prefix)
-        except StreamlogError as error:
-            await backoff.after(error)
+async def _lineage(keys: KeySpace) -> Lineage:
+    return await keys.retry.bounded().run(lambda: lineage.read(keys.kv, keys.prefix))
 
 
 async def read_recovery(kv: KVStore, prefix: bytes) -> Recovery | None:
     """Errors: Corrupt, UnsupportedVersion, MetadataUnavailable."""
-    found = await kv.get(recovery.key(prefix))
-    return None if found is None else recovery.decode(found.value)
+    entry = await kv.get(recovery.key(prefix))
+    return None if entry is None else recovery.decode(entry.value)

@@ -1,4 +1,4 @@
-"""MetadataSession: the Metadata of one tenure, put together from its parts."""
+"""MetadataSession: the Metadata of one tenure, composed of parts by role."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from streamlog.errors import (
@@ -17,8 +19,6 @@ from streamlog.errors import (
 )
 from streamlog.format.checkpoint.blocks import ObjectColumns
 from streamlog.format.rows import Placements, Rows
-from streamlog.kvstore.interface import KVStore
-from streamlog.metadata.backoff import Retry
 from streamlog.metadata.compaction.compactors import Compactors
 from streamlog.metadata.compaction.garbage import Garbage
 from streamlog.metadata.compaction_interface import (
@@ -47,6 +47,7 @@ from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator, StreamIds, check_count
 from streamlog.metadata.journal.object_ids import OwnedIds
 from streamlog.metadata.keys import fence
+from streamlog.metadata.keyspace import KeySpace
 from streamlog.metadata.lookup.live_objects import new_objects
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.ownership.liveness import Liveness
@@ -63,64 +64,70 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class SessionIdentity:
+    """What a session is opened for: its cluster, and the tenure's fence as registered."""
+
+    cluster_id: str
+    own_fence: fence.Fence
+    recovery: Recovery | None
+    lineage: LineageCheck
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """The objects that do a session's work."""
+
+    follower: Follower
+    lookup: Lookup
+    committer: Committer
+    allocator: ObjectIdAllocator
+    stream_ids: StreamIds
+    ownership: OwnershipTransfer
+    checkpointer: Checkpointer
+    compactors: Compactors
+    garbage: Garbage
+    liveness: Liveness
+
+
 class MetadataSession:
-    """Made by `open_metadata`; one event loop only."""
+    """The Metadata of one tenure; `open_metadata` makes it. For one event loop only.
+
+    It owns the tenure, its lease and the tasks of its parts. It does not own the KV store and the
+    object store: the caller closes them.
+    """
 
     def __init__(
-        self,
-        cluster_id: str,
-        kv: KVStore,
-        prefix: bytes,
-        own_fence: fence.Fence,
-        recovery: Recovery | None,
-        *,
-        follower: Follower,
-        committer: Committer,
-        ownership: OwnershipTransfer,
-        checkpointer: Checkpointer,
-        lookup: Lookup,
-        garbage: Garbage,
-        liveness: Liveness,
-        allocator: ObjectIdAllocator,
-        compactors: Compactors,
-        stream_ids: StreamIds,
-        clock: Clock,
-        retry: Retry,
-        lineage: LineageCheck,
+        self, identity: SessionIdentity, parts: SessionParts, keys: KeySpace, clock: Clock
     ) -> None:
-        self._cluster_id = cluster_id
-        self._lineage = lineage
-        self._kv = kv
-        self._prefix = prefix
-        self._own_fence = own_fence
-        self._recovery = recovery
-        self._follower = follower
-        self._committer = committer
-        self._ownership = ownership
-        self._checkpointer = checkpointer
-        self._lookup = lookup
-        self._garbage = garbage
-        self._liveness = liveness
-        self._allocator = allocator
-        self._compactors = compactors
-        self._stream_ids = stream_ids
+        self._identity = identity
+        self._keys = keys
         self._clock = clock
-        self._retry = retry
+        self._follower = parts.follower
+        self._lookup = parts.lookup
+        self._committer = parts.committer
+        self._allocator = parts.allocator
+        self._stream_ids = parts.stream_ids
+        self._ownership = parts.ownership
+        self._checkpointer = parts.checkpointer
+        self._compactors = parts.compactors
+        self._garbage = parts.garbage
+        self._liveness = parts.liveness
         self._background = Background("metadata", self._on_failure)
         self._ended = asyncio.Event()
-        follower.on_sealed(self._on_sealed)
+        self._follower.on_sealed(self._on_sealed)
         self._failure: StreamlogError | None = None
         self._is_closed = False
 
     def start(self) -> None:
-        """Begins following, committing, checkpointing and keeping the lease.
+        """Starts the tasks that follow, commit, checkpoint and keep the lease alive.
 
-        A compactor that the node's earlier process left behind is sealed.
+        Seals the compaction tenure that an earlier process of the node left behind.
         """
         self._follower.show_compactions()
         mine = compactor_of(self.tenure.node_id)
         fences = self._follower.state.fences
-        left = [t for t, known in fences.items() if t.node_id == mine and known.is_live]
+        left = [t for t, seen in fences.items() if t.node_id == mine and seen.is_live]
         self._background.spawn(self._follower.follow(), name="follow")
         self._background.spawn(self._follower.adopt(), name="adopt")
         self._background.spawn(self._committer.run(), name="commit")
@@ -129,19 +136,19 @@ class MetadataSession:
         if left:
             self._background.spawn(self._seal_compactors(left), name="seal_compactors")
 
-    # what is known
+    # session info and streams
 
     @property
     def cluster_id(self) -> str:
-        return self._cluster_id
+        return self._identity.cluster_id
 
     @property
     def recovery(self) -> Recovery | None:
-        return self._recovery
+        return self._identity.recovery
 
     @property
     def lineage(self) -> LineageCheck:
-        return self._lineage
+        return self._identity.lineage
 
     @property
     def tenure(self) -> Tenure:
@@ -171,7 +178,7 @@ class MetadataSession:
 
     @property
     def staging(self) -> Staging:
-        """What is staged and attached, as folded now; to look at."""
+        """Staged and attached objects, as folded now; read only."""
         return self._follower.state.fold.staging
 
     def stream(self, stream_id: int) -> StreamRow | None:
@@ -194,7 +201,7 @@ class MetadataSession:
         return await self._lookup.object(object_id)
 
     async def ranges(self, stream_id: int, start: int, end: int) -> Sequence[ObjectRange]:
-        """As `locate`, without a look at the objects: the first ones of any number."""
+        """As `locate`, without the objects' rows and without a limit."""
         self._check_open()
         return await self._lookup.ranges(stream_id, start, end)
 
@@ -204,15 +211,12 @@ class MetadataSession:
         return await self._lookup.warm(sections)
 
     def attached(self) -> Mapping[int, Placements]:
-        """Live objects that were staged, by id, and where they were attached."""
+        """Object id → where the object was attached, for live objects that were staged once."""
         return self._follower.state.fold.staging.attached
 
     async def catch_up(self) -> int:
-        """The fold holds every record that was in the metadata store when this was called; the
-        revision. Errors: MetadataUnavailable.
-        """
         self._check_open()
-        backoff = self._retry.bounded()
+        backoff = self._keys.retry.bounded()
         await self._in_time(self._follower.catch_up(backoff))
         return self.revision
 
@@ -225,7 +229,7 @@ class MetadataSession:
 
     @property
     def open_object_ids(self) -> frozenset[int]:
-        """Ids of uploads and of compaction under way: neither committed nor given up."""
+        """Ids of running uploads and compactions: neither committed nor given up."""
         return self._allocator.open_ids | self._compactors.open_ids
 
     def owned_object_id(self, *, is_patient: bool = False) -> OwnedIds:
@@ -248,7 +252,7 @@ class MetadataSession:
         return await self._ownership.open_streams(wanted, accept_data_loss=accept_data_loss)
 
     async def take_streams(self, wanted: Sequence[tuple[int, int | None]]) -> list[StreamRow]:
-        """As open_streams, but takes open streams away from a live holder too (balancing).
+        """As open_streams, but also takes open streams from a live holder, to balance load.
 
         A stream that this tenure holds open already keeps its epoch, where none is asked for.
         """
@@ -268,12 +272,12 @@ class MetadataSession:
         )
 
     async def take_over(self, tenure: Tenure, *, accept_data_loss: bool = False) -> None:
-        """Seals another, dead tenure and takes all its streams (`OwnershipTransfer.take_over`)."""
+        """As OwnershipTransfer.take_over: seals a dead tenure and takes all its streams."""
         self._check_open()
         await self._ownership.take_over(tenure, accept_data_loss=accept_data_loss)
 
     async def seal(self, tenure: Tenure, *, even_if_alive: bool = False) -> None:
-        """Another tenure never commits again on return (`OwnershipTransfer.seal`)."""
+        """As OwnershipTransfer.seal: on return the other tenure can never commit again."""
         self._check_open()
         await self._ownership.seal(tenure, even_if_alive=even_if_alive)
 
@@ -295,7 +299,7 @@ class MetadataSession:
 
     async def checkpoint(self) -> None:
         self._check_open()
-        # Given up half-way, it would not know whether the metadata names its files.
+        # If it were cancelled half-way, it would not know whether the metadata names its files.
         await self._background.shielded(self._checkpointer.checkpoint, name="checkpoint_now")
 
     # compaction and repair
@@ -329,12 +333,11 @@ class MetadataSession:
     # garbage
 
     def waiting_for_sweep(self) -> list[str]:
-        """What has come to a stand, in words, until the collector deletes what was given up."""
+        """What waits until the collector deletes objects that were given up, in words."""
         return self._garbage.waiting()
 
     @property
     def sweep_wanted(self) -> asyncio.Event:
-        """Set when uploads wait for a run of the collector, who clears it."""
         return self._allocator.sweep_wanted
 
     def dead_objects(self, limit: int = 1000) -> list[DeadObject]:
@@ -377,16 +380,15 @@ class MetadataSession:
             return
         self._is_closed = True
         try:
-            backoff = self._retry.bounded()
+            backoff = self._keys.retry.bounded()
             async with asyncio.timeout(backoff.left_s()):
                 await self._committer.drained()
                 await self._compactors.close()
                 await seal_own(
-                    self._kv,
-                    self._prefix,
+                    self._keys,
                     self._follower,
                     self.tenure,
-                    self._own_fence,
+                    self._identity.own_fence,
                     drained=drained,
                     clock=self._clock,
                     backoff=backoff,
@@ -405,13 +407,8 @@ class MetadataSession:
 
     async def _seal_compactors(self, tenures: Sequence[Tenure]) -> None:
         for tenure in tenures:
-            backoff = self._retry.endless()
-            while True:
-                try:
-                    await self._ownership.seal(tenure, even_if_alive=True)
-                    break
-                except StreamlogError as error:
-                    await backoff.after(error)
+            seal = partial(self._ownership.seal, tenure, even_if_alive=True)
+            await self._keys.retry.endless().run(seal)
 
     async def _stop(self) -> None:
         closed = self._failure or Closed("the metadata was closed")
@@ -436,9 +433,9 @@ class MetadataSession:
         self._ended.set()
 
     async def _in_time(self, work: Awaitable[T]) -> T:
-        """What waits for the fold waits for the metadata store: not for ever."""
+        """Limits a wait for the fold, which may be a wait for the metadata store."""
         try:
-            async with asyncio.timeout(self._retry.bounded().left_s()):
+            async with asyncio.timeout(self._keys.retry.bounded().left_s()):
                 return await work
         except TimeoutError as error:
             raise MetadataUnavailable(

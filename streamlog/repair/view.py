@@ -18,6 +18,7 @@ from streamlog.metadata.interface import LiveRange, ObjectRow, StreamRow, Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import checkpoint
 from streamlog.metadata.keys.space import prefix_of
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.objectstore.interface import ObjectStore
@@ -129,8 +130,8 @@ async def load_view(
     prefix, config = prefix_of(cluster_id), MetadataConfig()
     loader = Loader(kv, store, prefix, offload)
     state = await loader.load()
-    retry = Retry(config, clock, random)
-    metrics = MetadataMetrics(CollectorRegistry())
-    still = _Still(kv, prefix, loader, state, NOBODY, None, retry, offload, metrics)
+    keys = KeySpace(kv, prefix, Retry(config, clock, random))
+    tools = Tools(config, clock, random, offload, MetadataMetrics(CollectorRegistry()))
+    still = _Still(keys, loader, state, NOBODY, None, tools)
     lookup = Lookup(still, BlockReader(store, config.block_cache_bytes))
     return MetadataView(kv, cluster_id, prefix, state, lookup)

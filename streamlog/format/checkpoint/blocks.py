@@ -2,7 +2,7 @@
 
 Range block (at most 16 KiB), integers little-endian:
     groups, one per stream, in order: stream u64, start u64, ranges u32, count u32[ranges],
-        object id u64[ranges]; a group's ranges meet, the first begins at start
+        object id u64[ranges]; a group's ranges are adjacent, the first begins at start
     end  4   CRC-32C of the block before it
 
 Object block (at most 16 KiB):
@@ -10,7 +10,7 @@ Object block (at most 16 KiB):
         live ranges u32, store u8
     end  4   CRC-32C of the block before it
 
-A block is copied as it is when nothing in it changed; a group may go on in the next block.
+A block without a change is copied unread; a group may continue in the next block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ U32_MAX = (1 << 32) - 1
 
 @dataclass(slots=True)
 class RangeGroup:
-    """Ranges of one stream that meet; range i has `counts[i]` offsets in `objects[i]`."""
+    """Adjacent ranges of one stream; range i has `counts[i]` offsets in `objects[i]`."""
 
     stream_id: int
     start: int
@@ -50,7 +50,7 @@ class RangeGroup:
 
 
 class ObjectEntry(NamedTuple):
-    """An object in a checkpoint. `live`: ranges that live; 0 in a delta hides the base's entry."""
+    """An object in a checkpoint. `live`: its live ranges; 0 in a delta hides the base's entry."""
 
     object_id: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""The state in a checkpoint's delta file: every stream, dead objects, what the base has too much.
+"""The state in a checkpoint's delta file: streams, dead objects, and dead ranges of the base.
 
     off  size  field                              (integers little-endian, columns in byte planes)
     0    1     version: 1; 2 where something was staged or attached
@@ -9,17 +9,17 @@
     17   4     cut streams c
     21   8     dead ranges in the base
     29   8     objects that live
-    37   8     compactions: the counter `x`
+    37   8     the compaction counter
     45   4     compactions whose inputs are known i, the last ones
     49   8·h   holders: node id u32, node epoch u32
     -    -     columns: stream id u64[n], epoch u32[n], index of the holder u32[n], start u64[n],
                end u64[n]; then state u8[n] (1 OPEN, 2 CLOSED)
     -    -     t times: index of the stream u32, token length u16, tags u16, token, then each tag:
                key length u16, value length u16, UTF-8
-    -    -     columns: dead object id u64[d], when its death was found, ms u64[d], revision u64[d]
+    -    -     columns: dead object id u64[d], when it was found dead, ms u64[d], revision u64[d]
     -    -     column: cut stream id u64[c]: the base still holds ranges of it that are dead
     -    -     columns: number of inputs u32[i], then all their object ids u64, the newest last
-    -    -     version 2: stages u32, writers u32, attached u32, then each (format.staged_entries)
+    -    -     version 2: stages u32, writers u32, attached u32, then each (staged_entries.py)
 
 Streams are in order of id. The whole is compressed and sealed by the tail.
 """
@@ -143,7 +143,10 @@ def encode_state(state: CheckpointState) -> bytes:
 
 
 def decode_state(data: bytes) -> CheckpointState:
-    """`data` passed its CRC. Errors: UnsupportedVersion; ValueError, struct.error: no sense."""
+    """The state in `data`, which passed its CRC.
+
+    Errors: UnsupportedVersion; ValueError, struct.error (it makes no sense).
+    """
     version, n, h, t, d, c, base_dead, live_objects, compactions, i = HEADER.unpack_from(data)
     if version > STAGING_VERSION:
         raise UnsupportedVersion(

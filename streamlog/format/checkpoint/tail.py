@@ -14,11 +14,11 @@
     +29  4     state bytes, stored
     +33  -     columns u64: first stream[b], first start[b], position[b + 1], first id[o],
                position[o + 1]
-    -    -     state (format.checkpoint_state), zstd; empty in a base
+    -    -     state (state.py), zstd; empty in a base
     end  4     CRC-32C of the tail before it
-    -    -     in a delta: what names it (metadata/checkpoint/trailer.py)
+    -    -     in a delta: its trailer (metadata/checkpoint/trailer.py)
 
-Blocks carry their own CRCs; the header is checked by whoever looks at a file without its reference.
+Blocks carry their own CRCs. The header is for tools that read a file without its reference.
 """
 
 from __future__ import annotations

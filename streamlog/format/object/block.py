@@ -47,7 +47,7 @@ from streamlog.model.batch import StoredBatch
 from streamlog.runtime.buffers import Buffer
 
 PAYLOAD_BYTES_MAX = 1 << 30
-"""Of a block, before compression: what a reader is ready to hold."""
+"""Most bytes of a block before compression that a reader accepts."""
 BATCH_BYTES = 29
 BLOCK_HEADER_BYTES = 32
 
@@ -148,7 +148,7 @@ def encode_block(
 
 
 def _compress(entries: Sequence[StreamEntry], payload_bytes: int) -> bytes | None:
-    """None where it does not pay; a sample tells before all of it is done."""
+    """The compressed area; None where compression does not pay, which a sample shows first."""
     raw = b"".join([part for entry in entries for part in entry.parts])
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
     if payload_bytes > 2 * _SAMPLE_BYTES:

@@ -2,7 +2,7 @@
 
 1. Entries of one stream that meet are cut into blocks of about `block_target_bytes`.
 2. Each block's CRC is combined from the payload CRCs that the entries already carry.
-3. Index region, footer and trailer follow; layout in object_header.
+3. Index region, footer and trailer follow; layout in header.py.
 """
 
 from __future__ import annotations

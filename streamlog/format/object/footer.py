@@ -1,4 +1,4 @@
-"""Footer and trailer: who wrote the object, which ranges it holds, where its index lies.
+"""Footer and trailer: the object's writer, its ranges, and the place of its index.
 
 They suffice to rebuild the object's row and ranges from the store alone. Footer (little endian)
 
@@ -28,7 +28,7 @@ Trailer: the object's last 56 bytes
     24      index length     u32    of the index region
     28      index crc        u32    CRC-32C of the index region
     32      object size      u64    with this trailer
-    40      version          u16    1, 2 when staged; policy in object_header
+    40      version          u16    1, 2 when staged; policy in header.py
     42      trailer bytes    u16    56
     44      crc              u32    CRC-32C of bytes 0 to 44
     48      magic            8      "SLOBJEND"
@@ -62,7 +62,7 @@ _CRC_POSITION = TRAILER_BYTES - 12
 
 @dataclass(frozen=True, slots=True)
 class ObjectIdentity:
-    """Who wrote the object, and as what. The tenure is (node_id, node_epoch)."""
+    """The object's cluster, id and writer, the tenure (node_id, node_epoch)."""
 
     cluster_id: str
     node_id: int
@@ -72,9 +72,9 @@ class ObjectIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFooter:
-    """All that the fold knows of an object but whether it was committed.
+    """The object's row and ranges, as the fold holds them if it was committed.
 
-    `is_staged`: the ranges count from 0; where they were attached the fold alone knows.
+    `is_staged`: the ranges count from 0; only the fold knows where they were attached.
     """
 
     identity: ObjectIdentity

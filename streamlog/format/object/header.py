@@ -2,10 +2,10 @@
 
     position            what                                                checked by
     0                   header, 16 bytes (this module)                      its own CRC
-    16                  data blocks (object_block)                          a CRC each, in the index
-    index_position      index block and attributes (object_index)           its own CRC
-    footer_position     footer (object_footer)                              a CRC in the trailer
-    size - 56           trailer (object_footer)                             its own CRC
+    16                  data blocks (block.py)                              a CRC each, in the index
+    index_position      index block and attributes (index.py)               its own CRC
+    footer_position     footer (footer.py)                                  a CRC in the trailer
+    size - 56           trailer (footer.py)                                 its own CRC
 
 Header (little endian, as every integer in the file)
 

@@ -31,7 +31,7 @@ Attributes run of a block: batch count × 13 bytes, then the attributes one afte
     12      attributes bytes  u8
 
 `index_crc32c` in footer, commit record and fold is the CRC-32C of the whole region. Magic, version
-and CRC stay where they are in every version; policy in object_header.
+and CRC stay where they are in every version; policy in header.py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ INDEX_HEADER_BYTES = _HEADER.size
 INDEX_ROW_BYTES = _ROW.size
 
 encode_row = _ROW.pack
-"""The fields of a BlockRow, in order, but for `place`."""
+"""The fields of a BlockRow, in order, without `place`."""
 
 
 def encode_attributes(entries: Sequence[StreamEntry] | Sequence[StoredBatch]) -> bytes:
@@ -103,7 +103,7 @@ class ObjectIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """What a cache should charge for it."""
+        """Bytes that a cache should count for it."""
         return len(self._rows) + 200
 
     def __len__(self) -> int:
@@ -270,7 +270,7 @@ class _Runs:
 def _read_run(
     run: memoryview, block: BlockRow, start: int, end: int, found: list[BatchAttributes]
 ) -> int:
-    """Bytes of the run that starts `run`; 0 for an impossible one."""
+    """Size of the run at the start of `run`, bytes; 0: it is damaged."""
     table_bytes = block.batch_count * _ATTRIBUTES.size
     if len(run) < table_bytes:
         return 0

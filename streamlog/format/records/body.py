@@ -1,4 +1,4 @@
-"""The body of a record of any kind: plain, or one zstd frame; read by a cursor with an end."""
+"""The body of a record of any kind: plain, or one zstd frame; and a cursor that reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ZSTD = 1
 ZSTD_LEVEL = 3
 COMPRESS_FROM_BYTES = 256
 BODY_BYTES_MAX = 4 << 20
-"""What a reader is willing to decompress; writers stay far below it (`record_bytes_max`)."""
+"""Most bytes that a reader decompresses; writers stay far below it (`record_bytes_max`)."""
 
 
 def check_kind(kind: int, known: int) -> None:
@@ -27,7 +27,7 @@ def check_kind(kind: int, known: int) -> None:
 
 
 def pack_body(body: bytes) -> tuple[bytes, int]:
-    """As stored, and the flags."""
+    """The body as stored, compressed where that pays, and the flags."""
     if len(body) >= COMPRESS_FROM_BYTES:
         packed = zstandard.compress(body, ZSTD_LEVEL)
         if len(packed) < len(body):
@@ -40,7 +40,7 @@ def unpack_body(stored: memoryview, flags: int, size: int) -> memoryview:
     if size > BODY_BYTES_MAX or flags & ~ZSTD:
         raise ValueError(f"{size} bytes with flags {flags}")
     if flags & ZSTD:
-        # A frame that knows its size is decompressed to it, whatever the bound says.
+        # zstandard ignores the bound for a frame that states its size.
         if zstandard.frame_content_size(stored) != size:
             raise ValueError(f"the compressed body does not hold {size} bytes")
         stored = memoryview(zstandard.decompress(stored, max_output_size=size))
@@ -50,7 +50,7 @@ def unpack_body(stored: memoryview, flags: int, size: int) -> memoryview:
 
 
 class Cursor:
-    """A position in bytes that never passes their end."""
+    """Reads bytes in order, and never past their end."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,8 +1,8 @@
-"""The commit record: what one tenure changes in the fold by one transaction.
+"""The commit record: the changes that one tenure makes to the fold in one transaction.
 
     off  size  field                                    (integers little-endian)
     0    1     version = 1
-    1    1     kind: 1 commit; 2 compaction (format.compaction_record)
+    1    1     kind: 1 commit; 2 compaction (compaction.py)
     2    1     flags: bit 0: the body is one zstd frame
     3    1     0
     4    4     body bytes, before compression
@@ -62,8 +62,8 @@ from streamlog.runtime.buffers import Buffer
 VERSION = 1
 COMMIT, COMPACTION = 1, 2
 ENTRIES_MAX = 1 << 16
-"""What a reader takes: an empty entry is one byte here and a hundred in memory. A writer's take 64
-bytes each of `record_bytes_max`."""
+"""Most entries that a reader accepts: an empty one has one byte here, and a hundred in memory.
+Writers count 64 bytes for each against `record_bytes_max`."""
 U32_MAX = (1 << 32) - 1
 
 HEADER = struct.Struct("<BBBBIQI")
@@ -181,7 +181,7 @@ def decode(value: Buffer) -> CommitRecord:
 
 
 def size_bound_bytes(entry: RecordEntry) -> int:
-    """At least what the entry takes in a body, before compression."""
+    """An upper bound of the entry's bytes in a body, before compression."""
     rows = sum(len(o.streams) for o in entry.objects)
     tags = sum(len(k) + len(v) for c in entry.creates for k, v in c.tags) * 4
     pairs = sum(len(c.tags) for c in entry.creates)
@@ -244,7 +244,7 @@ def _object(rows: ObjectRows) -> bytes:
 
 
 def _runs(streams: array[int]) -> Iterator[tuple[int, int]]:
-    """[start, end) of rows whose neighbours are at most u32 apart."""
+    """[start, end) of runs of rows whose neighbouring stream ids differ by a u32 at most."""
     start = 0
     if streams and streams[-1] - streams[0] > U32_MAX:
         for i in range(1, len(streams)):

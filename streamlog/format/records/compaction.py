@@ -1,8 +1,8 @@
-"""The compaction record: outputs that take the place of live ranges of inputs, in one transaction.
+"""The compaction record: replaces live ranges of inputs by outputs, in one transaction.
 
     off  size  field                                    (integers little-endian)
     0    1     version = 1
-    1    1     kind = 2 (1: format.commit_record)
+    1    1     kind = 2 (1: commit.py)
     2    1     flags: bit 0: the body is one zstd frame
     3    1     0
     4    4     body bytes, before compression

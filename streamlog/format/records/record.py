@@ -1,4 +1,4 @@
-"""A record under `c/`, of either kind."""
+"""Decodes a record of either kind: a commit or a compaction."""
 
 from __future__ import annotations
 

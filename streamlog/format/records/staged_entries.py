@@ -1,8 +1,8 @@
-"""Staged writes in a commit record, and what a checkpoint keeps of them: bytes of single items.
+"""Bytes of staged writes: their entries in a commit record, and their rows in a checkpoint.
 
     stage     object id u64, size u64, index position u64, index length u32, index CRC u32, store
               u8, expiry ms u64, rows u32, writer id, attempt, stream u64[rows], count u32[rows]
-    attach    writer id, epoch u64, time ms u64, counter u64 (the value of `x` that results),
+    attach    writer id, epoch u64, time ms u64, counter u64 (the compaction counter that results),
               objects u32, object id u64[objects], streams u32, stream u64[streams], leader
               epoch u32[streams]
     unstage   counter u64 (as above), objects u32, object id u64[objects],
@@ -49,7 +49,7 @@ class Stage(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """Staged objects that come into their streams, in this order; `streams` are all of theirs."""
+    """Staged objects that are attached in this order; `streams` are all their streams."""
 
     writer_id: str
     epoch: int
@@ -69,7 +69,7 @@ class Unstage(NamedTuple):
 
 
 class WriterRow(NamedTuple):
-    """What a writer attached last: its rows' offsets, start (inclusive) to end (exclusive)."""
+    """A writer's last attach: offsets start (inclusive) to end (exclusive) of each stream."""
 
     writer_id: str
     epoch: int
@@ -174,7 +174,7 @@ def decode_writer(cursor: Cursor) -> WriterRow:
 def encode_attached(object_id: int, placements: Placements) -> bytes:
     *columns, leaders = placements.columns
     head = _EPOCH.pack(object_id) + _COUNT.pack(len(placements))
-    # The lower half of an i64 is what `stored_epoch` makes of it.
+    # The low four bytes of an i64 are the value of `stored_epoch`.
     epochs = to_planes(leaders)[: 4 * len(leaders)]
     return head + b"".join(map(to_planes, columns)) + epochs
 

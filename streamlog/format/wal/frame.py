@@ -32,7 +32,7 @@ Entry
     37      payload bytes     u32
     41      payload crc       u32    CRC-32C of the payload
 
-Every byte but the filling is covered: the header by its own CRC, tables by the header, payloads by
+Every byte but the padding is covered: the header by its own CRC, tables by the header, payloads by
 the table; payloads are not read again to write a frame. Generation, salt and position tie a frame
 to one life of one file: a stale frame, or a copy of one in a payload, is never taken for a frame.
 
@@ -72,7 +72,7 @@ class Life(NamedTuple):
 
 
 class EncodedGroup(NamedTuple):
-    """A frame but for its header, which needs the place."""
+    """A frame without its header, which depends on the frame's position."""
 
     tables: bytes
     payloads: list[Buffer]
@@ -82,12 +82,12 @@ class EncodedGroup(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes of the frame without its filling."""
+        """Bytes of the frame without its padding."""
         return HEADER_BYTES + len(self.tables) + self.payload_bytes
 
     @property
     def size_bytes(self) -> int:
-        """On disk, filled up."""
+        """Bytes on disk, with padding."""
         return aligned(self.length)
 
 
@@ -104,7 +104,7 @@ class FrameHeader(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes of the frame without its filling."""
+        """Bytes of the frame without its padding."""
         return HEADER_BYTES + self.tables_bytes + self.payload_bytes
 
     @property
@@ -148,7 +148,7 @@ def encode_group(entries: Sequence[StreamEntry]) -> EncodedGroup:
 def encode_frame(
     group: EncodedGroup, life: Life, *, position: int, sequence: int, released_through: int
 ) -> list[Buffer]:
-    """The frame's parts, filling included: `group.size_bytes` in all."""
+    """The frame's parts, padding included: `group.size_bytes` in all."""
     checked = _HEADER.pack(
         _MAGIC,
         VERSION,

@@ -30,7 +30,7 @@ Identity file `wal-identity`, replaced by renaming `wal-identity.new`
     28      cluster id        c      UTF-8
     28+c    tenures           n × 16: node id u64, node epoch u64
 
-Version policy as in wal_frame.
+Version policy as in frame.py.
 """
 
 from __future__ import annotations

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from streamlog.errors import Closed, Invalid, StreamlogError, TenureFenced
-from streamlog.kvstore.interface import Compare, KVStore, ValueIs
-from streamlog.metadata.backoff import Retry
+from streamlog.kvstore.interface import Compare, ValueIs
 from streamlog.metadata.compaction.tenure import OwnCompactionTenure
 from streamlog.metadata.compaction_interface import CompactionPoint
-from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import Orphans, Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.record_sender import RecordSender
 from streamlog.metadata.keys import counter, fence
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.metadata.lookup.lookup import Lookup
-from streamlog.metadata.metrics import MetadataMetrics
 from streamlog.metadata.ownership.registration import compactor_of, register
-from streamlog.runtime.clock import Clock
-from streamlog.runtime.offload import Offload
 
 log = logging.getLogger(__name__)
 
@@ -32,40 +28,24 @@ class Compactors:
 
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        keys: KeySpace,
         own_fence: fence.Fence,
-        *,
         follower: Follower,
         lookup: Lookup,
-        config: MetadataConfig,
-        clock: Clock,
-        retry: Retry,
-        offload: Offload,
-        metrics: MetadataMetrics,
+        tools: Tools,
     ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+        self._keys = keys
         self._own_fence = own_fence
         self._follower = follower
         self._lookup = lookup
-        self._config = config
-        self._clock = clock
-        self._retry = retry
-        self._offload = offload
-        self._metrics = metrics
+        self._tools = tools
         self._open: dict[Tenure, OwnCompactionTenure] = {}
         self._is_closed = False
 
     async def point(self) -> CompactionPoint:
         """As CompactionMetadata.compaction_point, but may wait for the follower without end."""
-        backoff = self._retry.bounded()
-        while True:
-            try:
-                kv = await self._kv.get(counter.key(self._prefix))
-                break
-            except StreamlogError as error:
-                await backoff.after(error)
+        keys = self._keys
+        kv = await keys.retry.bounded().run(lambda: keys.kv.get(counter.key(keys.prefix)))
         if kv is not None:
             # The record that raised it was put at the same revision.
             await self._follower.reach(kv.mod_revision)
@@ -78,41 +58,26 @@ class Compactors:
         if not 0 < ids_max <= WINDOW_MAX:
             raise Invalid(f"a compactor may hold 1 to {WINDOW_MAX} object ids, not {ids_max}")
         registered = await register(
-            self._kv,
-            self._prefix,
+            self._keys,
             compactor_of(self._follower.tenure.node_id),
             has_disk_wal=False,
-            address="",
             window=ids_max,
-            config=self._config,
-            clock=self._clock,
-            retry=self._retry,
+            tools=self._tools,
             guard=self._guard,
         )
         await self._follower.reach(registered.revision)
         if self._is_closed:
             raise Closed("the metadata was closed; its compactor's tenure is sealed by the next")
         sender = RecordSender(
-            self._kv,
-            self._prefix,
-            self._follower,
-            registered.tenure,
-            registered.fence,
-            clock=self._clock,
-            retry=self._retry,
-            metrics=self._metrics,
+            self._keys, self._follower, registered.tenure, registered.fence, self._tools
         )
         opened = OwnCompactionTenure(
-            self._kv,
-            self._prefix,
+            self._keys,
             registered,
             follower=self._follower,
             lookup=self._lookup,
             sender=sender,
-            config=self._config,
-            clock=self._clock,
-            retry=self._retry,
-            offload=self._offload,
+            tools=self._tools,
             on_end=self._forget,
         )
         self._open[registered.tenure] = opened
@@ -167,7 +132,7 @@ class Compactors:
         if self._follower.is_sealed:
             raise TenureFenced(f"tenure {tenure} was sealed: it opens no compactor")
         own = replace(self._own_fence, gen=self._follower.gen)
-        return (ValueIs(fence.key(self._prefix, tenure), fence.encode(own)),)
+        return (ValueIs(fence.key(self._keys.prefix, tenure), fence.encode(own)),)
 
     def _forget(self, ended: OwnCompactionTenure) -> None:
         self._open.pop(ended.tenure, None)

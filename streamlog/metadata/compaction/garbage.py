@@ -18,14 +18,12 @@ from streamlog.errors import MetadataUnavailable
 from streamlog.kvstore.interface import (
     Compare,
     Delete,
-    KVStore,
     Operation,
     Put,
     RevisionIs,
     prefix_end,
 )
 from streamlog.metadata.compaction.compactors import Compactors
-from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.interface import DeadObject, Orphans, Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
@@ -33,9 +31,8 @@ from streamlog.metadata.journal.object_ids import ObjectIds, window_ids
 from streamlog.metadata.keys import fence, head, id_block, late_deletes, node, pin
 from streamlog.metadata.keys.id_block import IdKind
 from streamlog.metadata.keys.space import number_in
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.metadata.lookup.lookup import Lookup
-from streamlog.metadata.metrics import MetadataMetrics
-from streamlog.runtime.clock import Clock
 
 LATE_MS = 3600 * 1000
 """No PUT of a live tenure arrives so long after its object was given up."""
@@ -47,28 +44,24 @@ _LATE_IDS_A_RUN = 64
 class Garbage:
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        keys: KeySpace,
         follower: Follower,
         lookup: Lookup,
         ids: ObjectIds,
         allocator: ObjectIdAllocator,
         compactors: Compactors,
-        *,
-        config: MetadataConfig,
-        clock: Clock,
-        metrics: MetadataMetrics,
+        tools: Tools,
     ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+        self._kv = keys.kv
+        self._prefix = keys.prefix
         self._follower = follower
         self._lookup = lookup
         self._ids = ids
         self._allocator = allocator
         self._compactors = compactors
-        self._config = config
-        self._clock = clock
-        self._metrics = metrics
+        self._config = tools.config
+        self._clock = tools.clock
+        self._metrics = tools.metrics
         self._listed: dict[Tenure, Orphans] = {}
         """The orphans of sealed tenures, as last listed."""
         self._swept: set[Tenure] = set()
@@ -78,7 +71,7 @@ class Garbage:
             ("uploads", lambda: allocator.waits_for_sweep),
             ("compaction", lambda: compactors.waits_for_sweep),
         ):
-            metrics.waiting_for_sweep.labels(who).set_function(waits)
+            self._metrics.waiting_for_sweep.labels(who).set_function(waits)
 
     def waiting(self) -> list[str]:
         """As MetadataSession.waiting_for_sweep."""

@@ -16,10 +16,7 @@ from streamlog.errors import Closed, Conflict, Internal, Invalid, StreamlogError
 from streamlog.format.records import commit as commit_record
 from streamlog.format.records import compaction as compaction_record
 from streamlog.format.records.commit import CommitRecord
-from streamlog.kvstore.interface import KVStore
-from streamlog.metadata.backoff import Retry
 from streamlog.metadata.compaction_interface import Replacement
-from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold.replacement import check_replaced, record_of
 from streamlog.metadata.interface import Committed, Tenure
 from streamlog.metadata.journal.follower import Follower
@@ -27,14 +24,14 @@ from streamlog.metadata.journal.id_allocator import BlockTaker
 from streamlog.metadata.journal.object_ids import ObjectIds, OwnedIds
 from streamlog.metadata.journal.record_sender import FrozenRecord, RecordSender
 from streamlog.metadata.keys.id_block import OBJECTS
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.ownership.liveness import Liveness
 from streamlog.metadata.ownership.own_seal import seal_own
 from streamlog.metadata.ownership.registration import Registration
 from streamlog.metadata.steps import run_cooperatively
-from streamlog.runtime.clock import Clock
 from streamlog.runtime.concurrency.background import Background
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.offload import Lane
 
 log = logging.getLogger(__name__)
 
@@ -50,35 +47,29 @@ class OwnCompactionTenure:
 
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        keys: KeySpace,
         registered: Registration,
         *,
         follower: Follower,
         lookup: Lookup,
         sender: RecordSender,
-        config: MetadataConfig,
-        clock: Clock,
-        retry: Retry,
-        offload: Offload,
+        tools: Tools,
         on_end: Callable[[OwnCompactionTenure], None],
     ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+        self._keys = keys
         self._registered = registered
         self._follower = follower
         self._lookup = lookup
         self._sender = sender
-        self._config = config
-        self._clock = clock
-        self._retry = retry
-        self._offload = offload
+        self._config = tools.config
+        self._clock = tools.clock
+        self._offload = tools.offload
         self._on_end = on_end
         self._window = registered.fence.window
         self._ids = ObjectIds(registered.object_block, self._window)
-        self._blocks = BlockTaker(kv, prefix, registered.tenure, retry)
+        self._blocks = BlockTaker(keys, registered.tenure)
         self._liveness = Liveness(
-            kv, prefix, registered.tenure, registered.lease_id, config.lease_ttl_ms
+            keys, registered.tenure, registered.lease_id, tools.config.lease_ttl_ms
         )
         self._background = Background("compaction_metadata", self._on_failure)
         self._taking = asyncio.Lock()
@@ -273,11 +264,10 @@ class OwnCompactionTenure:
         self._is_closed = True
         self._changed.set()
         try:
-            backoff = self._retry.bounded()
+            backoff = self._keys.retry.bounded()
             async with asyncio.timeout(backoff.left_s()), self._sending:
                 await seal_own(
-                    self._kv,
-                    self._prefix,
+                    self._keys,
                     self._follower,
                     self.tenure,
                     self._registered.fence,

@@ -37,13 +37,12 @@ from streamlog.kvstore.interface import (
     Delete,
     Get,
     KeyValue,
-    KVStore,
     Operation,
     Put,
     RevisionIs,
     prefix_end,
 )
-from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.metadata.backoff import is_transient
 from streamlog.metadata.checkpoint.build import (
     BuiltCheckpoint,
     BuiltFile,
@@ -54,21 +53,17 @@ from streamlog.metadata.checkpoint.build import (
 from streamlog.metadata.checkpoint.files import BlockReader, LevelFile, Levels
 from streamlog.metadata.checkpoint.loader import MetadataState
 from streamlog.metadata.checkpoint.trailer import encode_trailer
-from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold.fold import NEW_MARK
 from streamlog.metadata.fold.generation import make_one
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import checkpoint, fence, record, transfer
 from streamlog.metadata.keys.checkpoint import Checkpoint, FileRef
 from streamlog.metadata.keys.space import cluster_of, tenure_in
-from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.objectstore.cluster.lineage import LineageCheck
 from streamlog.objectstore.errors import refusals_as_unavailable
 from streamlog.objectstore.interface import ObjectStore
-from streamlog.runtime.clock import Clock
-from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
-from streamlog.runtime.rand import Random
 
 log = logging.getLogger(__name__)
 
@@ -92,36 +87,29 @@ class Checkpointer:
 
     def __init__(
         self,
-        kv: KVStore,
+        keys: KeySpace,
         store: ObjectStore,
-        prefix: bytes,
         follower: Follower,
         reader: BlockReader,
-        *,
-        config: MetadataConfig,
-        clock: Clock,
-        random: Random,
-        offload: Offload,
-        retry: Retry,
-        metrics: MetadataMetrics,
         lineage: LineageCheck,
+        tools: Tools,
     ) -> None:
-        self._kv = kv
+        self._kv = keys.kv
+        self._prefix = keys.prefix
+        self._retry = keys.retry
         self._store = store
-        self._prefix = prefix
         self._follower = follower
         self._reader = reader
-        self._config = config
-        self._clock = clock
-        self._random = random
-        self._offload = offload
-        self._retry = retry
-        self._metrics = metrics
+        self._config = tools.config
+        self._clock = tools.clock
+        self._random = tools.random
+        self._offload = tools.offload
+        self._metrics = tools.metrics
         self._lineage = lineage
         self._lock = asyncio.Lock()
         self._number = 0
         self._own_files: set[str] = set()
-        self._last = clock.monotonic()
+        self._last = self._clock.monotonic()
         self._failure = ""
         self._next_sweep = self._last
 

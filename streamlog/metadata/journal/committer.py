@@ -22,16 +22,15 @@ from dataclasses import dataclass, replace
 from streamlog.errors import Closed, Internal, MessageTooLarge, StreamlogError, TenureFenced
 from streamlog.format.records import commit as commit_record
 from streamlog.format.records.commit import CommitRecord
-from streamlog.metadata.config import MetadataConfig
 from streamlog.metadata.fold.plan import CommitPlan, plan_record, rows_of, size_bound_bytes
 from streamlog.metadata.interface import CommitEntry, Committed
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
 from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.journal.record_sender import FrozenRecord, RecordSender
-from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.keyspace import Tools
 from streamlog.metadata.steps import run_cooperatively
-from streamlog.runtime.offload import Lane, Offload
+from streamlog.runtime.offload import Lane
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
@@ -70,17 +69,14 @@ class Committer:
         sender: RecordSender,
         follower: Follower,
         ids: ObjectIds,
-        *,
-        config: MetadataConfig,
-        offload: Offload,
-        metrics: MetadataMetrics,
+        tools: Tools,
     ) -> None:
         self._sender = sender
         self._follower = follower
         self._ids = ids
-        self._config = config
-        self._offload = offload
-        self._metrics = metrics
+        self._config = tools.config
+        self._offload = tools.offload
+        self._metrics = tools.metrics
         self._queue: deque[_QueuedEntry] = deque()
         self._under_way: list[_QueuedEntry] = []
         self._work = asyncio.Event()

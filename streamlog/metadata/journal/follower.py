@@ -29,18 +29,17 @@ from streamlog.errors import (
 )
 from streamlog.format.records.commit import CommitRecord
 from streamlog.format.records.compaction import CompactionRecord
-from streamlog.kvstore.interface import Change, KeyValue, KVStore, WatchBatch
-from streamlog.metadata.backoff import Backoff, Retry
+from streamlog.kvstore.interface import Change, KeyValue, WatchBatch
+from streamlog.metadata.backoff import Backoff
 from streamlog.metadata.checkpoint.loader import Loader, MetadataState, decode_record
 from streamlog.metadata.fold.fold import MovedStream
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import checkpoint, fence, transfer
 from streamlog.metadata.keys.space import number_in, tenure_in
 from streamlog.metadata.keys.transfer import TransferRecord
-from streamlog.metadata.metrics import MetadataMetrics
+from streamlog.metadata.keyspace import KeySpace, Tools
 from streamlog.metadata.steps import run_cooperatively
 from streamlog.objectstore.cluster.lineage import LineageCheck
-from streamlog.runtime.offload import Offload
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
@@ -53,24 +52,21 @@ class Follower:
 
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        keys: KeySpace,
         loader: Loader,
         state: MetadataState,
         tenure: Tenure,
         lineage: LineageCheck | None,
-        retry: Retry,
-        offload: Offload,
-        metrics: MetadataMetrics,
+        tools: Tools,
     ) -> None:
         """`lineage` None: no check, for a repair that reads older metadata on purpose."""
-        self._kv = kv
-        self._prefix = prefix
+        self._kv = keys.kv
+        self._prefix = keys.prefix
         self._loader = loader
         self._lineage = lineage
-        self._retry = retry
-        self._offload = offload
-        self._metrics = metrics
+        self._retry = keys.retry
+        self._offload = tools.offload
+        self._metrics = tools.metrics
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ticket = count()
         self._failure: StreamlogError | None = None

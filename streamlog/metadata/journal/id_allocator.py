@@ -13,12 +13,13 @@ from streamlog.errors import (
     StreamlogError,
     TenureFenced,
 )
-from streamlog.kvstore.interface import Get, KVStore, Put, RevisionIs, ValueIs
+from streamlog.kvstore.interface import Get, Put, RevisionIs, ValueIs
 from streamlog.metadata.backoff import Backoff, Retry, is_transient
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.object_ids import ObjectIds, OwnedIds
 from streamlog.metadata.keys import fence, id_block
 from streamlog.metadata.keys.id_block import IdKind
+from streamlog.metadata.keyspace import KeySpace
 from streamlog.runtime.progress import Due
 
 log = logging.getLogger(__name__)
@@ -27,11 +28,11 @@ log = logging.getLogger(__name__)
 class BlockTaker:
     """Takes blocks of ids, by a transaction on the counter and the own fence."""
 
-    def __init__(self, kv: KVStore, prefix: bytes, tenure: Tenure, retry: Retry) -> None:
-        self._kv = kv
-        self._prefix = prefix
+    def __init__(self, keys: KeySpace, tenure: Tenure) -> None:
+        self._kv = keys.kv
+        self._prefix = keys.prefix
         self._tenure = tenure
-        self._retry = retry
+        self._retry = keys.retry
         self._asked: dict[IdKind, set[int]] = {}
         """Blocks of transactions without an answer: this tenure may own one of them."""
         self._waiting: set[IdKind] = set()

@@ -16,13 +16,12 @@ import logging
 from dataclasses import dataclass, replace
 
 from streamlog.errors import Internal, StreamlogError, TenureFenced
-from streamlog.kvstore.interface import Compare, Get, KVStore, Operation, Put, TxnResult, ValueIs
-from streamlog.metadata.backoff import Retry, is_transient
+from streamlog.kvstore.interface import Compare, Get, Operation, Put, TxnResult, ValueIs
+from streamlog.metadata.backoff import is_transient
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import counter, fence, head, record
-from streamlog.metadata.metrics import MetadataMetrics
-from streamlog.runtime.clock import Clock
+from streamlog.metadata.keyspace import KeySpace, Tools
 
 log = logging.getLogger(__name__)
 
@@ -45,24 +44,20 @@ class RecordSender:
 
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        keys: KeySpace,
         follower: Follower,
         tenure: Tenure,
         own_fence: fence.Fence,
-        *,
-        clock: Clock,
-        retry: Retry,
-        metrics: MetadataMetrics,
+        tools: Tools,
     ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+        self._kv = keys.kv
+        self._prefix = keys.prefix
         self._follower = follower
         self._tenure = tenure
         self._own_fence = own_fence
-        self._clock = clock
-        self._retry = retry
-        self._metrics = metrics
+        self._clock = tools.clock
+        self._retry = keys.retry
+        self._metrics = tools.metrics
 
     async def send(self, frozen: FrozenRecord) -> int | None:
         """The record's revision; None: gen or compaction counter has changed, plan it again.

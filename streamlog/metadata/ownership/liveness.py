@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 
 from streamlog.errors import NotFound, StreamlogError
-from streamlog.kvstore.interface import KVStore, Put, ValueIs
+from streamlog.kvstore.interface import Put, ValueIs
 from streamlog.metadata.backoff import is_transient
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, lease
+from streamlog.metadata.keyspace import KeySpace
 
 log = logging.getLogger(__name__)
 
 
 class Liveness:
-    def __init__(
-        self, kv: KVStore, prefix: bytes, tenure: Tenure, lease_id: int, ttl_ms: int
-    ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+    def __init__(self, keys: KeySpace, tenure: Tenure, lease_id: int, ttl_ms: int) -> None:
+        self._kv = keys.kv
+        self._prefix = keys.prefix
         self._tenure = tenure
         self._lease_id = lease_id
         self._ttl_ms = ttl_ms

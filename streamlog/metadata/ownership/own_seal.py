@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamlog.errors import StreamlogError
-from streamlog.kvstore.interface import Get, KVStore, Put, ValueIs
+from streamlog.kvstore.interface import Get, Put, ValueIs
 from streamlog.metadata.backoff import Backoff
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import fence
+from streamlog.metadata.keyspace import KeySpace
 from streamlog.runtime.clock import Clock
 
 
 async def seal_own(
-    kv: KVStore,
-    prefix: bytes,
+    keys: KeySpace,
     follower: Follower,
     tenure: Tenure,
     own_fence: fence.Fence,
@@ -25,12 +25,12 @@ async def seal_own(
     backoff: Backoff,
 ) -> None:
     """`own_fence`: as registered. Errors: MetadataUnavailable."""
-    key = fence.key(prefix, tenure)
+    key = fence.key(keys.prefix, tenure)
     while not follower.has_sealed(tenure):
         own = replace(own_fence, gen=follower.gen_of(tenure))
         sealed = own.sealed(clock.now_ms(), drained=drained)
         try:
-            result = await kv.txn(
+            result = await keys.kv.txn(
                 [ValueIs(key, fence.encode(own))], [Put(key, fence.encode(sealed))], [Get(key)]
             )
         except StreamlogError as error:

@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamlog.errors import Invalid, MetadataUnavailable, NotFound, StreamlogError
-from streamlog.kvstore.interface import Compare, Get, KeyValue, KVStore, Put, RevisionIs
-from streamlog.metadata.backoff import Retry
-from streamlog.metadata.config import MetadataConfig
+from streamlog.kvstore.interface import Compare, Get, KeyValue, Put, RevisionIs
 from streamlog.metadata.interface import Tenure
 from streamlog.metadata.keys import fence, head, id_block, lease, node, recovery
-from streamlog.runtime.clock import Clock
+from streamlog.metadata.keyspace import KeySpace, Tools
 
 NODE_ID_MAX = (1 << 31) - 1
 COMPACTOR = 1 << 31
@@ -52,30 +50,25 @@ def compactor_of(node_id: int) -> int:
 
 
 async def register(
-    kv: KVStore,
-    prefix: bytes,
+    keys: KeySpace,
     node_id: int,
     *,
     has_disk_wal: bool,
-    address: str,
+    address: str = "",
     window: int,
-    config: MetadataConfig,
-    clock: Clock,
-    retry: Retry,
+    tools: Tools,
     guard: Callable[[], Sequence[Compare]] = tuple,
 ) -> Registration:
     """Registers a new tenure. `guard` returns further compares; it is called before each attempt.
 
     Errors: MetadataUnavailable after `operation_timeout_ms`; those of `guard`.
     """
-    backoff = retry.bounded()
+    backoff = keys.retry.bounded()
     while True:
         try:
-            lease_id = await kv.grant_lease(config.lease_ttl_ms)
+            lease_id = await keys.kv.grant_lease(tools.config.lease_ttl_ms)
             mine = fence.Fence(True, 0, has_disk_wal, False, window)
-            registered = await _attempt(
-                kv, prefix, node_id, mine, address, config, clock, lease_id, guard()
-            )
+            registered = await _attempt(keys, node_id, mine, address, lease_id, guard(), tools)
         except NotFound:
             continue  # the lease ended before it was used
         except StreamlogError as error:
@@ -89,17 +82,16 @@ async def register(
 
 
 async def _attempt(
-    kv: KVStore,
-    prefix: bytes,
+    keys: KeySpace,
     node_id: int,
     mine: fence.Fence,
     address: str,
-    config: MetadataConfig,
-    clock: Clock,
     lease_id: int,
     guard: Sequence[Compare],
+    tools: Tools,
 ) -> Registration | None:
     """One attempt; None: another registration came first."""
+    kv, prefix = keys.kv, keys.prefix
     node_key = node.key(prefix, node_id)
     counter_key = id_block.counter_key(prefix, id_block.OBJECTS)
     read = await kv.txn([], [Get(node_key), Get(counter_key), Get(recovery.key(prefix))])
@@ -114,13 +106,9 @@ async def _attempt(
     tenure, old = Tenure(node_id, old_epoch + 1), Tenure(node_id, old_epoch)
     old_key = fence.key(prefix, old)
     old_kv = await kv.get(old_key)
+    entry = node.Node(tenure.node_epoch, mine.has_disk_wal, mine.window, address, tools.config.rack)
     puts = [
-        Put(
-            node_key,
-            node.encode(
-                node.Node(tenure.node_epoch, mine.has_disk_wal, mine.window, address, config.rack)
-            ),
-        ),
+        Put(node_key, node.encode(entry)),
         Put(fence.key(prefix, tenure), fence.encode(mine)),
         Put(head.key(prefix, tenure), head.encode(0)),
         Put(lease.key(prefix, tenure), lease.VALUE, lease_id),
@@ -130,7 +118,7 @@ async def _attempt(
     if old_kv is not None:
         old_fence = fence.decode(old_kv.value)
         if old_fence.is_live:
-            puts.append(Put(old_key, fence.encode(old_fence.sealed(clock.now_ms()))))
+            puts.append(Put(old_key, fence.encode(old_fence.sealed(tools.clock.now_ms()))))
     compares: list[Compare] = [
         *guard,
         RevisionIs(node_key, _revision(node_kv)),

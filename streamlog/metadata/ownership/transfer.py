@@ -32,20 +32,18 @@ from streamlog.kvstore.interface import (
     Compare,
     Get,
     KeyValue,
-    KVStore,
     Put,
     RevisionIs,
     TxnResult,
     ValueIs,
 )
-from streamlog.metadata.backoff import Backoff, Retry, is_transient
+from streamlog.metadata.backoff import Backoff, is_transient
 from streamlog.metadata.fold.fold import Fold
 from streamlog.metadata.interface import StreamEpoch, StreamRow, Tenure, check_epoch
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.keys import fence, lease, transfer
 from streamlog.metadata.keys.fence import Fence
-from streamlog.runtime.clock import Clock
-from streamlog.runtime.rand import Random
+from streamlog.metadata.keyspace import KeySpace, Tools
 
 log = logging.getLogger(__name__)
 
@@ -127,22 +125,18 @@ class OwnershipTransfer:
 
     def __init__(
         self,
-        kv: KVStore,
-        prefix: bytes,
+        keys: KeySpace,
         follower: Follower,
         own_fence: Fence,
-        *,
-        clock: Clock,
-        random: Random,
-        retry: Retry,
+        tools: Tools,
     ) -> None:
-        self._kv = kv
-        self._prefix = prefix
+        self._kv = keys.kv
+        self._prefix = keys.prefix
         self._follower = follower
         self._own_fence = own_fence
-        self._clock = clock
-        self._random = random
-        self._retry = retry
+        self._clock = tools.clock
+        self._random = tools.random
+        self._retry = keys.retry
         self._wal_in_hand: frozenset[Tenure] = frozenset()
 
     @property
@@ -369,11 +363,7 @@ class OwnershipTransfer:
         return kv
 
     async def _fence(self, tenure: Tenure, backoff: Backoff) -> KeyValue | None:
-        while True:
-            try:
-                return await self._kv.get(fence.key(self._prefix, tenure))
-            except StreamlogError as error:
-                await backoff.after(error)
+        return await backoff.run(lambda: self._kv.get(fence.key(self._prefix, tenure)))
 
     def _opened_row(self, stream_id: int, epoch: int) -> StreamRow:
         row = self._follower.state.fold.row(stream_id)

@@ -82,7 +82,7 @@ async def retire(by: MetadataSession, tenure: Tenure) -> None:
     await by.checkpoint()
     for orphans in await by.orphan_candidates():
         await by.orphans_deleted(orphans)
-    assert await by._kv.get(fence.key(PREFIX, tenure)) is None
+    assert await by._keys.kv.get(fence.key(PREFIX, tenure)) is None
 
 
 async def close_stream(metadata: MetadataSession, stream_id: int) -> None:
