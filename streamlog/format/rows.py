@@ -177,15 +177,15 @@ class Rows:
 
 def rows_placed(rows: Rows, placements: Iterable[Placement]) -> Rows:
     """A staged object's own rows at the offsets where they were attached."""
-    places = {place.stream_id: place for place in placements}
-    if not places:
+    by_stream = {placement.stream_id: placement for placement in placements}
+    if not by_stream:
         return rows
-    found = Rows()
+    placed = Rows()
     for row in rows:
-        place = places.get(row.stream_id)
-        if place is None:
-            found.append(row)
+        placement = by_stream.get(row.stream_id)
+        if placement is None:
+            placed.append(row)
         else:
-            start, end = row.start + place.base, row.end + place.base
-            found.append(RangeRow(row.stream_id, place.epoch, start, end))
-    return found
+            start, end = row.start + placement.base, row.end + placement.base
+            placed.append(RangeRow(row.stream_id, placement.epoch, start, end))
+    return placed

@@ -100,6 +100,6 @@ class MetadataMetrics:
         )
         self.patches = Gauge(
             "streamlog_metadata_patches",
-            "Ranges in memory that compactions laid over older ones since the checkpoint",
+            "Ranges in memory that compactions put over older ones since the checkpoint",
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""What a stream is to its users: plain values and protocols, no behaviour."""
+"""Streams as their users see them: plain values and protocols, no behaviour."""
 
 from __future__ import annotations
 

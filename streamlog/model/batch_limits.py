@@ -1,7 +1,7 @@
-"""What one record batch may carry: the widths of its fields in WAL frames and object files.
+"""The limits of one record batch: the widths of its fields in WAL frames and object files.
 
-Every way in (append, first batches, staging) checks its batches here before they get an offset.
-Behind that point a value that no encoder takes would end the engine, for every stream of it.
+Append, first batches and staging check their batches here before these get an offset. After that,
+a value that no encoder accepts would end the engine with all its streams.
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ class KVChange:
 
 class KVClient(Protocol):
     async def put_kv_if_absent(self, key: Key, data: bytes) -> Value:
-        """The value now stored: `data`, or what was there before."""
+        """Stores `data` if the key is absent; the value now stored."""
         ...
 
     async def put_kv(self, key: Key, data: bytes) -> Value:
-        """The value now stored."""
+        """Stores `data`; the value now stored."""
         ...
 
     async def compare_and_set_kv(self, key: Key, data: bytes, expected_revision: int) -> Value:
@@ -56,16 +56,16 @@ class KVClient(Protocol):
     async def get_kv(self, key: Key) -> Value | None: ...
 
     async def del_kv(self, key: Key, expected_revision: int | None = None) -> Value | None:
-        """The value removed; None where there was none.
+        """Removes the value; None where there was none.
 
-        With `expected_revision` only a value of that revision goes. Errors: ValueConflict.
+        With `expected_revision` only a value of that revision is removed. Errors: ValueConflict.
         """
         ...
 
     async def list_kv(
         self, namespace: str, prefix: bytes = b"", *, after: bytes | None = None, limit: int = 1000
     ) -> list[KeyValue]:
-        """By key, those past `after`."""
+        """Entries by key, beginning with the first key above `after`."""
         ...
 
     def watch_kv(

@@ -12,7 +12,7 @@ from typing import Any
 class OffsetWindow:
     """Offsets start (inclusive) to end (exclusive) of a partition.
 
-    `topic_id` empty: of whatever topic has the name.
+    `topic_id` empty: the topic that has the name now.
     """
 
     topic: str
@@ -28,7 +28,7 @@ class OffsetWindow:
 
 @dataclass(frozen=True, slots=True)
 class LocatedRun:
-    """Ranges of one partition that meet, each in one object.
+    """Adjacent ranges of one partition, each in one object.
 
     Range i goes from ends[i - 1] (the first from `start`) to ends[i] (exclusive), offsets of the
     partition; offset o of it is offset o + shift of the stream. `size_bytes` is about the size of
@@ -50,10 +50,10 @@ class LocatedRun:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTable:
-    """What a reader must know of objects to find blocks in them.
+    """The fields of objects that a reader needs to find blocks in them.
 
-    `placements`, of the few that were staged and then attached, by object id: stream id, base,
-    epoch and leader epoch of each stream, as `format.rows.Placement`.
+    `placements`: object id → stream id, base, epoch and leader epoch of each stream, as
+    `format.rows.Placement`, for the few objects that were staged and then attached.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))

@@ -1,6 +1,6 @@
-"""Staged writes over streams: batches stored unseen, which come into their streams all at once.
+"""Staged writes: batches stored out of sight, and attached to their streams all at once.
 
-`StagedStreams` is what a log needs of a medium for them, beside `Stream` and `StreamClient`.
+A log that offers them needs `StagedStreams` of its medium, beside `Stream` and `StreamClient`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StagedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """Stored by one attempt of a writer's task; in no stream. `rows` by stream id."""
+    """An object that one attempt of a writer's task stored; in no stream yet. `rows` by stream."""
 
     object_id: int
     writer_id: str
@@ -44,7 +44,7 @@ class AttachedRow(NamedTuple):
 class Attached:
     """`rows` by stream id; empty where `epoch` was attached earlier and is not the last one.
 
-    `was_attached`: that epoch or a later one was in before the call, which changed nothing.
+    `was_attached`: that epoch, or a later one, was attached before; the call changed nothing.
     """
 
     epoch: int
@@ -54,7 +54,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """`last_epoch` -1: nothing is known of the writer. `rows`, `attached_ms`: of that epoch."""
+    """The last attach of a writer, with its rows and its time. `last_epoch` -1: there is none."""
 
     last_epoch: int = -1
     attached_ms: int = 0
@@ -71,21 +71,22 @@ class StagedStreams(Protocol):
         *,
         expires_ms: int = 0,
     ) -> StagedObject:
-        """Stores the batches, by stream id, durably; they are in no stream.
+        """Stores the batches, by stream id, durably; they are in no stream yet.
 
-        What the attempt has staged already is returned instead. `expires_ms`: how long it is kept;
-        0: the setting. A cancelled call's object is staged all the same, or swept. Errors:
+        If the attempt has staged an object already, returns that one. `expires_ms`: how long the
+        object is kept; 0: the setting. A cancelled call's object is staged all the same, or swept.
+        Errors:
         StreamNotFound, Invalid, MessageTooLarge, Overloaded (too many objects wait for a commit),
         StoreUnavailable, TenureFenced, Closed.
         """
         ...
 
     def staged(self, object_id: int) -> StagedObject | None:
-        """None: it never was, it is attached, or it was dropped."""
+        """None: the object was never staged, is attached, or was dropped."""
         ...
 
     async def streams_of(self, object_ids: Sequence[int]) -> set[int]:
-        """That the objects have rows of; of an object that is not staged, none."""
+        """The streams of the objects' rows; objects that are not staged have none."""
         ...
 
     async def attach(
@@ -98,26 +99,27 @@ class StagedStreams(Protocol):
     ) -> Attached:
         """Gives the objects' rows the next offsets of their streams, in this order, in one step.
 
-        Appends to these streams wait meanwhile; those sequenced before are committed first. Durable
-        and readable on return. It goes on when the caller is cancelled. `leader_epochs`: of streams
-        of Kafka record batches, which are read with their offset and that epoch. Errors, with which
-        nothing was attached: StagedNotFound, StreamFenced, Conflict (a stream is gone or closed),
-        Invalid, TenureFenced, Closed. OutcomeUnknown: the node ended meanwhile; the same epoch
-        again is safe.
+        Durable and readable on return. Appends to these streams wait until then; those sequenced
+        before are committed first. A cancelled call still runs to its end. `leader_epochs`: for
+        streams of Kafka record batches, which are read with their offset and that epoch.
+        Errors after which nothing is attached: StagedNotFound, StreamFenced, Conflict (a stream is
+        gone or closed), Invalid, TenureFenced, Closed. OutcomeUnknown: the node ended; to attach
+        the same epoch again is safe.
         """
         ...
 
     def attributes(
         self, object_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
-        """Of the batches of objects that `attach` took: runs of a stream's batches, each stream's
-        in the order of the objects. One that is not known any more, for compaction has replaced
-        it, is left out. Errors: StoreUnavailable, ObjectNotFound, Corrupt.
+        """Attributes of the batches of attached objects, as (stream id, run of batches).
+
+        The runs of a stream come in the order of the objects. An object that compaction has
+        replaced is left out. Errors: StoreUnavailable, ObjectNotFound, Corrupt.
         """
         ...
 
     async def unstage(self, writer_id: str, object_ids: Sequence[int]) -> int:
-        """Drops what is staged still and is the writer's; how many objects."""
+        """Drops those objects of the writer that are still staged; their number."""
         ...
 
     def writer(self, writer_id: str) -> WriterState: ...

@@ -1,7 +1,7 @@
 """The Stream and StreamClient protocols: all that a log needs of a storage medium (KIP-1183).
 
-Whoever implements these two and KVClient has a medium that SharedLog runs on; the conformance class
-in `streamlog.testing.stream_conformance` shows whether it is right.
+A medium that implements these two and KVClient can carry a SharedLog; the conformance class in
+`streamlog.testing.stream_conformance` tests it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Stream(Protocol):
         it stops the wait only: the batch may still be stored.
         Without room the append waits its turn (and is sequenced then) until the deadline.
 
-        Errors: OffsetConflict, TokenMismatch (told only after everything before is durable);
+        Errors: OffsetConflict, TokenMismatch (raised only after everything before is durable);
         Overloaded (nothing stored); StreamFenced, TenureFenced; OutcomeUnknown; Closed.
         """
         ...
@@ -73,13 +73,13 @@ class Stream(Protocol):
         ...
 
     async def set_fencing_token(self, token: bytes, context: AppendContext = APPEND) -> None:
-        """From here on, an append that carries a token passes only if it is this one.
+        """Sets the token that every later append must carry, if it carries one.
 
-        b"" takes the token away. A writer that sets a token of its own shuts out all who append
-        with an older one; appends without a token are not tested. The token (≤ 64 bytes) stays
-        with the stream when it is closed, moved or opened anew. The change has its place among the
-        appends: what was sequenced before is confirmed on return, what is sequenced behind it waits
-        until it is durable. `context`: expected_next_offset and fencing_token (the token that the
+        b"" removes the token. A writer that sets its own token shuts out writers that append with
+        an older one; appends without a token are not tested. The token (≤ 64 bytes) stays with the
+        stream when it is closed, transferred or opened again. The change has its place among the
+        appends: those sequenced before are confirmed on return, those sequenced after it wait until
+        it is durable. `context`: expected_next_offset and fencing_token (the token that the
         stream must have; b"": none) are tested at that place; the deadline.
 
         Cancelling stops the wait only: the token may still be changed.
@@ -122,7 +122,7 @@ class Stream(Protocol):
         ...
 
     async def close(self) -> None:
-        """Waits for appends under way, then gives the stream up; durable on return."""
+        """Waits for running appends, then closes the stream; durable on return."""
         ...
 
     async def destroy(self) -> None:
@@ -138,10 +138,10 @@ class StreamClient(Protocol):
         options: Sequence[CreateStreamOptions],
         first_batches: Callable[[Sequence[int]], Sequence[tuple[int, RecordBatch]]] | None = None,
     ) -> list[Stream]:
-        """New, open streams, one per options, all or none, durable on return.
+        """Creates and opens one stream per options, all or none; durable on return.
 
-        `first_batches` is told the new streams' ids and returns (stream id, batch) pairs that are
-        stored by the same commit, so that the streams are never seen without them.
+        `first_batches` gets the ids of the new streams and returns (stream id, batch) pairs, which
+        the same commit stores, so that the streams never appear without them.
 
         A cancelled call's streams are destroyed again, once the outcome of their commit is known;
         those of a process that ends before that stay, and `list_streams` shows them with their
@@ -153,11 +153,10 @@ class StreamClient(Protocol):
     async def create_and_open_stream(self, options: CreateStreamOptions = ...) -> Stream: ...
 
     async def open_stream(self, stream_id: int, options: OpenStreamOptions = ...) -> Stream:
-        """Epochs begin at 1. StreamNotFound and StreamFenced are told as of now, also where this
-        client has not heard yet of what others created.
+        """Opens the stream for this client; epochs begin at 1.
 
-        Errors: StreamNotFound, StreamFenced (epoch not above the stream's), Conflict (open
-        elsewhere), WalPending.
+        Errors, which count all changes up to now, also those of other nodes: StreamNotFound,
+        StreamFenced (epoch not above the stream's), Conflict (open elsewhere), WalPending.
         """
         ...
 
@@ -168,7 +167,7 @@ class StreamClient(Protocol):
         ...
 
     async def describe_stream(self, stream_id: int) -> StreamDescription:
-        """As far as this client has heard. Errors: StreamNotFound."""
+        """The stream as this client knows it, which may lag behind. Errors: StreamNotFound."""
         ...
 
     async def list_streams(self, *, after: int = 0, limit: int = 1000) -> list[StreamDescription]:

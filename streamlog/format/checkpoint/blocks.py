@@ -97,21 +97,21 @@ def encode_ranges(groups: Sequence[RangeGroup]) -> bytes:
 def decode_ranges(block: Buffer, name: str = "", position: int = 0) -> list[RangeGroup]:
     """Errors: Corrupt."""
     data = _open(block, name, position)
-    groups, at, end = [], 0, len(data)
-    while at < end:
-        if at + GROUP.size > end:
+    groups, place, end = [], 0, len(data)
+    while place < end:
+        if place + GROUP.size > end:
             raise _corrupt(name, position, len(block))
-        stream_id, start, count = GROUP.unpack_from(data, at)
-        at += GROUP.size
-        middle, after = at + 4 * count, at + RANGE_BYTES * count
+        stream_id, start, count = GROUP.unpack_from(data, place)
+        place += GROUP.size
+        middle, after = place + 4 * count, place + RANGE_BYTES * count
         if after > end or not count:
             raise _corrupt(name, position, len(block))
         groups.append(
             RangeGroup(
-                stream_id, start, from_le("I", data[at:middle]), from_le("Q", data[middle:after])
+                stream_id, start, from_le("I", data[place:middle]), from_le("Q", data[middle:after])
             )
         )
-        at = after
+        place = after
     return groups
 
 
@@ -129,11 +129,11 @@ def decode_objects(block: Buffer, name: str = "", position: int = 0) -> ObjectCo
     (count,) = COUNT.unpack_from(data)
     if len(data) != COUNT.size + count * OBJECT_BYTES:
         raise _corrupt(name, position, len(block))
-    columns, at = [], COUNT.size
+    columns, place = [], COUNT.size
     for typecode in OBJECT_COLUMNS:
-        end = at + count * array(typecode).itemsize
-        columns.append(from_le(typecode, data[at:end]))
-        at = end
+        end = place + count * array(typecode).itemsize
+        columns.append(from_le(typecode, data[place:end]))
+        place = end
     return ObjectColumns(columns[0], tuple(columns[1:]))
 
 

@@ -138,7 +138,7 @@ def encode_state(state: CheckpointState) -> bytes:
         parts.append(STAGING.pack(len(staging.stages), len(staging.writers), len(staging.attached)))
         parts += map(encode_stage, staging.stages)
         parts += map(encode_writer, staging.writers)
-        parts += [encode_attached(*one) for one in staging.attached]
+        parts += [encode_attached(*item) for item in staging.attached]
     return b"".join(parts)
 
 
@@ -205,17 +205,17 @@ class _Reader:
         return row, (token, tuple(pairs))
 
     def staging(self) -> StagingRows:
-        """All that is left."""
+        """The staging rows, which are the rest of the state."""
         cursor = Cursor(self._data[self._position :])
         self._position = len(self._data)
         stages, writers, attached = cursor.unpack(STAGING)
-        found = StagingRows(
+        rows = StagingRows(
             [decode_stage(cursor) for _ in range(stages)],
             [decode_writer(cursor) for _ in range(writers)],
             [decode_attached(cursor) for _ in range(attached)],
         )
         cursor.check_at_end()
-        return found
+        return rows
 
     def check_at_end(self) -> None:
         if self._position != len(self._data):

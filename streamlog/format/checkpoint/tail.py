@@ -135,11 +135,11 @@ def _decode(body: memoryview) -> Tail:
     lengths = (blocks, blocks, blocks + 1, object_blocks, object_blocks + 1)
     if TAIL.size + 8 * sum(lengths) + stored != len(body) or state_size > STATE_BYTES_MAX:
         raise ValueError(f"{len(body)} bytes for {blocks} and {object_blocks} blocks")
-    columns, at = [], TAIL.size
+    columns, position = [], TAIL.size
     for length in lengths:
-        columns.append(from_le("Q", body[at : at + 8 * length]))
-        at += 8 * length
-    state = decompress_exactly(body[at:], state_size) if stored else b""
+        columns.append(from_le("Q", body[position : position + 8 * length]))
+        position += 8 * length
+    state = decompress_exactly(body[position:], state_size) if stored else b""
     if len(state) != state_size:
         raise ValueError(f"the state has {len(state)} bytes, not {state_size}")
     return Tail(RangeIndex(*columns[:3]), ObjectIndex(*columns[3:]), ranges, objects, state)

@@ -146,26 +146,26 @@ def decode_trailer(tail: Buffer, *, size_bytes: int, object_key: str) -> Trailer
 
     Errors: Corrupt, UnsupportedVersion.
     """
-    at = size_bytes - TRAILER_BYTES
+    start = size_bytes - TRAILER_BYTES
     if len(tail) < TRAILER_BYTES:
-        raise corrupt("the trailer is cut short", object_key, max(at, 0), size_bytes)
+        raise corrupt("the trailer is cut short", object_key, max(start, 0), size_bytes)
     view = memoryview(tail)[-TRAILER_BYTES:]
     version, trailer_bytes, crc, magic = _END.unpack_from(view, _POSITIONS.size)
     # A newer trailer may be longer: its own length says what its CRC covers.
     covered = memoryview(tail)[-max(trailer_bytes, _END.size) : -12]
     if magic != _TRAILER_MAGIC or crc != crc32c(covered):
-        raise corrupt("not the trailer of an object", object_key, at, size_bytes)
+        raise corrupt("not the trailer of an object", object_key, start, size_bytes)
     if not is_known(version):
         raise unsupported(object_key, version, STAGED_VERSION)
     trailer = Trailer._make((*_POSITIONS.unpack_from(view), version))
     if (
         trailer_bytes != TRAILER_BYTES
         or trailer.size_bytes != size_bytes
-        or trailer.footer_position + trailer.footer_length != at
+        or trailer.footer_position + trailer.footer_length != start
         or trailer.index_position + trailer.index_length != trailer.footer_position
         or trailer.index_position < HEADER_BYTES
     ):
-        raise corrupt("the trailer's positions do not add up", object_key, at, size_bytes)
+        raise corrupt("the trailer's positions do not add up", object_key, start, size_bytes)
     return trailer
 
 
@@ -176,8 +176,8 @@ def decode_footer(tail: Buffer, *, size_bytes: int, object_key: str) -> ObjectFo
     Errors: Corrupt (also for a tail too short), UnsupportedVersion.
     """
     identity, row, ranges, version = _open_footer(tail, size_bytes, object_key)
-    found = [RangeRow._make(row) for row in _RANGE.iter_unpack(ranges)]
-    return ObjectFooter(identity, row, found, version == STAGED_VERSION)
+    range_rows = [RangeRow._make(row) for row in _RANGE.iter_unpack(ranges)]
+    return ObjectFooter(identity, row, range_rows, version == STAGED_VERSION)
 
 
 def decode_rows(tail: Buffer, *, size_bytes: int, object_key: str) -> Rows:
@@ -195,10 +195,10 @@ def _open_footer(
     """With the bytes of its ranges, and the version."""
     trailer = decode_trailer(tail, size_bytes=size_bytes, object_key=object_key)
     start, end = trailer.footer_position, trailer.footer_position + trailer.footer_length
-    at = len(tail) - trailer.tail_bytes
-    if at < 0 or trailer.footer_length < _FOOTER.size:
+    first = len(tail) - trailer.tail_bytes
+    if first < 0 or trailer.footer_length < _FOOTER.size:
         raise corrupt("the footer is cut short", object_key, start, end)
-    footer = memoryview(tail)[at : at + trailer.footer_length]
+    footer = memoryview(tail)[first : first + trailer.footer_length]
     if crc32c(footer) != trailer.footer_crc32c:
         raise corrupt("the footer's CRC does not match", object_key, start, end)
     magic, node_id, node_epoch, object_id, count, cluster_bytes = _FOOTER.unpack_from(footer)

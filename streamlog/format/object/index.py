@@ -119,8 +119,10 @@ class ObjectIndex:
             or row.position < HEADER_BYTES
             or row.position + row.length > self._limit
         ):
-            at = self._limit + _HEADER.size + number * _ROW.size
-            raise corrupt("an index row is impossible", self.object_key, at, at + _ROW.size)
+            position = self._limit + _HEADER.size + number * _ROW.size
+            raise corrupt(
+                "an index row is impossible", self.object_key, position, position + _ROW.size
+            )
         place = None if self._places is None else self._places.of_stream(row.stream_id)
         if place is not None:
             base = place.base
@@ -139,8 +141,8 @@ class ObjectIndex:
         """Columns of all blocks: stream id, start as stored, length. They are not checked."""
         rows, size = self._rows, _ROW.size
         stream, start, length = (
-            b"".join([rows[at + byte :: size] for byte in range(width)])
-            for at, width in ((0, 8), (8, 8), (32, 4))
+            b"".join([rows[first + byte :: size] for byte in range(width)])
+            for first, width in ((0, 8), (8, 8), (32, 4))
         )
         return from_planes("Q", stream), from_planes("Q", start), from_planes("I", length)
 
@@ -208,7 +210,7 @@ def decode_attributes(
     index_position: int = 0,
     placements: Sequence[Placement] = (),
 ) -> list[BatchAttributes]:
-    """Of the stream's batches that overlap [start, end), in order, from an index region's bytes.
+    """Attributes of the stream's batches that overlap [start, end), from an index region's bytes.
 
     `index_position` only serves messages. Errors: Corrupt, UnsupportedVersion.
     """
@@ -227,25 +229,26 @@ def attributes_in(
     index_position: int = 0,
 ) -> list[BatchAttributes]:
     """As `decode_attributes`, of the region that `index` was decoded from. Errors: Corrupt."""
-    found: list[BatchAttributes] = []
+    batches: list[BatchAttributes] = []
     runs = _Runs(index, region, index_position)
     for block in index.blocks_for(stream_id, start, end):
-        runs.read(block, start, end, found)
-    return found
+        runs.read(block, start, end, batches)
+    return batches
 
 
 def attributes_by_block(
     index: ObjectIndex, region: Buffer, *, index_position: int = 0
 ) -> Iterator[tuple[int, list[BatchAttributes]]]:
-    """Each block's stream, and its batches'; in order of the index, of the region that it was
-    decoded from. Errors: Corrupt.
+    """(stream id, attributes of the batches) of each block, in the order of the index.
+
+    `region` is the one that `index` was decoded from. Errors: Corrupt.
     """
     runs = _Runs(index, region, index_position)
     for number in range(len(index)):
-        found: list[BatchAttributes] = []
+        batches: list[BatchAttributes] = []
         block = index.block(number)
-        runs.read(block, block.start, block.end, found)
-        yield block.stream_id, found
+        runs.read(block, block.start, block.end, batches)
+        yield block.stream_id, batches
 
 
 class _Runs:
@@ -255,32 +258,34 @@ class _Runs:
         self._section = memoryview(region)[_HEADER.size + len(index) * _ROW.size :]
         self._key = index.object_key
         self._start, self._end = position, position + len(region)
-        self._at = 0
+        self._next = 0
 
-    def read(self, block: BlockRow, start: int, end: int, found: list[BatchAttributes]) -> None:
+    def read(self, block: BlockRow, start: int, end: int, batches: list[BatchAttributes]) -> None:
         run = self._section[block.attributes_position :]
-        # Runs lie one behind the other: rows that share one would multiply it.
-        is_behind = block.attributes_position >= self._at
-        run_bytes = _read_run(run, block, start, end, found) if is_behind else 0
-        self._at = block.attributes_position + run_bytes
+        # Runs follow one another: rows that shared a run would multiply it.
+        is_behind = block.attributes_position >= self._next
+        run_bytes = _read_run(run, block, start, end, batches) if is_behind else 0
+        self._next = block.attributes_position + run_bytes
         if not run_bytes:
             raise corrupt("an attributes run is impossible", self._key, self._start, self._end)
 
 
 def _read_run(
-    run: memoryview, block: BlockRow, start: int, end: int, found: list[BatchAttributes]
+    run: memoryview, block: BlockRow, start: int, end: int, batches: list[BatchAttributes]
 ) -> int:
     """Size of the run at the start of `run`, bytes; 0: it is damaged."""
     table_bytes = block.batch_count * _ATTRIBUTES.size
     if len(run) < table_bytes:
         return 0
-    base, at = block.start, table_bytes
+    base, position = block.start, table_bytes
     for count, timestamp, size in _ATTRIBUTES.iter_unpack(run[:table_bytes]):
         if base + count > start and base < end:
-            found.append(BatchAttributes(base, count, timestamp, bytes(run[at : at + size])))
+            batches.append(
+                BatchAttributes(base, count, timestamp, bytes(run[position : position + size]))
+            )
         base += count
-        at += size
-    return at if base == block.end and at <= len(run) else 0
+        position += size
+    return position if base == block.end and position <= len(run) else 0
 
 
 def _sections(data: Buffer, position: int, object_key: str) -> tuple[memoryview, memoryview, int]:

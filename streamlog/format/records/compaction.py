@@ -7,7 +7,7 @@
     3    1     0
     4    4     body bytes, before compression
     8    8     id floor: the tenure's object ids below it are committed or swept
-    16   8     counter: the value of `x` that results
+    16   8     the compaction counter that results
     24   -     body
     end  4     CRC-32C of everything before
 

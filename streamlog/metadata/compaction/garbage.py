@@ -130,12 +130,12 @@ class Garbage:
             return orphans
         blocks = await self._blocks(id_block.OBJECTS)
         for tenure, is_final in sealed:
-            known = self._follower.state.fences.get(tenure)
-            if known is None:
+            sealed_fence = self._follower.state.fences.get(tenure)
+            if sealed_fence is None:
                 continue  # another node retired it meanwhile
             floor = self._follower.state.fold.mark(tenure).floor
             ids = []
-            window = window_ids(blocks.get(tenure, []), floor, known.window)
+            window = window_ids(blocks.get(tenure, []), floor, sealed_fence.window)
             for object_id in sorted({*window, *await self._late_deletes_of(tenure)}):
                 # A dead object is no orphan: its deletion waits for a delay and for pins. That it
                 # is dead may be found during the look-up.
@@ -209,10 +209,10 @@ class Garbage:
     def _sealed_to_sweep(self) -> list[tuple[Tenure, bool]]:
         """Sealed tenures to sweep, each with whether this is its final, late sweep."""
         now_ms, to_sweep = self._clock.now_ms(), []
-        for tenure, known in self._follower.state.fences.items():
-            if known.is_live or tenure == self._follower.tenure:
+        for tenure, seen in self._follower.state.fences.items():
+            if seen.is_live or tenure == self._follower.tenure:
                 continue
-            is_late = now_ms >= known.sealed_ms + self._config.orphan_resweep_ms
+            is_late = now_ms >= seen.sealed_ms + self._config.orphan_resweep_ms
             is_final = is_late and self._may_retire(tenure)
             if is_final or tenure not in self._swept:
                 to_sweep.append((tenure, is_final))
@@ -235,9 +235,9 @@ class Garbage:
         fence_kv, head_kv = await self._kv.get(fence_key), await self._kv.get(head_key)
         if fence_kv is None or head_kv is None or not self._may_retire(tenure):
             return
-        known = fence.decode(fence_kv.value)
+        last = fence.decode(fence_kv.value)
         mark = self._follower.state.fold.mark(tenure)
-        if known.is_live or (head.decode(head_kv.value), known.gen) != (mark.seq, mark.gen):
+        if last.is_live or (head.decode(head_kv.value), last.gen) != (mark.seq, mark.gen):
             return
         deletes: list[Operation] = [Delete(fence_key), Delete(head_key)]
         deletes.append(Delete(late_deletes.key(self._prefix, tenure)))

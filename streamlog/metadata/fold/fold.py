@@ -321,11 +321,11 @@ class CommitDraft:
     def _attach(self, attach: Attach) -> Steps[None]:
         staging = self._fold.staging
         self._raise_counter(attach.counter)
-        known = self._writers.get(attach.writer_id) or staging.writers.get(attach.writer_id)
-        if known is not None and attach.epoch <= known.epoch:
+        writer = self._writers.get(attach.writer_id) or staging.writers.get(attach.writer_id)
+        if writer is not None and attach.epoch <= writer.epoch:
             raise Corrupt(
                 f"{self._what} attaches epoch {attach.epoch} of writer {attach.writer_id} after "
-                f"{known.epoch}"
+                f"{writer.epoch}"
             )
         leaders = dict(zip(attach.streams, attach.leader_epochs, strict=True))
         starts: dict[int, int] = {}
@@ -410,17 +410,18 @@ class CommitDraft:
             for stream_id, end, size in zip(
                 rows.streams[low:high], rows.ends[low:high], rows.counts[low:high], strict=True
             ):
-                known = ranges.get(stream_id)
-                if known is None:
+                written = ranges.get(stream_id)
+                if written is None:
                     ranges[stream_id] = array("Q", (end - size, end, object_id))
                     count += 1
                 elif (
-                    known[-1] == object_id and end - known[-4 if len(known) > 3 else 0] <= SPAN_MAX
+                    written[-1] == object_id
+                    and end - written[-4 if len(written) > 3 else 0] <= SPAN_MAX
                 ):
-                    known[-2] = end
+                    written[-2] = end
                 else:
-                    known.append(end)
-                    known.append(object_id)
+                    written.append(end)
+                    written.append(object_id)
                     count += 1
             yield
         newest.objects[object_id] = NewObjectEntry(rows.row, count, revision)

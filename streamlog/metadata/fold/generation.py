@@ -57,11 +57,11 @@ class Generation:
     def absorb(self, newer: Generation) -> None:
         """Adds the content of the generation that follows this one."""
         for stream_id, ranges in newer.ranges.items():
-            known = self.ranges.get(stream_id)
-            if known is None:
+            older = self.ranges.get(stream_id)
+            if older is None:
                 self.ranges[stream_id] = ranges
             else:
-                known.extend(ranges[1:])
+                older.extend(ranges[1:])
         self.objects.update(newer.objects)
         for stream_id, patches in newer.patches.items():
             self.apply_patch(stream_id, pieces_of(patches))
@@ -73,16 +73,16 @@ class Generation:
 
     def apply_patch(self, stream_id: int, pieces: Sequence[ObjectRange]) -> None:
         """Adds patches, sorted and disjoint; earlier patches that they cover are removed."""
-        known = self.patches.get(stream_id, NOTHING)
-        low = bisect_right(memoryview(known)[1::3], pieces[0].start)
-        high = bisect_left(memoryview(known)[0::3], pieces[-1].end)
-        kept, hidden = uncovered(pieces_of(known[3 * low : 3 * high]), pieces)
+        earlier = self.patches.get(stream_id, NOTHING)
+        low = bisect_right(memoryview(earlier)[1::3], pieces[0].start)
+        high = bisect_left(memoryview(earlier)[0::3], pieces[-1].end)
+        kept, hidden = uncovered(pieces_of(earlier[3 * low : 3 * high]), pieces)
         for patch in hidden:
             entry = self.objects[patch.object_id]
             self.objects[patch.object_id] = entry._replace(ranges=entry.ranges - 1)
         made = array("Q", chain.from_iterable(sorted([*kept, *pieces])))
-        self.patches[stream_id] = known[: 3 * low] + made + known[3 * high :]
-        self.patch_count += (len(self.patches[stream_id]) - len(known)) // 3
+        self.patches[stream_id] = earlier[: 3 * low] + made + earlier[3 * high :]
+        self.patch_count += (len(self.patches[stream_id]) - len(earlier)) // 3
 
 
 def find(ranges: array[int], start: int, end: int, limit: int) -> list[ObjectRange]:
