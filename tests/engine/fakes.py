@@ -35,7 +35,7 @@ class FakeLineage:
 class FakeMetadata:
     """One tenure's fold, without a store below it. Outlives an engine when handed to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stream_id_min: int = 1) -> None:
         self.cluster_id = "fake"
         self.lineage = FakeLineage()
         self.recovery: Recovery | None = None
@@ -53,7 +53,7 @@ class FakeMetadata:
         self.caught_up = 0
         self.while_catching_up: Callable[[], None] = lambda: None
         self._lost: Callable[[int, int], None] = lambda stream_id, epoch: None
-        self._stream_ids = 0
+        self._stream_ids = stream_id_min - 1
         self._object_ids = 0
 
     def next_tenure(self) -> None:

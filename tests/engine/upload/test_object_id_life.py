@@ -28,7 +28,7 @@ from streamlog.runtime.clock import SystemClock
 from streamlog.wiring import Components, OpenEngine
 from tests.engine.harness import batch, error_of, run, until
 from tests.metadata.scripted_kv import ScriptedKV, Sent
-from tests.support.metadata_insides import allocator_of
+from tests.support.metadata_insides import allocator_of, skip_ids
 
 WINDOW = 8
 CONFIG = StreamEngineConfig(metadata=MetadataConfig(put_window=WINDOW))
@@ -216,8 +216,7 @@ def test_uploads_wait_for_a_new_block_of_ids_while_the_metadata_is_away(
         async with world.open(config) as engine:
             stream = await engine.streams.create_and_open_stream()
             await stream.append(batch(b"1"))
-            window = allocator_of(engine.metadata)._ids
-            window._next = window._durable = 1 << 20
+            skip_ids(engine.metadata, 1 << 20)
             world.kv.matches = puts_key(b"b/object")
             world.kv.plan = ["away"] * 1000
             append = asyncio.ensure_future(stream.append(batch(b"2")))
