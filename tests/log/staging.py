@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from streamlog.codec.batch import Producer, scan
 from streamlog.codec.records import BatchBuilder, decode
 from streamlog.log.api.abstract_log import AbstractLog
-from streamlog.log.shared.shared_log import SharedLog
 from streamlog.log.staged_logs import ManifestEntry, StagedBatches, StagedLogs
 from streamlog.model.partition import TopicPartition
 from streamlog.runtime.buffers import join
 from streamlog.wiring import OpenEngine
+from tests.support.log_insides import tail_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -62,5 +62,4 @@ async def contents(log: AbstractLog) -> list[tuple[int, bytes | None]]:
 
 
 def epoch_of(log: AbstractLog, offset: int) -> int:
-    assert isinstance(log, SharedLog)
-    return log._tail.epochs.epoch_at(offset)
+    return tail_of(log).epochs.epoch_at(offset)

@@ -42,6 +42,7 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.testing.clocks import ManualClock
 from streamlog.testing.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
+from tests.support.log_insides import admin_of, cached_topic, topics_of
 
 HOUR_MS = 3_600_000
 
@@ -429,7 +430,7 @@ def test_a_creation_that_arrives_again_after_the_deletion_leaves_no_topic(finder
             await logs.delete_topic("t")
             await sender._kv.put_kv_if_absent(*sender.sent[0])
             await heard()
-            assert logs._topics.get("t") is not None
+            assert topics_of(logs).get("t") is not None
             if finder == "repair":
                 await logs.repair()
             elif finder == "restart":
@@ -439,7 +440,7 @@ def test_a_creation_that_arrives_again_after_the_deletion_leaves_no_topic(finder
             if finder != "create":
                 for namespace in ("_topic", "_partition"):
                     assert await made.medium.kv.list_kv(namespace) == []
-                assert logs._topics.get("t") is None
+                assert topics_of(logs).get("t") is None
             assert (await logs.create_topic("t", 1)).partitions == 1
             assert len(made.medium.rows) == 4
             await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
@@ -449,7 +450,7 @@ def test_a_creation_that_arrives_again_after_the_deletion_leaves_no_topic(finder
 
 def test_a_creation_that_this_node_has_not_heard_of_is_finished():
     async def test(made, first):
-        first._admin._kv = fickle = Fickle(made.medium.kv)
+        admin_of(first)._kv = fickle = Fickle(made.medium.kv)
         second = await made.node()
         fickle.plan = ("compare_and_set_kv", 0, "before")
         await refused(MetadataUnavailable, first.create_topic("t", 2))
@@ -483,7 +484,7 @@ def test_a_creation_that_another_node_finished_before_it_was_sent_again_is_ours(
                     raise OutcomeUnknown("the answer was lost")
                 return value
 
-        first._topics._kv = Lost(real)
+        topics_of(first)._kv = Lost(real)
         assert (await first.create_topic("t", 2)).partitions == 2
         assert len(made.medium.rows) == 8
         await append(await first.log(TopicPartition("t", 0)), encoded([b"x"]))
@@ -514,10 +515,10 @@ def test_a_topic_goes_when_none_of_its_partitions_is_there(gone):
 def test_partitions_that_are_gone_are_not_added():
     async def test(made, logs):
         await logs.create_topic("t", 1)
-        old = logs._topics.get("t")
-        await logs._topics.replace("t", old, replace(old.record, pending=(999,)))
+        old = cached_topic(logs, "t")
+        await topics_of(logs).replace("t", old, replace(old.record, pending=(999,)))
         await logs.repair()
-        assert logs._topics.get("t").record.pending == ()
+        assert cached_topic(logs, "t").record.pending == ()
         assert logs.topic("t").partitions == 1
         await append(await logs.log(TopicPartition("t", 0)), encoded([b"x"]))
 
@@ -528,17 +529,17 @@ def test_a_node_that_deletes_late_spares_the_next_topic_of_the_name():
     async def test(made, first):
         second = await made.node()
         await first.create_topic("t", 1)
-        old = first._topics.get("t")
+        old = cached_topic(first, "t")
         deleting = replace(old.record, state=TopicState.DELETING)
-        assert await first._topics.replace("t", old, deleting)
-        late = first._topics.get("t")
+        assert await topics_of(first).replace("t", old, deleting)
+        late = cached_topic(first, "t")
         await first.repair()
         await first.create_topic("t", 1)
         await heard()
         partition = TopicPartition("t", 0)
-        await second._admin._delete_partition(partition, late)
-        await second._topics.remove("t", late)
-        await second._admin._write_key(partition, 999, late)
+        await admin_of(second)._delete_partition(partition, late)
+        await topics_of(second).remove("t", late)
+        await admin_of(second)._write_key(partition, 999, late)
         await heard()
         assert len(made.medium.rows) == 4
         assert second.topic("t") == first.topic("t")
@@ -553,7 +554,7 @@ def test_orphan_deletion_spares_registered_attempted_and_held_partitions():
         await logs.create_topic("t", 1)
         other = await made.node()
         real = made.medium.kv
-        other._topics._kv = fickle = Fickle(real)
+        topics_of(other)._kv = fickle = Fickle(real)
         fickle.plan = ("put_kv_if_absent", 0, "before")
         await refused(MetadataUnavailable, other.create_topic("u", 1))
         assert len(made.medium.rows) == 8
@@ -758,7 +759,7 @@ def test_the_lines_of_a_deleted_topic_go_with_it():
 def test_background_work_that_stops_is_told():
     async def test(made, logs):
         made.medium.kv.list_kv = None
-        logs._background.spawn(logs._topics.load(), name="broken")
+        logs._background.spawn(topics_of(logs).load(), name="broken")
         assert isinstance(await logs.wait_failed(), TypeError)
 
     run(test)

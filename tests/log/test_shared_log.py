@@ -30,6 +30,7 @@ from streamlog.runtime.offload import Lane
 from streamlog.testing.log_conformance import append, encoded, read, refused
 from streamlog.testing.memory_streams import MemoryMedium
 from tests.log.harness import shared_log
+from tests.support.log_insides import streams_of
 
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
@@ -165,7 +166,7 @@ def test_deletions_are_in_the_meta_stream_before_data_goes():
             await t.log.roll()
         await t.log.delete_records(2)
         await t.log.delete_oldest_segments(4, "test")
-        state = (await MetaLog.replay(t.log._streams.meta.stream, t.clock, 1)).state
+        state = (await MetaLog.replay(streams_of(t.log).meta.stream, t.clock, 1)).state
         assert state.log_start_offset == 4
         assert [one.base_offset for one in state.sealed] == [4, 5]
         assert row(t, "data").start == 4
@@ -234,7 +235,7 @@ def test_a_crash_between_the_pieces_of_a_checkpoint_loses_nothing(durable_pieces
         for i in range(count):
             await append(t.log, encoded([b"x"], producer=(i, 0, 0)))
         for _ in range(2):
-            meta = t.log._streams.meta.stream
+            meta = streams_of(t.log).meta.stream
             real = meta.append
             written: list[Any] = []
 
@@ -244,7 +245,7 @@ def test_a_crash_between_the_pieces_of_a_checkpoint_loses_nothing(durable_pieces
                 written.append(batch)
                 return await real(batch)
 
-            meta.append = cut_short
+            meta.append = cut_short  # type: ignore[method-assign]
             roll = asyncio.ensure_future(t.log.roll())
             await turns(100)
             assert len(written) == durable_pieces + 1
@@ -496,7 +497,8 @@ def test_producers_expire():
         t.clock.advance(5000)
         await append(t.log, encoded([b"b"], producer=(2, 0, 0)))
         await t.reopened()
-        checkpoint = t.log._streams.meta.state.checkpoint
+        checkpoint = streams_of(t.log).meta.state.checkpoint
+        assert checkpoint is not None
         assert [one.producer_id for one in checkpoint.producers] == [2]
 
     run(test, producer_id_expiration_ms=1000)
@@ -571,6 +573,6 @@ def test_settings_are_described_in_the_meta_stream():
         await t.reopened()
         t.configs = {"retention.ms": "5"}
         await t.crashed()
-        assert t.log._streams.meta.description.configs == {"retention.ms": "5"}
+        assert streams_of(t.log).meta.description.configs == {"retention.ms": "5"}
 
     run(test)

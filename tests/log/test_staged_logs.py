@@ -33,6 +33,7 @@ from tests.engine.harness import error_of, until
 from tests.engine.streams.site import MODES, Site, answer_lost, run
 from tests.log.staging import NOW_MS, contents, encoded, entry, epoch_of, stage, staged_of, topic
 from tests.repair.cluster import Cluster
+from tests.support.log_insides import tail_of
 
 
 async def produce(log: AbstractLog, *values: bytes) -> int:
@@ -134,7 +135,7 @@ def test_what_compaction_has_replaced_meanwhile_is_read_from_the_stream(
             ]
             await staged_of(engine).commit("w", 0, [entry(one) for one in staged])
             assert await contents(log) == numbered(b"0", b"1", b"2", b"3")
-            tail = log._tail  # type: ignore[attr-defined]
+            tail = tail_of(log)
             assert (tail.accounted_end, tail.batches_since_checkpoint) == (4, 4)
             assert await produce(log, b"last") == 4
 
@@ -175,7 +176,7 @@ def test_many_partitions_and_objects_come_by_one_commit(tmp_path: Path) -> None:
             expected[7].insert(0, b"first")
             for number, values in expected.items():
                 assert await contents(logs[number]) == numbered(*values)
-            tail = logs[0]._tail  # type: ignore[attr-defined]
+            tail = tail_of(logs[0])
             assert (tail.accounted_end, tail.batches_since_checkpoint) == (80, 0)
             assert await produce(logs[129], b"last") == 20
             expected[129].append(b"last")

@@ -11,6 +11,7 @@ from streamlog.metadata.journal.checkpointer import Checkpointer
 from streamlog.metadata.journal.committer import Committer
 from streamlog.metadata.journal.follower import Follower
 from streamlog.metadata.journal.id_allocator import ObjectIdAllocator
+from streamlog.metadata.journal.object_ids import ObjectIds
 from streamlog.metadata.lookup.lookup import Lookup
 from streamlog.metadata.session import MetadataSession
 
@@ -41,3 +42,9 @@ def lookup_of(metadata: MetadataSession) -> Lookup:
 
 def allocator_of(metadata: MetadataSession) -> ObjectIdAllocator:
     return metadata._allocator
+
+
+def skip_ids(ids: MetadataSession | ObjectIds, position: int) -> None:
+    """The next object id is the one at this position of the block."""
+    window = ids if isinstance(ids, ObjectIds) else ids._allocator._ids
+    window._next = window._durable = position

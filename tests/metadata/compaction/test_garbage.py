@@ -19,7 +19,7 @@ from streamlog.metadata.keys.space import prefix_of
 from streamlog.runtime.clock import SystemClock
 from tests.metadata.scripted_kv import ScriptedKV
 from tests.metadata.world import World, append, create, new_object
-from tests.support.metadata_insides import allocator_of, fold_of, follower_of, garbage_of
+from tests.support.metadata_insides import fold_of, follower_of, garbage_of, skip_ids
 from tests.support.object_ids import give_up_id, take_id
 
 PREFIX = prefix_of("test")
@@ -53,7 +53,7 @@ def test_whatever_is_left_behind_lies_in_the_window(steps: list[str]) -> None:
 
 def test_a_window_passes_the_end_of_a_block() -> None:
     ids = ObjectIds(3, 4)
-    ids._next = ids._durable = BLOCK_IDS - 2
+    skip_ids(ids, BLOCK_IDS - 2)
     assert [ids.take(), ids.take()] == [(4 << BITS) - 2, (4 << BITS) - 1]
     assert ids.needs_block
     assert ids.floor([(4 << BITS) - 2, (4 << BITS) - 1]) == 4 << BITS
@@ -73,8 +73,7 @@ def test_ids_go_on_in_the_next_block() -> None:
         world = World()
         async with world.tenure(1) as a, world.tenure(2) as b:
             (stream,) = await create(a)
-            window = allocator_of(a)._ids
-            window._next = window._durable = BLOCK_IDS - 1
+            skip_ids(a, BLOCK_IDS - 1)
             found = [await append(a, stream, 1) for _ in range(3)]
             assert found == [(2 << BITS) - 1, 3 << BITS, (3 << BITS) + 1]
             assert await take_id(b) == 2 << BITS
@@ -90,8 +89,7 @@ def test_a_block_whose_answer_was_lost_is_the_next_one_used() -> None:
         world = World(kv=kv)
         first = await world.open(put_window=8)
         (stream,) = await create(first)
-        window = allocator_of(first)._ids
-        window._next = window._durable = BLOCK_IDS - 2
+        skip_ids(first, BLOCK_IDS - 2)
         kept = [await append(first, stream, 1) for _ in range(2)]
         kv.matches = lambda sent: any(
             isinstance(one, Put) and one.key.startswith(PREFIX + b"b/") for one in sent[1]

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from streamlog import errors
-from streamlog.log.api.log_factory import LogKind
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto
+from tests.support.log_insides import factory_of
 from tests.support.running_node import RunningNode, running_node
 from tests.support.server_harness import batch
 
@@ -68,7 +68,7 @@ def test_requests_end_at_their_time_while_a_partition_opens() -> None:
             await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]))
             assert error_of(await node.log.Produce(produce_request(1))) is None
             assert node.node.engine is not None
-            factory = node.node.engine.logs._logs._factories.of(LogKind.SHARED)
+            factory = factory_of(node.node.engine.logs)
             real, may_open, opens = factory.open, asyncio.Event(), 0
 
             async def slow(*args: Any) -> Any:
@@ -108,7 +108,7 @@ def test_questions_end_in_time_while_a_partition_opens() -> None:
             await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]))
             assert error_of(await node.log.Produce(produce_request(1))) is None
             assert node.node.engine is not None
-            factory = node.node.engine.logs._logs._factories.of(LogKind.SHARED)
+            factory = factory_of(node.node.engine.logs)
             real, may_open, opens = factory.open, asyncio.Event(), 0
 
             async def slow(*args: Any) -> Any:

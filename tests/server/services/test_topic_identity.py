@@ -10,10 +10,10 @@ import grpc.aio
 import pytest
 
 from streamlog import errors
-from streamlog.log.api.log_factory import LogKind
 from streamlog.model.partition import TopicPartition
 from streamlog.v1 import admin_pb2, log_pb2
 from streamlog.v1support.errors import from_proto, from_rpc_error
+from tests.support.log_insides import factory_of, topics_of
 from tests.support.running_node import RunningNode, running_node
 from tests.support.server_harness import batch, running, with_limits
 
@@ -167,7 +167,7 @@ def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_st
             engine = node.node.engine
             assert engine is not None
             partition = TopicPartition("t", 0)
-            topics, factory = engine.logs._topics, engine.logs._logs._factories.of(LogKind.SHARED)
+            topics, factory = topics_of(engine.logs), factory_of(engine.logs)
             opening, opened = asyncio.Event(), asyncio.Event()
             real = factory.open
 
