@@ -1,4 +1,5 @@
 """A small transactional key-value store with etcd's contract, over several backends.
 
-Knows nothing of streams. `interface` is the contract; `memory` and `rocks` implement it.
+It knows nothing of streams. `interface` is the contract; `memory` and `rocks` implement it; `url`
+and `opening` turn a metadata URL into an open store.
 """

@@ -1,8 +1,8 @@
-"""The changes of the last revisions, with what each replaced: it serves watches and old reads.
+"""The changes of the last revisions, with the values that they replaced: for watches and old reads.
 
-1. Every change of every revision ≥ `oldest_change` is held, in order.
-2. So any state at a revision ≥ `oldest_read` can be had by undoing the newer changes.
-3. It is bounded by bytes and by revisions; the oldest goes first.
+1. The history holds every change of every revision ≥ `oldest_change`, in order.
+2. So it can restore the state of any revision ≥ `oldest_read`, by undoing the newer changes.
+3. It is bounded by bytes and by revisions; the oldest changes are dropped first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from streamlog.kvstore.interface import KeyValue, WatchBatch
 
 
 class History:
-    """`revision`: the newest; the state before the first change is that of `revision` itself.
-
-    `is_new`: nothing was ever written, so no change is missing.
-    """
+    """Begins at `revision` without changes. `is_new`: there never were any, so none is missing."""
 
     def __init__(self, revision: int, bytes_max: int, revisions_max: int, *, is_new: bool) -> None:
         self._bytes_max = bytes_max
@@ -26,7 +23,7 @@ class History:
         self._batches: list[WatchBatch] = []
         self._revisions: list[int] = []
         self._first = 0
-        """Batches before this index are dropped; the lists are cut now and then."""
+        """Index of the oldest batch; the dropped ones before it are cut off now and then."""
         self._size_bytes = 0
         self.revision = revision
         self.oldest_change = 0 if is_new else revision + 1
@@ -95,7 +92,7 @@ class History:
             yield self._batches[index]
 
     def undo(self, revision: int, start: bytes, end: bytes) -> dict[bytes, KeyValue | None]:
-        """What keys in [start, end) that changed after `revision` were at it."""
+        """The keys in [start, end) that changed after `revision`, as they were at it."""
         found: dict[bytes, KeyValue | None] = {}
         for batch in self.since(revision + 1):
             for change in batch.changes:

@@ -4,8 +4,8 @@
 2. A transaction compares, then does one of two lists of operations, atomically and durably.
 3. Reads are linearizable, or at an older revision that is still held.
 4. A watch delivers every change from a revision on, in order, none twice.
-5. Leases run on the injected clock; their keys are deleted when they end.
-6. A failure says what is known: MetadataUnavailable (nothing happened) or OutcomeUnknown.
+5. Leases run on the injected clock. A lease's keys are deleted when it ends.
+6. A failed call raises MetadataUnavailable if nothing happened, else OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ Operation = Put | Delete | Get
 class TxnResult:
     """`revision` is the store's after the transaction.
 
-    `responses` has one entry per operation of the branch taken: what a Get found, what a Delete
-    removed, what a Put replaced (each in key order, possibly empty).
+    `responses` has one entry per operation of the branch taken: the keys that a Get found, a Delete
+    removed or a Put replaced, in key order, possibly none.
     """
 
     succeeded: bool
@@ -97,7 +97,7 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """`revision`: the one that was read. `more`: the limit cut the range."""
+    """The keys as of `revision`. `more`: the limit cut the range."""
 
     kvs: tuple[KeyValue, ...]
     revision: int
@@ -106,7 +106,7 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`kv` None: deleted. `previous` is what was there."""
+    """`kv` None: the key was deleted. `previous`: the key before the change."""
 
     key: bytes
     kv: KeyValue | None
@@ -130,7 +130,7 @@ class Watch(Protocol):
     def __anext__(self) -> Awaitable[WatchBatch]: ...
 
     async def aclose(self) -> None:
-        """Ends it, also for a task that waits for the next item (StopAsyncIteration)."""
+        """Ends the watch, also for a task that waits for the next item (StopAsyncIteration)."""
         ...
 
 
@@ -164,7 +164,7 @@ class KVStore(Protocol):
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> Watch:
         """Changes to keys in [start, end) from from_revision (inclusive) on, without end.
 
-        Registered before the first item is asked for. Who asks no more calls `aclose`.
+        The watch is registered on return. Call `aclose` when no more items are needed.
         Errors: RevisionCompacted(oldest), MetadataUnavailable.
         """
         ...
@@ -184,14 +184,14 @@ class KVStore(Protocol):
         ...
 
     async def compact(self, revision: int) -> None:
-        """Older revisions need no longer be held: reads and changes at `revision` still are.
+        """Lets the store forget older revisions; reads and changes at `revision` still work.
 
         Errors: Invalid for a revision to come.
         """
         ...
 
     async def raise_revision(self, at_least: int) -> None:
-        """For a store that was lost and rebuilt: the next revision is above `at_least`."""
+        """Makes the next revision greater than `at_least`, in a store that was lost and rebuilt."""
         ...
 
     async def close(self) -> None: ...

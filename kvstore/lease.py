@@ -1,6 +1,6 @@
-"""Leases: which there are, when each ends, which keys hang on each.
+"""Leases: their deadlines, and the keys attached to each.
 
-Deadlines are monotonic seconds. A deleted or rewritten key leaves its lease.
+Deadlines are monotonic seconds. A key leaves its lease when it is deleted or rewritten.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class LeaseTable:
         return self._keys.get(lease_id, frozenset())
 
     def due(self, now: float) -> list[Lease]:
-        """Those that have ended, oldest deadline first."""
+        """Leases that have ended, oldest deadline first."""
         found = [lease for lease in self._leases.values() if lease.deadline <= now]
         return sorted(found, key=lambda lease: (lease.deadline, lease.lease_id))
 
     def next_deadline(self) -> float:
-        """Infinity where there is no lease."""
+        """Infinity if there is no lease."""
         return min((lease.deadline for lease in self._leases.values()), default=math.inf)
 
     def attach(self, kv: KeyValue) -> None:
@@ -55,7 +55,7 @@ class LeaseTable:
     def apply(
         self, leases: Mapping[int, Lease | None], next_id: int, batches: Iterable[WatchBatch]
     ) -> None:
-        """Takes over what a staging worked out."""
+        """Applies the effects of a staging."""
         self.next_id = next_id
         for batch in batches:
             for change in batch.changes:

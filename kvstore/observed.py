@@ -1,4 +1,4 @@
-"""A KV store whose answers are watched (`runtime/concurrency/answers.py`), and nothing else."""
+"""A KV store whose answers are observed (`runtime/concurrency/answers.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.runtime.concurrency.answers import Answers
 
 
 class ObservedKVStore:
-    """Watches and compactions are not requests with an answer in time: they go straight through."""
+    """Observes all requests but watches and compactions, which need not be answered in time."""
 
     def __init__(self, store: KVStore, answers: Answers) -> None:
         self._store = store

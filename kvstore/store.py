@@ -1,9 +1,9 @@
-"""What every store of one process shares; a backend adds reading and making durable.
+"""The common part of stores in one process; a backend adds reads and durable writes.
 
 1. Writes go through `_submit`, one after another: staged, made durable, published, answered.
-2. Published means: in the history, told to the watchers, `_revision` moved. An answer never comes
-   before its change is published, so a read after an answer sees it.
-3. Leases that are due end before the next operation is served, and at the latest a tick later.
+2. A published change is in the history, the watchers have it, and `_revision` has moved. It is
+   published before its answer is sent, so that a read after the answer sees it.
+3. A due lease ends before the next operation is served, at the latest a tick later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEASE_TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000
 
 
 class LocalStore(ABC):
-    """The KVStore contract but for persistence. One event loop only."""
+    """The KVStore contract except persistence. One event loop only."""
 
     def __init__(self, clock: Clock, revision: int, settings: KVSettings, *, is_new: bool) -> None:
         self._clock = clock
@@ -58,21 +58,21 @@ class LocalStore(ABC):
         self._background: Background | None = None
         self._is_closed = False
 
-    # what a backend adds
+    # a backend implements these
 
     @abstractmethod
     async def _submit(self, work: Callable[[Staging, float], T], size_bytes: int) -> T:
-        """`work(staging, now)` durably, after the due leases have ended; its result."""
+        """Ends due leases, then runs `work(staging, now)` and makes it durable; its result."""
 
     @abstractmethod
     async def _read_key(self, key: bytes) -> KeyValue | None:
-        """As of a published revision, no older than the one published at the call."""
+        """The key as of a published revision, which is no older than the call."""
 
     @abstractmethod
     async def _read_range(
         self, start: bytes, end: bytes, limit: int
     ) -> tuple[Sequence[KeyValue], int]:
-        """The first `limit` keys (0: all), and the published revision that they are of."""
+        """The first `limit` keys (0: all), and the published revision at which they were read."""
 
     @abstractmethod
     async def _close_backend(self) -> None: ...
@@ -110,8 +110,8 @@ class LocalStore(ABC):
             kvs, found_at = await self._read_range(start, end, limit + 1 if limit else 0)
             return _cut(kvs, found_at, limit)
         self._history.check_read(revision)
-        # Keys changed since may hide others of the range: read that many more. What changes during
-        # the read raises that number, so it is counted again after it.
+        # Undoing newer changes may remove keys, so as many more are read as keys have changed. Keys
+        # may also change during the read; they are counted again after it.
         while True:
             spare = len(self._history.undo(revision, start, end))
             kvs, _ = await self._read_range(start, end, limit + 1 + spare if limit else 0)
@@ -144,7 +144,7 @@ class LocalStore(ABC):
         await self._submit(lambda staging, now: staging.revoke(lease_id), 64)
 
     async def expire(self) -> None:
-        """Ends the leases that are due now; needs no calling, for operations and a tick do it."""
+        """Ends the leases that are due. Operations and a tick call it, callers need not."""
         self._check_open()
         await self._submit(lambda staging, now: None, 64)
 
@@ -204,7 +204,8 @@ class LocalStore(ABC):
             self._lease_tick = self._tasks().spawn(self._tick_leases(), name="leases")
 
     async def _tick_leases(self) -> None:
-        """Runs while there are leases, so that watchers hear of their end without an operation."""
+        """Ends due leases without an operation, so that watchers learn of it. Runs while there are
+        leases."""
         while self._next_deadline != float("inf") and not self._is_closed:
             wait_s = self._next_deadline - self._clock.monotonic()
             await asyncio.sleep(min(max(wait_s, LEASE_TICK_S_MIN), LEASE_TICK_S_MAX))

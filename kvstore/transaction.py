@@ -1,12 +1,12 @@
-"""What transactions and leases do, worked out without I/O.
+"""The effects of transactions and leases, computed without I/O.
 
-A `Staging` stands on a base that does not change meanwhile. Operations run on it one after another,
-each seeing those before it; then the backend makes `effects`, `lease_effects` and `revision`
-durable at once, or drops the staging as if nothing had been asked.
+A `Staging` computes over a base that does not change meanwhile. Operations run one after another,
+and each sees the effects of those before it. Then the backend makes `effects`, `lease_effects` and
+`revision` durable at once, or drops the staging as if no operation had been asked for.
 
-1. An operation checks everything before it stages anything: one that raises leaves no trace.
-2. The revision moves by one for each operation that puts a key or removes one.
-3. A lease's keys go in one revision when it ends.
+1. An operation checks everything before it stages anything, so that an error leaves no trace.
+2. Each operation that puts or removes a key moves the revision by one.
+3. When a lease ends, its keys are removed in one revision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streamlog.kvstore.lease import Lease, LeaseTable
 
 
 class Base(Protocol):
-    """What is durable."""
+    """The durable keys."""
 
     def get(self, key: bytes) -> KeyValue | None: ...
 
@@ -48,7 +48,7 @@ class Base(Protocol):
 def txn_size(
     compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
 ) -> int:
-    """Bytes of all keys and values."""
+    """The bytes of all keys and values."""
     size = 0
     for compare in compares:
         size += len(compare.key)
@@ -104,7 +104,7 @@ def _check_branch(branch: Sequence[Operation]) -> None:
 
 
 class Staging:
-    """Operations worked out over `base` and `leases`, neither of which they touch."""
+    """Computes operations over `base` and `leases`, and changes neither."""
 
     def __init__(self, base: Base, leases: LeaseTable, revision: int) -> None:
         self._base = base
@@ -113,13 +113,13 @@ class Staging:
         self.revision = revision
         self.next_lease_id = leases.next_id
         self.effects: dict[bytes, KeyValue | None] = {}
-        """Key → what it now is; None: removed."""
+        """Key → its new value; None: removed."""
         self.lease_effects: dict[int, Lease | None] = {}
         self.batches: list[WatchBatch] = []
 
     @property
     def has_writes(self) -> bool:
-        """Something has to become durable; a renewed lease has not."""
+        """Whether something must become durable; a renewed lease need not."""
         return self.revision != self._base_revision or any(
             lease is None or self._leases.get(lease_id) is None
             for lease_id, lease in self.lease_effects.items()
@@ -180,7 +180,7 @@ class Staging:
             self.revision = revision
             self.batches.append(WatchBatch(revision, tuple(changes)))
 
-    # reads that see what is staged
+    # reads that see the staged effects
 
     def _get(self, key: bytes) -> KeyValue | None:
         if key in self.effects:
@@ -227,7 +227,7 @@ class Staging:
         self.lease_effects[lease_id] = None
 
     def expire(self, now: float) -> None:
-        """Ends the leases of the base that are due, oldest deadline first."""
+        """Ends the leases that are due, oldest deadline first."""
         for lease in self._leases.due(now):
             self.revoke(lease.lease_id)
 
@@ -244,7 +244,7 @@ class _Pending:
 def merge_over(
     base: Iterable[KeyValue], changed: dict[bytes, KeyValue | None]
 ) -> Iterator[KeyValue]:
-    """`base` by key, with the keys of `changed` as it says instead."""
+    """`base` by key, with the keys of `changed` replaced by their new values."""
     pending = _Pending(sorted(changed.items(), key=lambda item: item[0]))
     for kv in base:
         yield from _before(pending, kv.key)

@@ -1,8 +1,8 @@
 """Watchers: cursors into the history, woken by changes in their range; they hold no changes.
 
-1. A watcher with no `pending` change has been given everything up to the store's revision.
-2. `pending` is the revision of the first change that it has not been given; the change lies in the
-   history, or the watcher fell behind what is held and gets RevisionCompacted.
+1. A watcher without a `pending` change has delivered all changes up to the store's revision.
+2. `pending` is the revision of the first change that it has not delivered. The history holds the
+   change; if it no longer does, the watcher raises RevisionCompacted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamlog.kvstore.interface import Change, WatchBatch
 
 
 class Watcher:
-    """Changes in [start, end); one task asks for the next item at a time. `aclose` ends it."""
+    """Iterates over the changes in [start, end), for one task at a time, until `aclose`."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Watcher:
                 self._waiting = None
 
     async def aclose(self) -> None:
-        """Ends the iteration, also of a task that waits for the next item."""
+        """Ends the iteration, also for a task that waits for the next item."""
         self._is_closed = True
         self._on_close(self)
         self._wake()
 
     def offer(self, batch: WatchBatch) -> None:
-        """Told of every batch in order, after the history has it."""
+        """Called with every batch in order, after the history has it."""
         if self._pending is not None or batch.revision < self._from:
             return
         if any(self._is_mine(change) for change in batch.changes):

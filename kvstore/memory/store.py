@@ -1,4 +1,4 @@
-"""MemoryKVStore: the contract over a dict and a sorted list of keys; it ends with the process."""
+"""MemoryKVStore: the contract over a dict and a sorted list of keys. It ends with the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class MemoryKVStore(LocalStore):
-    """Operations take effect at the call, without a wait."""
+    """Operations take effect at the call, without waiting."""
 
     def __init__(self, clock: Clock, settings: KVSettings | None = None) -> None:
         super().__init__(clock, 1, settings or KVSettings(), is_new=True)

@@ -1,12 +1,12 @@
-"""The store's durable state: what one META call does with a group of queued operations.
+"""The durable state of the store: one META call carries out a group of queued operations.
 
     operations ── staged one after another ──> one synced write batch ──> applied to the lease table
                                                    │ failed
-                                                   └─> reopen: the state record says what happened
+                                                   └─> reopen: the state record tells the outcome
 
-1. `revision` and `leases` are those of the last write batch known to be durable.
-2. While a write is in doubt (the reopening failed too), nothing else is read or written; the next
-   call tries again, and a batch that did take effect is published then.
+1. `revision` and `leases` are those of the last write batch that is known to be durable.
+2. A write is in doubt if reopening failed, too. Then nothing else is read or written. The next call
+   reopens again, and publishes the batch if it took effect.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Work = Callable[[Staging, float], Any]
 
 @dataclass(frozen=True, slots=True)
 class WriteGroup:
-    """What a group did; `outcomes` has a result or an error for each operation.
+    """The effects of a group; `outcomes` has a result or an error for each operation.
 
-    `failure` instead of outcomes: none of it took effect, or (OutcomeUnknown) that is not known.
+    `failure` in place of outcomes: no operation took effect, or (OutcomeUnknown) this is unknown.
     """
 
     outcomes: Sequence[Any]
@@ -66,11 +66,11 @@ class RocksCore:
 
     @property
     def is_new(self) -> bool:
-        """Nothing was ever written."""
+        """Whether nothing was ever written."""
         return self._state.writes == 0
 
     def open(self, now: float) -> None:
-        """Every lease gets its full time again."""
+        """Opens the database; every lease gets its full time again."""
         state = self.database.open()
         try:
             self._load_leases(state, now)
@@ -90,7 +90,7 @@ class RocksCore:
             self.leases.attach(KeyValue(key, b"", 0, 0, lease_id))
 
     def run(self, works: Sequence[Work], now: float) -> WriteGroup:
-        """Does the operations in order, durably where they write. Raises nothing typed."""
+        """Carries out the operations in order; their writes are durable. Raises no typed errors."""
         published: Sequence[Changes] = ()
         try:
             if not self.database.is_open:
@@ -129,8 +129,8 @@ class RocksCore:
             try:
                 outcomes.append(work(staging, now))
             except Invalid as error:
-                # Told before anything was staged. A failed read may come in the middle of an
-                # operation: it drops the whole group.
+                # Invalid comes before anything was staged. A failed read may come in the middle of
+                # an operation, so it drops the whole group.
                 outcomes.append(error)
         return staging, outcomes
 
@@ -148,7 +148,7 @@ class RocksCore:
     def _resolve_outcome(
         self, staging: Staging, state: layout.State, error: StreamlogError, now: float
     ) -> bool:
-        """True when the failed write did take effect; leaves it in doubt where that is unknown."""
+        """Whether the failed write took effect. If that is unknown, the write stays in doubt."""
         log.error("a metadata write failed; reopening RocksDB", extra={"error": str(error)})
         self._in_doubt = (staging, state)
         try:
@@ -160,7 +160,7 @@ class RocksCore:
             return False
 
     def _recover(self, now: float) -> Sequence[Changes]:
-        """Opens the database anew; the changes of the write in doubt, if it took effect."""
+        """Reopens the database; the changes of the write in doubt, if it took effect."""
         before = self._state
         self.open(now)
         if self._in_doubt is not None and self._state == self._in_doubt[1]:
@@ -168,10 +168,10 @@ class RocksCore:
             self._in_doubt = None
             return batches
         if self._state != before:
-            found, self._state = self._state, before
+            reopened, self._state = self._state, before
             self.database.close()
             raise MetadataUnavailable(
-                f"RocksDB came back at revision {found.revision} after a failed write, neither "
+                f"RocksDB came back at revision {reopened.revision} after a failed write, neither "
                 "before nor after it; stop the process and check the disk"
             )
         self._in_doubt = None

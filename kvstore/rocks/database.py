@@ -1,9 +1,9 @@
 """The one RocksDB of a store, as blocking calls: open, read, write one synced batch, recover.
 
-1. Every write batch is synced and carries the state record, so state and data cannot part.
+1. Every write batch is synced and has the state record, so that state and data stay together.
 2. After a failed write the handle is not used again: the database is opened anew, and its state
    record says whether the write took effect.
-3. An open iterator keeps RocksDB's own lock: iterators are cut off before the handle is closed.
+3. An open iterator keeps RocksDB's own lock, so iterators are dropped before the handle is closed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _options(settings: KVSettings) -> Options:
 
 
 def translate(error: Exception, path: str, doing: str) -> StreamlogError:
-    """What RocksDB's message means; the binding has no error classes of its own."""
+    """The typed error for RocksDB's message; the binding has no error classes."""
     text = str(error)
     lowered = text.lower()
     if any(sign in lowered for sign in _NO_ROOM):
@@ -96,13 +96,13 @@ def translate(error: Exception, path: str, doing: str) -> StreamlogError:
 
 
 class RangeCursor:
-    """The keys of a range as they were when it was made, page by page."""
+    """The keys of a range as they were when the cursor was made, page by page."""
 
     def __init__(self, iterator: Iterator[Item]) -> None:
         self._iterator: Iterator[Item] | None = iterator
 
     def page(self, bytes_max: int, count_max: int) -> tuple[list[KeyValue], bool]:
-        """The next keys (0: as many as there are), at least one of any size; False at the end."""
+        """The next keys (`count_max` 0: no bound), at least one of any size; False at the end."""
         if self._iterator is None:
             raise MetadataUnavailable("the metadata store was closed or reopened during a read")
         found: list[KeyValue] = []
@@ -119,7 +119,7 @@ class RangeCursor:
 
 
 class RocksDatabase:
-    """Blocking; called from one thread at a time, but for `peek`."""
+    """Blocking; one thread at a time calls it, except for `peek`."""
 
     def __init__(self, path: str, settings: KVSettings) -> None:
         self._path = path
@@ -146,7 +146,7 @@ class RocksDatabase:
             raise
 
     def close(self) -> None:
-        """What was acknowledged is durable without it. Errors: MetadataUnavailable, DiskFull."""
+        """Acknowledged writes are durable without it. Errors: MetadataUnavailable, DiskFull."""
         for cursor in list(self._cursors):
             cursor.close()
         db, self._db = self._db, None
@@ -166,7 +166,7 @@ class RocksDatabase:
         return None if value is None else layout.decode_kv(key, value)
 
     def peek(self, key: bytes) -> tuple[bool, KeyValue | None]:
-        """(True, what is there) where that is known without I/O; callable from any thread."""
+        """(True, the key) if that is known without I/O, else (False, None). From any thread."""
         if self._db is None:
             return False, None
         try:
@@ -201,15 +201,15 @@ class RocksDatabase:
             yield layout.decode_leased_key(key)
 
     def write(self, batch: WriteBatch) -> None:
-        """Durable on return. After an error call `close` and `open`: their state tells the outcome.
+        """Durable on return. After an error call `close` and `open`: the state tells the outcome.
 
-        Errors: DiskFull, MetadataUnavailable, Corrupt; none says that nothing happened.
+        Errors: DiskFull, MetadataUnavailable, Corrupt; after each the batch may have taken effect.
         """
         db = self._handle()
         try:
             db.write(batch)
-            # rocksdict holds the GIL during a synced write, and lets it go here: a sync takes
-            # milliseconds when the disk is busy, and all of the process would stand still.
+            # rocksdict holds the GIL during a synced write, and releases it here. A sync takes
+            # milliseconds on a busy disk, and would stop the whole process.
             db.flush_wal(sync=True)
         except Exception as error:
             raise translate(error, self._path, "a write") from error
@@ -232,7 +232,7 @@ class RocksDatabase:
 
     def _guarded(self, items: Iterator[Item], bound: bytes) -> Iterator[Item]:
         """`items` with typed errors. The frame keeps `bound` alive: RocksDB's iterator points into
-        its bytes and the binding holds no reference.
+        its bytes, and the binding holds no reference.
         """
         try:
             yield from items

@@ -1,4 +1,4 @@
-"""What RocksDB holds: keys and values ↔ dataclasses.
+"""RocksDB's keys and values ↔ dataclasses.
 
     key                         value
     00 "state"                  version u8, revision u64, next lease id u64, writes u64
@@ -7,7 +7,7 @@
     03 user key                 version u8, create u64, mod u64, lease id u64, the user's value
 
 Integers are big-endian. `writes` counts the write batches, so that after a failed write the store
-can tell whether it took effect. RocksDB checksums all of it. Version 1; another is
+knows whether it took effect. RocksDB checksums all of it. The version is 1; any other raises
 UnsupportedVersion.
 """
 

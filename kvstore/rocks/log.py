@@ -1,4 +1,4 @@
-"""RocksDB's log files, as far as a torn end is told from other damage. Pure.
+"""RocksDB's log files, to tell a torn end from other damage. Pure.
 
 A file is a row of 32 KiB blocks; a write batch is one record, cut into fragments so that none
 crosses a block. A fragment (little endian):
@@ -8,9 +8,9 @@ crosses a block. A fragment (little endian):
     6   type              u8     1 whole, 2 first, 3 middle, 4 last
     7   content
 
-A block's last bytes are zeros where no header fits. A power cut in the middle of the sync of the
-last record leaves some of its pages out: they read as zeros, or the file ends before them. RocksDB
-itself accepts a file that is cut short, and refuses most others.
+A block's last bytes are zeros if no header fits. After a power cut during the sync of the last
+record, some of its pages may be missing: they read as zeros, or the file ends before them. RocksDB
+accepts a file that is cut short, and refuses most other damage.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _FULL_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """`records` whole ones, up to byte `end`; `why_kept`: what speaks against the rest being one
-    record that was never synced; empty where nothing does. A file without a rest ends at `end`.
+    """The file has `records` whole records, up to byte `end`.
+
+    `why_kept`: why the bytes behind `end` may be more than one record that was never synced; empty:
+    they are such a record. Without such bytes the file ends at `end`.
     """
 
     records: int
@@ -48,15 +50,15 @@ class _Fragment(NamedTuple):
 def read_end(data: bytes) -> LogEnd:
     """Finds the first byte that belongs to no whole record, and judges what follows."""
     records, start = _whole_records(data)
-    rest = memoryview(data)[start:]
-    if not any(rest):
-        # What was allotted beforehand, or never written: RocksDB takes it for the end.
+    tail = memoryview(data)[start:]
+    if not any(tail):
+        # Bytes that were allocated and never written: RocksDB takes them for the end.
         return LogEnd(records, len(data))
     return LogEnd(records, start, _why_kept(data, start))
 
 
 def _whole_records(data: bytes) -> tuple[int, int]:
-    """How many records are whole, one after another, and where the last of them ends."""
+    """The number of whole records from the start on, and where the last of them ends."""
     records = position = end = 0
     is_inside = False
     while position + _HEADER.size <= len(data):
@@ -92,7 +94,7 @@ def _why_kept(data: bytes, start: int) -> str:
             if not is_place or (is_beginning and position != start):
                 return f"a later record is at byte {position}"
         if is_place:
-            # The header alone, too, says where its record ends.
+            # A header alone tells where its record ends, too.
             _, length, kind = _HEADER.unpack_from(data, position)
             end = position + _HEADER.size + length
             if kind in (_WHOLE, _LAST) and any(memoryview(data)[end:]):
@@ -103,7 +105,7 @@ def _why_kept(data: bytes, start: int) -> str:
 
 
 def _is_cut_short(data: bytes, start: int) -> bool:
-    """The file ends within a fragment of the record."""
+    """Whether the file ends within a fragment of the record."""
     position = start
     while position + _HEADER.size <= len(data):
         fragment = _fragment(data, position)
@@ -119,7 +121,7 @@ def _is_cut_short(data: bytes, start: int) -> bool:
 
 
 def _has_missing_page(data: bytes, start: int) -> bool:
-    """A sector of the record, or what it has of one, is zeros: it was never written."""
+    """Whether a sector of the record is all zeros, because it was never written."""
     position = start
     while position < len(data):
         end = min((position // SECTOR_BYTES + 1) * SECTOR_BYTES, len(data))
@@ -130,7 +132,7 @@ def _has_missing_page(data: bytes, start: int) -> bool:
 
 
 def _fragment(data: bytes, position: int) -> _Fragment | None:
-    """The fragment at `position`, if its CRC says that there is one."""
+    """The fragment at `position`; None if its CRC is wrong."""
     crc, length, kind = _HEADER.unpack_from(data, position)
     end = position + _HEADER.size + length
     if not _WHOLE <= kind <= _LAST or end > len(data):

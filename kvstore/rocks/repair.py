@@ -1,10 +1,10 @@
 """Cuts a torn end off the metadata's newest log, so that RocksDB opens again. Blocking.
 
-Every write of the store is synced before the next one begins, so that a power cut tears the last
-record alone, which was never acknowledged. What is cut is that record, and only where nothing
-speaks against its being the last: no older log is damaged, no later record follows, and bytes of
-it are missing. What cannot be told apart: a disk that loses whole pages of the last record that
-*was* synced, and returns zeros for them.
+Every write of the store is synced before the next one begins, so that a power cut tears only the
+last record, which was never acknowledged. Only that record is cut, and only if nothing shows that
+it is not the last: no older log is damaged, no later record follows, and bytes of it are missing.
+One case looks the same: a disk that loses whole pages of the last record that *was* synced, and
+returns zeros for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamlog.runtime.disk.folders import fsync_folder, make_folder, typed_os_e
 from streamlog.runtime.disk.lockfile import hold
 
 COPIES = "repair"
-"""Folder, within the metadata's, of the logs as they were."""
+"""Folder within the metadata's folder for copies of the logs that were cut."""
 _LOG_NAME = re.compile(r"([0-9]+)\.log")
 
 
@@ -51,9 +51,9 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def find_torn_tail(folder: str) -> TornTail | None:
-    """None where no log is damaged.
+    """The torn end of the newest log; None if no log is damaged.
 
-    Errors: Corrupt (file and bytes) where something else than a torn end is; MetadataUnavailable.
+    Errors: Corrupt (file and bytes) for damage that is not a torn end; MetadataUnavailable.
     """
     try:
         names = sorted(
@@ -80,8 +80,9 @@ def find_torn_tail(folder: str) -> TornTail | None:
 
 
 def cut(folder: str, tail: TornTail) -> str:
-    """Cuts it; the path of a copy of the log as it was, durable before. Errors: DiskFull,
-    MetadataUnavailable.
+    """Cuts the torn end off, after a durable copy of the log; the copy's path.
+
+    Errors: DiskFull, MetadataUnavailable.
     """
     path = os.path.join(folder, tail.file)
     try:

@@ -1,7 +1,7 @@
 """RocksKVStore: the contract over one RocksDB, with group commit.
 
-Operations queue up while a write is under way; the next META call takes them all and makes them
-durable with one synced write batch. Reads run on the same thread, so never beside a write; a key
+Operations queue up while a write is under way. The next META call takes them all and makes them
+durable with one synced write batch. Reads run on the same thread, so never during a write; a key
 that RocksDB has in memory is read on the loop when no write is under way (about 2 µs).
 """
 
@@ -49,7 +49,7 @@ class _Queued:
 
 
 class RocksKVStore(LocalStore):
-    """One process at a time; `open` makes one."""
+    """Made by `open`. One process at a time can open a folder."""
 
     def __init__(
         self, core: RocksCore, lock: Lock, clock: Clock, offload: Offload, settings: KVSettings
@@ -73,7 +73,7 @@ class RocksKVStore(LocalStore):
         offload: Offload,
         settings: KVSettings | None = None,
     ) -> RocksKVStore:
-        """Opens the folder, made where absent.
+        """Opens the folder, and makes it if it is absent.
 
         Errors: DataInUse (pid, host), Corrupt, UnsupportedVersion, DiskFull, MetadataUnavailable.
         """
@@ -108,7 +108,7 @@ class RocksKVStore(LocalStore):
         return await done
 
     async def _drain_queue(self) -> None:
-        """Runs while operations are queued; a bug fails them all and the store."""
+        """Runs while operations are queued; a bug fails all of them, and the store."""
         group: list[_Queued] = []
         try:
             while self._queue:
@@ -122,7 +122,7 @@ class RocksKVStore(LocalStore):
             self._is_writing = False
 
     def _take_group(self) -> list[_Queued]:
-        """In order; those whose caller has gone were never begun and are dropped."""
+        """The next operations in order, without those whose caller was cancelled."""
         group: list[_Queued] = []
         size = 0
         while self._queue and len(group) < self._settings.group_operations_max:
@@ -155,7 +155,7 @@ class RocksKVStore(LocalStore):
     def _fail(self, group: Sequence[_Queued], error: StreamlogError) -> None:
         for queued in group:
             if not queued.done.done():
-                # One instance each: a traceback belongs to one caller.
+                # Each caller gets its own instance, because of the traceback.
                 own = type(error)(error.message, **error.fields)
                 own.__cause__ = error.__cause__
                 queued.done.set_exception(own)
@@ -193,12 +193,12 @@ class RocksKVStore(LocalStore):
         return kvs, found_at
 
     async def _ensure_open(self) -> None:
-        """After a failed write the database may be closed; an empty write reopens it."""
+        """Reopens the database by an empty write, if a failed write has closed it."""
         if not self._core.database.is_open and not self._is_closed:
             await self._submit(lambda staging, now: None, 0)
 
     async def _until_published(self, revision: int) -> None:
-        """A read never shows what no watcher could have been told."""
+        """Waits until watchers can have the changes that a read has seen."""
         while self._revision < revision:
             if self._is_closed:
                 raise Closed("the key-value store was closed")

@@ -81,7 +81,7 @@ async def list_bucket(store: ObjectStore, progress: Progress = no_progress) -> B
 async def read_footer(
     store: ObjectStore, offload: Offload, object_id: int, size_bytes: int
 ) -> ObjectFooter | None:
-    """From the object's end, by one GET, seldom two. None: it is gone by now.
+    """The footer, read from the object's end by one GET, seldom two. None: the object is gone.
 
     Errors: Corrupt, UnsupportedVersion, StoreUnavailable.
     """

@@ -1,4 +1,4 @@
-"""What fsck and recover tell: findings with a kind, a severity, a place and advice."""
+"""The findings of fsck and recover: each has a kind, a severity, a place and advice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FINDINGS_MAX = 10_000
 SHOWN_RANGES = 3
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, how much of it, and out of how much (0: unknown)."""
+"""Called with the step's name, how much of it is done, and how much there is (0: unknown)."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """For callers that do not want to know."""
+    """For callers that show no progress."""
 
 
 class Severity(IntEnum):
@@ -67,7 +67,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`key`: in the object store, or in the metadata as text. `lost`: what cannot be read now."""
+    """`key`: in the object store, or in the metadata as text. `lost`: unreadable offsets."""
 
     kind: Kind
     severity: Severity
@@ -79,8 +79,8 @@ class Finding:
     lost: tuple[Range, ...] = ()
 
     def description(self) -> dict[str, Any]:
-        """For JSON; what does not apply is left out."""
-        found: dict[str, Any] = {
+        """The finding for JSON, without empty fields."""
+        fields: dict[str, Any] = {
             "kind": str(self.kind),
             "severity": self.severity.name.lower(),
             "detail": self.detail,
@@ -88,17 +88,17 @@ class Finding:
         for name in ("advice", "key", "object_id", "stream_id"):
             value = getattr(self, name)
             if value not in (None, ""):
-                found[name] = value
+                fields[name] = value
         if self.lost:
-            found["lost"] = [
+            fields["lost"] = [
                 {"stream_id": r.stream_id, "start": r.start, "end": r.end} for r in self.lost
             ]
-        return found
+        return fields
 
 
 @dataclass(slots=True)
 class Report:
-    """`counts`: what was looked at. `repaired`: what `--repair` did, one line each."""
+    """`counts`: what was checked. `repaired`: one line for each repair."""
 
     cluster_id: str = ""
     revision: int = 0
@@ -116,7 +116,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing but notes."""
+        """Whether there are only notes."""
         return not (self.by_severity[Severity.WARNING] or self.by_severity[Severity.ERROR])
 
     @property
@@ -127,7 +127,7 @@ class Report:
         return [finding for finding in self.findings if finding.kind is kind]
 
     def description(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report for JSON."""
         return {
             "cluster_id": self.cluster_id,
             "revision": self.revision,
@@ -140,7 +140,7 @@ class Report:
 
 
 def some_ranges(ranges: tuple[Range, ...]) -> str:
-    """The first few, and how many more."""
+    """The first few ranges, and the number of the others."""
     shown = ", ".join(map(str, ranges[:SHOWN_RANGES]))
     more = len(ranges) - SHOWN_RANGES
     return shown + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""FrozenKV: keys of the past as a KV store that can be read, and nothing else."""
+"""FrozenKV: keys of one revision as a read-only KV store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.kvstore.interface import (
 
 
 class FrozenKV:
-    """A KVStore at one revision; whatever would change it is refused as Invalid."""
+    """A KVStore at one revision; every call that would change it raises Invalid."""
 
     def __init__(self, kvs: Iterable[KeyValue], revision: int) -> None:
         self._kvs = sorted(kvs, key=lambda kv: kv.key)
@@ -67,8 +67,8 @@ class FrozenKV:
         raise _refused()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Has nothing to free."""
 
 
 def _refused() -> Invalid:
-    return Invalid("a copy of the metadata can be read only")
+    return Invalid("a copy of the metadata is read-only")

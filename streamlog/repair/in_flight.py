@@ -16,7 +16,7 @@ AT_ONCE = 16
 async def in_flight(
     items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once: int = AT_ONCE
 ) -> list[R]:
-    """The results in the order of the items. The first error ends it; nothing is left running."""
+    """The results, in the order of the items. The first error cancels the work under way."""
     source, results = iter(items), []
     while batch := list(islice(source, 4 * at_once)):
         slots = asyncio.Semaphore(at_once)

@@ -1,4 +1,4 @@
-"""The metadata at one revision, to look at: no tenure is registered, nothing is followed."""
+"""A read-only view of the metadata at one revision: it registers no tenure and follows nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODY = Tenure(0, 0)
 
 
 class _Still(Follower):
-    """Stays where it is."""
+    """A follower that stays at its revision."""
 
     async def replaced(self, put_at: int, error: ObjectNotFound) -> NoReturn:
         kv = await self._kv.get(checkpoint.key(self._prefix))
@@ -65,22 +65,22 @@ class MetadataView:
 
     @property
     def is_all_checkpointed(self) -> bool:
-        """The checkpoint's counts are those of now."""
+        """Whether nothing has changed since the checkpoint, so that its counts are exact."""
         return all(generation.is_empty for generation in self.state.fold.generations)
 
     @property
     def live_objects_count(self) -> int:
-        """About: objects that died since the last checkpoint still count."""
+        """An estimate: objects that died since the last checkpoint still count."""
         added = sum(len(generation.objects) for generation in self.state.fold.generations)
         return self.state.live_objects + added
 
     def streams(self) -> list[StreamRow]:
-        """All of them, by id."""
+        """All streams, by id."""
         fold = self.state.fold
         return [row for stream_id in fold.ids if (row := fold.row(stream_id)) is not None]
 
     async def ranges(self, row: StreamRow) -> AsyncIterator[list[LiveRange]]:
-        """The stream's live ranges in pages, in order; what is missing is left out.
+        """The stream's live ranges in pages, in order; missing ranges are left out.
 
         Errors: Corrupt, StoreUnavailable.
         """
@@ -93,7 +93,7 @@ class MetadataView:
             at = page[-1].end
 
     async def live_objects(self) -> AsyncIterator[list[LiveObject]]:
-        """By id, in pages."""
+        """All live objects, by id, in pages."""
         after = 0
         while True:
             page = await self.lookup.live_objects(after, PAGE)

@@ -112,7 +112,7 @@ def test_a_kill_leaves_whole_objects_and_all_that_were_acknowledged(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_leftovers_are_swept_but_not_what_is_being_written(
+def test_half_written_objects_are_deleted_unless_a_writer_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second store on the same root opens in the middle of a put of the first."""

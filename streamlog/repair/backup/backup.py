@@ -23,7 +23,7 @@ ON_LEASES = (b"l/", b"p/")
 
 
 async def backup(kv: KVStore, *, clock: Clock, offload: Offload) -> AsyncIterator[bytes]:
-    """Joined, the pieces are the file; without all of them it is none. Nodes may run meanwhile.
+    """The pieces of the file, which is valid only when it is complete. Nodes may run meanwhile.
 
     Errors: Invalid (there is no cluster), RevisionCompacted (it took too long: begin again),
     MetadataUnavailable.

@@ -24,7 +24,7 @@ Key
     -    v     value
 
 A file that was cut short lacks the last chunk and is refused. A newer version is refused. Keys on
-leases (liveness, pins) are not in it: they mean nothing later.
+leases (liveness, pins) are not in it, because they mean nothing later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHUNK_BYTES_MAX = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class BackupHead:
-    """`created_ms`: when, ms since the Unix epoch."""
+    """`created_ms`: ms since the Unix epoch."""
 
     cluster_id: str
     revision: int
@@ -68,14 +68,14 @@ class Backup:
 
 
 def encode_head(head: BackupHead) -> bytes:
-    """How every file begins."""
+    """The beginning of a file."""
     start = HEADER.pack(MAGIC, VERSION, 0)
-    facts = {
+    fields = {
         "cluster_id": head.cluster_id,
         "revision": head.revision,
         "created_ms": head.created_ms,
     }
-    return start + U32.pack(crc32c(start)) + _chunk(json.dumps(facts).encode())
+    return start + U32.pack(crc32c(start)) + _chunk(json.dumps(fields).encode())
 
 
 def encode_keys(kvs: Iterable[KeyValue]) -> bytes:
@@ -91,13 +91,13 @@ def encode_keys(kvs: Iterable[KeyValue]) -> bytes:
 
 
 def encode_end() -> bytes:
-    """How every file ends."""
+    """The end of a file."""
     length = U32.pack(0)
     return length + U32.pack(crc32c(length))
 
 
 def decode(data: bytes, name: str) -> Backup:
-    """`name` serves messages. Errors: Corrupt, UnsupportedVersion."""
+    """`name` stands in error texts. Errors: Corrupt, UnsupportedVersion."""
     if len(data) < HEADER.size + U32.size:
         raise _corrupt(name, "it is too short for a backup", 0, len(data))
     magic, version, _ = HEADER.unpack_from(data)
@@ -115,8 +115,8 @@ def decode(data: bytes, name: str) -> Backup:
         )
     chunks = _chunks(data, name)
     try:
-        facts = json.loads(next(chunks))
-        head = BackupHead(facts["cluster_id"], facts["revision"], facts["created_ms"])
+        fields = json.loads(next(chunks))
+        head = BackupHead(fields["cluster_id"], fields["revision"], fields["created_ms"])
         return Backup(head, [kv for chunk in chunks for kv in _keys(chunk)])
     except (StopIteration, ValueError, KeyError, TypeError, struct.error) as error:
         raise _corrupt(name, f"it makes no sense: {error!r}", 0, len(data)) from error
@@ -145,7 +145,7 @@ def _chunks(data: bytes, name: str) -> Iterator[bytes]:
                 raise _corrupt(name, "something follows its end", at, len(data))
             return
         try:
-            # The bound below holds only for frames that do not tell their size.
+            # The bound below applies only to frames that do not state their size.
             if zstandard.frame_content_size(packed) > CHUNK_BYTES_MAX:
                 raise _corrupt(name, "a chunk is too large", at - length, at)
             yield zstandard.decompress(packed, max_output_size=CHUNK_BYTES_MAX)

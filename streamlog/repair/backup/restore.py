@@ -108,7 +108,7 @@ async def restore(
 async def _view_of(
     backup: Backup, store: ObjectStore, *, clock: Clock, random: Random, offload: Offload
 ) -> MetadataView | None:
-    """None: the checkpoint that the backup builds on is gone; the store has a newer one then."""
+    """The metadata of the backup; None: its checkpoint is gone, so the store has a newer one."""
     prefix = prefix_of(backup.head.cluster_id)
     kvs = [
         KeyValue(prefix + kv.key, kv.value, kv.create_revision, kv.mod_revision)
@@ -155,12 +155,12 @@ def _take_backup(backup: Backup, recovered: Recovered, report: Report) -> None:
     _take_topics(old, recovered, report)
     counter = producer_ids.KEY.namespace, producer_ids.KEY.name
     if counter in old:
-        # Big-endian behind the same version byte: the larger counter compares greater.
+        # Big-endian behind the same version byte, so that bytes compare like the counters.
         recovered.values[counter] = max(recovered.values.get(counter, b""), old[counter])
 
 
 def _take_partitions(old: dict[tuple[str, bytes], bytes], recovered: Recovered) -> None:
-    """Those that the bucket does not tell of and whose meta stream is there: they are empty."""
+    """Adds empty partitions: the bucket does not tell of them, but their meta streams exist."""
     for (namespace, name), value in old.items():
         if namespace == PARTITION_NAMESPACE and (namespace, name) not in recovered.values:
             try:
@@ -183,7 +183,7 @@ def _take_topics(old: dict[tuple[str, bytes], bytes], recovered: Recovered, repo
             now = decode_topic(topic, found)
             if now.topic_id == known.topic_id:
                 if now.partitions > known.partitions:
-                    # What was pending in the backup has its keys by now.
+                    # Partitions that were pending in the backup have their keys by now.
                     known = replace(known, partitions=now.partitions, pending=())
                 recovered.values[namespace, name] = encode_topic(known)
             continue

@@ -1,15 +1,15 @@
-"""fsck of the bucket against the metadata: what lies there and belongs to nobody.
+"""fsck of the bucket against the metadata: finds objects and files that the metadata does not need.
 
-An object that the fold does not know is judged by its id's owner, as PROTOCOL 7 says:
+The owner of its id tells what an object is that the fold does not know (PROTOCOL 7):
 
-    owner                            what it is
+    owner                            what the object is
     none: it is staged               waits for its commit, or expires
     past the counter of blocks       the metadata is older than the bucket: never deleted
     given up and deleted once (`o`)  a late PUT: the collector deletes it once more
-    a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: the node
-    floor                            sweeps it after its next start
+    a LIVE tenure, at or past its    an upload under way, or one that a crash cut short: deleted
+    floor                            after the node's next start
     a SEALED tenure, in its window   an orphan that the collector will delete
-    else                             an orphan that nobody looks for: `--repair` deletes it
+    else                             an orphan that no node looks for: `--repair` deletes it
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ from streamlog.repair.view import MetadataView
 
 
 @dataclass(slots=True)
-class Leftovers:
-    """What `--repair` may delete: ids that can never be committed, files that nothing names."""
+class Unneeded:
+    """What `--repair` may delete: objects that can never be committed, files that no key names."""
 
     orphans: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     windows: int = 0
-    """W × sealed tenures, and late PUTs: so many orphans may be there without anything being wrong.
-    """
+    """W × sealed tenures, and late PUTs: this many orphans are normal."""
 
 
 async def check_bucket(
@@ -51,9 +50,9 @@ async def check_bucket(
     live: array[int],
     keys: Keys,
     report: Report,
-) -> Leftovers:
+) -> Unneeded:
     """`bucket` was listed before the view was read; `live` is sorted. Errors: StoreUnavailable."""
-    found = Leftovers()
+    found = Unneeded()
     for known in keys.fences.values():
         found.windows += 0 if known.is_live else known.window
     found.windows += sum(map(len, keys.late.values()))
@@ -62,7 +61,7 @@ async def check_bucket(
     report.counts["dead_objects"] = len(view.state.dead)
     staged = view.state.fold.staging.staged
     await _check_staged(view, bucket, store, report)
-    judge = _Judge(view, keys)
+    rules = _OwnerRules(view, keys)
     for object_id in bucket.ids:
         index = bisect_left(live, object_id)
         if (index < len(live) and live[index] == object_id) or object_id in view.state.dead:
@@ -71,10 +70,10 @@ async def check_bucket(
             report.counts["staged_objects"] += 1
             continue
         if await view.object(object_id) is not None:
-            # It died since the last checkpoint: the next one tells the collector.
+            # It died since the last checkpoint; the collector learns of it by the next one.
             report.counts["dead_objects"] += 1
             continue
-        finding = judge.of(object_id)
+        finding = rules.finding(object_id)
         report.add(finding)
         if finding.kind in (Kind.ORPHAN, Kind.ORPHAN_DUE):
             found.orphans.append(object_id)
@@ -106,7 +105,7 @@ async def _check_staged(
     view: MetadataView, bucket: Bucket, store: ObjectStore, report: Report
 ) -> None:
     async def is_there(stage: Stage) -> bool:
-        """It may have been staged since the bucket was listed."""
+        """Looks again, because it may have been staged since the bucket was listed."""
         try:
             found = await store.head(data_key(stage.row.object_id))
         except ObjectNotFound:
@@ -132,7 +131,7 @@ async def _check_staged(
             )
 
 
-class _Judge:
+class _OwnerRules:
     def __init__(self, view: MetadataView, keys: Keys) -> None:
         self._view = view
         self._keys = keys
@@ -141,7 +140,7 @@ class _Judge:
             self._blocks.setdefault(owner, []).append(block)
         self._late = frozenset(chain.from_iterable(keys.late.values()))
 
-    def of(self, object_id: int) -> Finding:
+    def finding(self, object_id: int) -> Finding:
         block = object_id >> id_block.OBJECTS.block_bits
         if not 0 < block <= self._keys.object_counter:
             return _finding(
@@ -157,7 +156,7 @@ class _Judge:
         owner = self._keys.object_blocks.get(block)
         known = self._keys.fences.get(owner) if owner is not None else None
         if owner is None or known is None:
-            return _orphan(object_id, "its tenure is settled")
+            return _orphan(object_id, "its tenure is retired")
         blocks = self._blocks[owner]
         floor = position_of(blocks, self._view.state.fold.mark(owner).floor)
         position = position_of(blocks, object_id)
@@ -204,7 +203,7 @@ def _finding(kind: Kind, severity: Severity, object_id: int, what: str, advice: 
 
 
 def _check_files(
-    view: MetadataView, bucket: Bucket, keys: Keys, report: Report, found: Leftovers
+    view: MetadataView, bucket: Bucket, keys: Keys, report: Report, found: Unneeded
 ) -> None:
     named = view.state.checkpoint.files if view.state.checkpoint is not None else ()
     names = {ref.name for ref in named}

@@ -1,10 +1,10 @@
-"""`fsck`: is all that the metadata names in the store, right, and is there nothing else.
+"""`fsck` checks that the store has all objects that the metadata names, right, and no others.
 
-Order: the bucket is listed, then the metadata is read at one revision: an object that is listed and
-not known then cannot have been committed in between. Nodes should be stopped; with nodes running,
-what they change meanwhile shows as findings that the next run does not have.
+Order: fsck lists the bucket, then reads the metadata at one revision. So a listed object that the
+metadata does not know was not committed in between. Nodes should be stopped; while nodes run, their
+changes show as findings that the next run does not have.
 
-Memory: 16 bytes an object, 60 bytes a stream, and what `check_objects` holds at a time.
+Memory: 16 bytes an object, 60 bytes a stream, and the ranges that `ObjectChecks` holds at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamlog.repair.findings import (
     Severity,
     no_progress,
 )
-from streamlog.repair.fsck.bucket import Leftovers, check_bucket
+from streamlog.repair.fsck.bucket import Unneeded, check_bucket
 from streamlog.repair.fsck.keys import check_keys
 from streamlog.repair.fsck.objects import ObjectChecks
 from streamlog.repair.fsck.topics import check_topics
@@ -46,12 +46,12 @@ from streamlog.runtime.rand import Random
 
 DELETE_BATCH = 500
 ORPHANS_SHARE = 100
-"""Of the objects, one in so many may be an orphan before `--repair` asks for `--force`."""
+"""One object in this many may be an orphan before `--repair` asks for `--force`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FsckOptions:
-    """`repair` does what cannot lose data; `force` also when there is suspiciously much of it."""
+    """`repair`: do all repairs that cannot lose data. `force`: even suspiciously many of them."""
 
     deep: bool = False
     repair: bool = False
@@ -69,8 +69,8 @@ async def fsck(
     progress: Progress = no_progress,
 ) -> Report:
     """Errors: Invalid (the metadata store is empty), ForeignCluster, LineageFenced (a recovery made
-    newer metadata, and what that needs would look like waste), UnsupportedVersion,
-    StoreUnavailable, MetadataUnavailable, Conflict (nodes are running).
+    newer metadata, whose objects would look like waste), UnsupportedVersion, StoreUnavailable,
+    MetadataUnavailable, Conflict (nodes are running).
     """
     options, report = options or FsckOptions(), Report()
     report.cluster_id = await cluster_of(kv, store)
@@ -93,14 +93,14 @@ async def fsck(
     await check_topics(view, report)
     checks = ObjectChecks(view, store, offload, report, progress, deep=options.deep)
     await checks.run()
-    leftovers = await check_bucket(view, bucket, store, checks.live, keys, report)
+    unneeded = await check_bucket(view, bucket, store, checks.live, keys, report)
     if options.repair:
-        await _repair(store, bucket, leftovers, report, options, len(checks.live), mine)
+        await _repair(store, bucket, unneeded, report, options, len(checks.live), mine)
     return report
 
 
 async def cluster_of(kv: KVStore, store: ObjectStore) -> str:
-    """The cluster that both are of. Errors: Invalid (there is none), ForeignCluster, Corrupt."""
+    """The cluster of both stores. Errors: Invalid (there is none), ForeignCluster, Corrupt."""
     found, claimed = await kv.get(CLUSTER_KEY), await read_cluster(store)
     if found is None:
         if claimed is None:
@@ -150,13 +150,14 @@ def _unreadable(error: Corrupt | UnsupportedVersion) -> Finding:
 async def _repair(
     store: ObjectStore,
     bucket: Bucket,
-    leftovers: Leftovers,
+    unneeded: Unneeded,
     report: Report,
     options: FsckOptions,
     live: int,
     mine: Lineage,
 ) -> None:
-    """Only where nothing is wrong with the metadata: what it does not know may be all there is."""
+    """Repairs only if the metadata is right: otherwise the objects that it does not know may be the
+    only copy of the data."""
     if not bucket.has_cluster_file:
         await claim(store, report.cluster_id, mine)
         report.repaired.append("wrote cluster.json")
@@ -175,15 +176,15 @@ async def _repair(
     ):
         report.repaired.append("deleted nothing: the metadata is not to be trusted")
         return
-    bound = max(live // ORPHANS_SHARE, leftovers.windows)
-    if len(leftovers.orphans) > bound and not options.force:
+    bound = max(live // ORPHANS_SHARE, unneeded.windows)
+    if len(unneeded.orphans) > bound and not options.force:
         report.repaired.append(
-            f"deleted no orphans: {len(leftovers.orphans)} are more than the {bound} that can be "
+            f"deleted no orphans: {len(unneeded.orphans)} are more than the {bound} that can be "
             "explained; make sure that this is the right metadata, then use --force"
         )
     else:
-        await _delete(store, [data_key(i) for i in leftovers.orphans], "orphans", report)
-    await _delete(store, leftovers.files, "checkpoint files", report)
+        await _delete(store, [data_key(i) for i in unneeded.orphans], "orphans", report)
+    await _delete(store, unneeded.files, "checkpoint files", report)
 
 
 async def _delete(store: ObjectStore, keys: list[str], what: str, report: Report) -> None:

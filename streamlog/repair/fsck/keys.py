@@ -1,4 +1,4 @@
-"""fsck of the metadata's keys: each can be read, and they agree with one another and the fold."""
+"""fsck of the metadata's keys: each is readable, and they agree with each other and the fold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERYTHING_END = b"\xff"
 
 @dataclass(slots=True)
 class Keys:
-    """What the keys say of tenures, nodes and ids."""
+    """The keys of tenures, nodes and ids, decoded."""
 
     fences: dict[Tenure, Fence] = field(default_factory=dict)
     heads: dict[Tenure, int] = field(default_factory=dict)
@@ -45,12 +45,12 @@ class Keys:
     stream_counter: int = 0
     compactions: int = 0
     late: dict[Tenure, tuple[int, ...]] = field(default_factory=dict)
-    """Objects that tenures gave up and deleted once: a PUT of one may have landed since."""
+    """Objects that tenures gave up and deleted once; a late PUT may have stored one again."""
 
 
 async def check_keys(view: MetadataView, report: Report) -> Keys:
-    """Reads every key of the metadata store but users' values. Errors: MetadataUnavailable."""
-    keys, reader = Keys(), _Reader(report)
+    """Reads every key of the metadata store except users' values. Errors: MetadataUnavailable."""
+    keys, reader = Keys(), _KeyReader(report)
     prefix = view.prefix
     async for kv in _all_keys(view):
         report.counts["keys"] += 1
@@ -100,7 +100,7 @@ async def _all_keys(view: MetadataView) -> AsyncIterator[KeyValue]:
         yield kv
 
 
-class _Reader:
+class _KeyReader:
     def __init__(self, report: Report) -> None:
         self.report = report
 
@@ -135,7 +135,7 @@ def _node_id(key: bytes, prefix: bytes) -> int:
     return int.from_bytes(key[len(prefix) + 2 :], "big")
 
 
-def _counter(kv: KeyValue, prefix: bytes, keys: Keys, reader: _Reader) -> None:
+def _counter(kv: KeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
     for kind in (id_block.OBJECTS, id_block.STREAMS):
         if kv.key == id_block.counter_key(prefix, kind):
             blocks = reader.read(kv, id_block.decode_counter) or 0
@@ -147,7 +147,7 @@ def _counter(kv: KeyValue, prefix: bytes, keys: Keys, reader: _Reader) -> None:
     reader.report.add(_unknown(kv.key))
 
 
-def _block(kv: KeyValue, prefix: bytes, keys: Keys, reader: _Reader) -> None:
+def _block(kv: KeyValue, prefix: bytes, keys: Keys, reader: _KeyReader) -> None:
     for kind, blocks in (
         (id_block.OBJECTS, keys.object_blocks),
         (id_block.STREAMS, keys.stream_blocks),

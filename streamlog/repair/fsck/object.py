@@ -1,4 +1,4 @@
-"""One object against what the fold says of it: from its index region to its end, or all of it."""
+"""Checks one object against the fold: from its index region to its end, or all of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOST_ADVICE = (
 
 
 class ObjectCheck:
-    """What it finds goes into `report`; several objects may be under way."""
+    """Adds findings to `report`. Several objects may be under way."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ObjectCheck:
         self._deep = deep
 
     async def run(self, row: ObjectRow, ranges: list[Range]) -> None:
-        """`ranges`: those that streams need of it, sorted. Errors: StoreUnavailable."""
+        """`ranges`: those that streams need of the object, sorted. Errors: StoreUnavailable."""
         try:
             footer, index = await self._read(row)
             await self._compare(row, footer, ranges)
@@ -132,7 +132,7 @@ def _decode_block(data: memoryview, block: BlockRow, key: str) -> int:
 
 
 def uncovered(ranges: Sequence[Range], rows: Sequence[RangeRow]) -> tuple[Range, ...]:
-    """Of `ranges`, what no row holds; both sorted."""
+    """The parts of `ranges` that no row covers; both are sorted."""
     own: dict[int, list[RangeRow]] = {}
     for row in rows:
         own.setdefault(row.stream_id, []).append(row)

@@ -1,10 +1,11 @@
 """fsck of streams and their objects.
 
-1. Live objects are taken by id, so many at a time as have RANGES_MAX live ranges: memory is bound.
-2. For each such part all streams are walked; what points into the part's objects is kept. The
-   first walk also looks whether each stream's ranges meet from its start to its end.
-3. Each object is read from its index region to its end and compared with what the fold says of it;
-   a deep check reads all data blocks, too.
+1. Live objects are checked in batches, by id. A batch has at most RANGES_MAX live ranges, which
+   bounds memory.
+2. For each batch the ranges of all streams are read, and those in the batch's objects kept. The
+   first pass also checks that each stream's ranges meet from its start to its end.
+3. Each object is read from its index region to its end and compared with the fold; a deep check
+   reads all data blocks, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ID_MAX = 1 << 64
 
 @dataclass(slots=True)
 class ObjectBatch:
-    """Objects by id, those past `after` up to `last` (inclusive)."""
+    """Live objects with ids past `after` up to `last` (inclusive), by id."""
 
     after: int
     last: int
@@ -71,31 +72,31 @@ class ObjectChecks:
         check = ObjectCheck(
             self._view.cluster_id, self._store, self._offload, self._report, deep=self._deep
         )
-        async for part in self.walked():
-            for low in range(0, len(part.objects), 256):
-                some = [
-                    (one.row, part.ranges_of(one.row.object_id))
-                    for one in part.objects[low : low + 256]
+        async for batch in self.batches():
+            for low in range(0, len(batch.objects), 256):
+                rows = [
+                    (one.row, batch.ranges_of(one.row.object_id))
+                    for one in batch.objects[low : low + 256]
                 ]
-                await in_flight(some, lambda one: check.run(*one))
+                await in_flight(rows, lambda one: check.run(*one))
                 self._progress("checking objects", self._report.counts["objects"], total)
 
-    async def walked(self) -> AsyncIterator[ObjectBatch]:
-        """Objects with the live ranges that point into them, all streams being walked; whoever
-        iterates has the objects checked. Errors: StoreUnavailable, MetadataUnavailable.
+    async def batches(self) -> AsyncIterator[ObjectBatch]:
+        """Batches of objects with the live ranges that point into them. Checks the streams; the
+        caller checks the objects. Errors: StoreUnavailable, MetadataUnavailable.
         """
         rows, is_first = self._view.streams(), True
         self._report.counts["streams"] = len(rows)
-        async for part in self._parts():
-            await self._walk(rows, part, is_first)
+        async for batch in self._batches():
+            await self._read_ranges(rows, batch, is_first)
             is_first = False
-            self._check_listed(part)
-            for one in part.objects:
-                self._check_counted(one, _count(part, one.row.object_id))
-            yield part
+            self._check_listed(batch)
+            for one in batch.objects:
+                self._check_counted(one, _count(batch, one.row.object_id))
+            yield batch
 
-    async def _parts(self) -> AsyncIterator[ObjectBatch]:
-        """At least one; the last one has all ids that are left."""
+    async def _batches(self) -> AsyncIterator[ObjectBatch]:
+        """At least one batch; the last one goes up to the highest id."""
         after, objects, ranges = 0, list[LiveObject](), 0
         async for page in self._view.live_objects():
             for one in page:
@@ -112,7 +113,9 @@ class ObjectChecks:
 
     # streams
 
-    async def _walk(self, rows: Sequence[StreamRow], part: ObjectBatch, is_first: bool) -> None:
+    async def _read_ranges(
+        self, rows: Sequence[StreamRow], batch: ObjectBatch, is_first: bool
+    ) -> None:
         for number, row in enumerate(rows):
             at = row.start
             try:
@@ -123,8 +126,8 @@ class ObjectChecks:
                             self._report.counts["ranges"] += 1
                         at = one.end
                         object_id = one.object.object_id
-                        if part.after < object_id <= part.last:
-                            known = part.ranges.setdefault(object_id, array("Q"))
+                        if batch.after < object_id <= batch.last:
+                            known = batch.ranges.setdefault(object_id, array("Q"))
                             known.extend((row.stream_id, one.start, one.end))
             except Corrupt as error:
                 if is_first:
@@ -134,7 +137,7 @@ class ObjectChecks:
                 self._check_meets(row, at, row.end)
                 self._report.counts["records"] += row.end - row.start
                 if number % 100 == 0:
-                    self._progress("walking streams", number, len(rows))
+                    self._progress("checking streams", number, len(rows))
 
     def _check_meets(self, row: StreamRow, at: int, start: int) -> None:
         if at == start:
@@ -166,9 +169,11 @@ class ObjectChecks:
             )
         )
 
-    def _check_listed(self, part: ObjectBatch) -> None:
-        for object_id in sorted(part.ranges.keys() - {o.row.object_id for o in part.objects}):
-            self._add_count(object_id, f"has {_count(part, object_id)} live ranges and is not live")
+    def _check_listed(self, batch: ObjectBatch) -> None:
+        for object_id in sorted(batch.ranges.keys() - {o.row.object_id for o in batch.objects}):
+            self._add_count(
+                object_id, f"has {_count(batch, object_id)} live ranges and is not live"
+            )
 
     # objects
 
@@ -196,5 +201,5 @@ class ObjectChecks:
         )
 
 
-def _count(part: ObjectBatch, object_id: int) -> int:
-    return len(part.ranges.get(object_id, ())) // 3
+def _count(batch: ObjectBatch, object_id: int) -> int:
+    return len(batch.ranges.get(object_id, ())) // 3

@@ -1,4 +1,4 @@
-"""fsck of the engine's own values: topics, their partitions, and the streams that these name."""
+"""fsck of the engine's own values: topics, their partitions, and the streams of those."""
 
 from __future__ import annotations
 

@@ -1,21 +1,23 @@
-"""The bucket passes from old metadata to recovered metadata, whose old nodes may still run.
+"""Hands the bucket over from old metadata to recovered metadata, while old nodes may still run.
 
-1. Nothing came into the bucket since it was listed. Else a node runs: Conflict, and nothing has
-   been changed.
-2. cluster.json gets the next lineage. From then on a node on older metadata deletes nothing more,
+1. Check that nothing came into the bucket since it was listed. Otherwise a node runs: Conflict, and
+   nothing has been changed.
+2. Give cluster.json the next lineage. From then on a node on older metadata deletes nothing more,
    and ends at its next look (`metadata.lineage_check_interval_ms`).
-3. An old node may have compared its lineage just before: its appends are answered until its next
-   look, and a request that deletes may be under way. The recovery waits so long (`grace_ms`).
-4. The bucket is listed again: a new object, or one that the metadata needs and is gone, is a
-   Conflict.
-5. The metadata is written, first its checkpoint in the bucket. Not before 4: the next attempt would
-   start from that checkpoint, whose epochs are above those of what the old node stored meanwhile.
-6. The store still has this recovery's lineage, and the cluster's name makes the metadata whole.
+3. Wait for `grace_ms`: an old node may have compared its lineage just before, so that it answers
+   appends until its next look, and may have a deleting request under way.
+4. List the bucket again: a new object is a Conflict, and so is a missing object that the metadata
+   needs.
+5. Write the metadata, first its checkpoint in the bucket. Not before step 4: another attempt would
+   start from that checkpoint, whose epochs are above those of objects that the old node stored
+   meanwhile.
+6. Check that the store still has this recovery's lineage; then write the cluster's name, which
+   makes the metadata whole.
 
 A Conflict after step 2, or a crash, leaves a bucket that no metadata belongs to: old nodes stop,
-and the recovery is run again, under the next lineage. What an old node acknowledged is therefore
-in the recovered metadata, or the recovery says that it is not done. That holds for nodes that look
-in time: one that was paused for longer than the grace acknowledges until it looks.
+and the recovery is run again, under the next lineage. So the recovered metadata has everything that
+an old node acknowledged, or the recovery reports that it is not done. This holds for nodes that
+look in time: a node that was paused for longer than the grace acknowledges until it looks.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ async def hand_over(
     grace_ms: int,
     progress: Progress,
 ) -> None:
-    """`recovered` was put together from `bucket`; on return nodes may open the metadata.
+    """`recovered` was gathered from `bucket`; on return nodes may open the metadata.
 
-    Cut short at any place, the recovery can be run again. Errors: Conflict, Unavailable,
-    OutcomeUnknown.
+    After an interruption at any point the recovery can be run again. Errors: Conflict,
+    Unavailable, OutcomeUnknown.
     """
     unchanged = "Nothing was written; stop all nodes, then begin again"
     await _check(store, bucket, (), unchanged, progress)
@@ -76,7 +78,7 @@ async def hand_over(
 
 
 async def _wait_for_old_nodes(grace_ms: int, progress: Progress) -> None:
-    """Waits so long, and tells how long it has waited: 15 s of silence look like a hang."""
+    """Waits for `grace_ms`, and reports progress, because 15 s of silence look like a hang."""
     for waited_ms in range(0, grace_ms, WAIT_TOLD_EVERY_MS):
         progress(
             "seconds waited for nodes on the old metadata to stop",
@@ -89,11 +91,14 @@ async def _wait_for_old_nodes(grace_ms: int, progress: Progress) -> None:
 async def _check(
     store: ObjectStore, bucket: Bucket, needed: Iterable[int], advice: str, progress: Progress
 ) -> None:
-    """Nothing came since `bucket` was listed, and `needed` is there. Errors: Conflict."""
+    """Checks that nothing came since `bucket` was listed, and that `needed` exists.
+
+    Errors: Conflict.
+    """
     now = await list_bucket(store, progress)
-    files, known, there = {info.key for info in bucket.checkpoints}, set(bucket.ids), set(now.ids)
+    files, listed, there = {info.key for info in bucket.checkpoints}, set(bucket.ids), set(now.ids)
     new = [info.key for info in now.checkpoints if info.key not in files]
-    new += [data_key(object_id) for object_id in now.ids if object_id not in known]
+    new += [data_key(object_id) for object_id in now.ids if object_id not in listed]
     if new:
         raise Conflict(
             f"{len(new)} objects came into {store.url} meanwhile, {new[0]} among them: a node runs "

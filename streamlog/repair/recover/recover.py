@@ -58,9 +58,9 @@ async def recover(
     options: RecoverOptions | None = None,
     progress: Progress = no_progress,
 ) -> Report:
-    """No node should run; one that does on the old metadata is ended, and none opens that again.
+    """No node should run. One that runs on the old metadata is ended, and none opens that again.
 
-    Cut short, it can be run again: until it is done no node opens the metadata.
+    After an interruption it can be run again; no node opens the metadata before it is done.
 
     Errors: Invalid (nothing to recover), AlreadyExists (the metadata store is in use),
     ForeignCluster, Corrupt (objects that cannot be read), Conflict (a node or another recovery
@@ -87,7 +87,7 @@ async def recover(
 
 
 async def check_target(kv: KVStore, store: ObjectStore, *, overwrite: bool) -> str:
-    """The cluster id of the store, for which the metadata store has room.
+    """The cluster id of the store, after a check that the metadata store may be written.
 
     Errors: Invalid, AlreadyExists, ForeignCluster.
     """
@@ -139,9 +139,9 @@ async def check_and_hand_over(
     offload: Offload,
     progress: Progress,
 ) -> None:
-    """The end of `recover` and `restore`: writes what they found, unless this is a dry run.
+    """The end of `recover` and `restore`: writes the recovered metadata, unless this is a dry run.
 
-    Errors: Corrupt, as of `_check_losses`; those of `hand_over`.
+    Errors: Corrupt (data is lost, and the loss is not accepted); those of `hand_over`.
     """
     _check_losses(report, options)
     if options.dry_run:
@@ -161,7 +161,7 @@ async def check_and_hand_over(
 
 
 def _check_losses(report: Report, options: RecoverOptions) -> None:
-    """Errors: Corrupt, unless the loss is accepted or nothing will be written."""
+    """Errors: Corrupt, unless the loss is accepted or nothing is written."""
     errors = report.by_severity[Severity.ERROR]
     if not errors or options.dry_run or options.accept_data_loss:
         return
@@ -185,7 +185,8 @@ async def newest_view(
 ) -> MetadataView | None:
     """The metadata as of the newest usable checkpoint past revision `after`; None: there is none.
 
-    Says in the report what was taken, or is of no use. Errors: StoreUnavailable.
+    The report names the checkpoint that was taken, and those that cannot be used. Errors:
+    StoreUnavailable.
     """
     candidates, useless = await find_candidates(store, bucket.checkpoints, report.cluster_id)
     for reason in useless:

@@ -1,4 +1,4 @@
-"""What recovery has put together, before anything is written."""
+"""The recovered metadata, before anything is written."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from streamlog.metadata.interface import ObjectRow, Tenure
 from streamlog.repair.recover.resolve import Piece
 
 NOBODY = Tenure(0, 1)
-"""Holds streams of which no object tells a writer."""
+"""The holder of streams whose writer no object tells."""
 
 
 @dataclass(slots=True)
 class RecoveredStream:
-    """`epoch`: the highest one seen; the stream is written down with a later one."""
+    """`epoch`: the highest one seen; the recovered stream gets a later one."""
 
     start: int
     end: int
@@ -29,10 +29,10 @@ class RecoveredStream:
 
 @dataclass(slots=True)
 class Recovered:
-    """`values`: the users' key space, namespace and name → value. Highest numbers ever seen.
+    """`values`: the users' key space, namespace and name → value. `*_max`: the highest seen.
 
-    `from_revision`: of the metadata that it began with, 0 for none. `knows_deletions`: no newer
-    ones were lost that could have been read.
+    `from_revision`: the revision of the checkpoint that recovery began with; 0: none.
+    `knows_deletions`: no checkpoint that could tell of newer deletions was lost.
     """
 
     cluster_id: str
@@ -46,7 +46,7 @@ class Recovered:
     stream_id_max: int = 0
     revision_max: int = 0
     staging: StagingRows = field(default_factory=StagingRows)
-    """What is staged, what writers committed last, where objects were attached."""
+    """Staged objects, the last commit of each writer, and where objects were attached."""
     from_revision: int = 0
     knows_deletions: bool = True
 

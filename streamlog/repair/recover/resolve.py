@@ -1,23 +1,24 @@
-"""Which object holds which offsets of a stream, from what objects say of themselves. Pure.
+"""Finds out which object holds which offsets of a stream, from the objects' footers. Pure.
 
-1. A holder begins at the end of all that was committed before it: of rows that overlap, the higher
-   epoch is right from its first offset on, and what a lower one has there was never committed.
-2. Within an epoch an offset was given once: rows that overlap hold the same records (a compaction's
-   inputs and outputs, an upload that was sent twice).
-3. What a checkpoint knows stands. Where it names an object that is gone, another row with the same
-   offsets takes its place (the object was compacted since); else the range stays and is told.
-4. Rows that a checkpoint does not know go on where it ends, under its epoch or a later one.
-5. Where offsets are missing the stream ends: an upload before them did not make it, so nothing
-   behind was acknowledged. Unless something behind is certain to have been committed: then what is
-   missing was trimmed and deleted, and the stream starts behind it.
-6. Certain: its tenure stored an object so much later that the window of uncommitted ids had passed
-   it, or a compactor wrote it: a compactor copies what was committed. Offsets are certain where any
-   object that holds them is, also if the piece is taken from another object. A later epoch behind
-   an offset proves nothing: where that epoch began may be what is missing.
-7. Where checkpoints are lost, or none is there, what is missing may have been trimmed as well: an
-   object that other streams still need keeps the trimmed beginning of a stream, and the objects
-   between that and the live part were deleted. Of what follows the certain offsets the part with
-   the most records is kept, because nothing in the objects tells which one is right.
+1. A holder of a stream begins at the end of all earlier commits. So, of overlapping rows, the one
+   with the higher epoch is right from its first offset on; the offsets of the lower epoch there
+   were never committed.
+2. Within an epoch each offset was assigned once, so overlapping rows hold the same records (inputs
+   and outputs of a compaction, an upload that was sent twice).
+3. The ranges of a checkpoint stand. If it names an object that is gone, another row with the same
+   offsets takes its place (the object was compacted since); else the range stays and is reported.
+4. Rows that the checkpoint does not know continue where it ends, under its epoch or a later one.
+5. A stream ends where offsets are missing: an upload with them never arrived, so nothing behind
+   them was acknowledged. The exception are offsets behind them that were certainly committed: then
+   the missing ones were trimmed and deleted, and the stream starts behind them.
+6. Offsets are certain if an object that holds them is certain, even if another object serves them.
+   An object is certain if a compactor wrote it, because a compactor copies committed data; or if
+   its tenure stored another object so much later that the window of uncommitted ids had passed it.
+   A later epoch behind an offset proves nothing: the beginning of that epoch may be missing.
+7. If checkpoints are lost, or there never was one, missing offsets may also have been trimmed: an
+   object that other streams still need keeps the trimmed beginning of a stream, while the objects
+   between it and the live part were deleted. Then the part with the most records behind the certain
+   offsets is kept, because nothing in the objects tells which part is right.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ class Known:
 
 @dataclass(slots=True)
 class Resolved:
-    """Pieces meet from `start` to `end`. `missing`: pieces whose object is gone. `tail`: stored and
-    never acknowledged. `before`: stored, and given up for trimmed. `is_guess`: the objects do not
-    tell which part is the live one, and the largest was taken.
+    """Pieces meet from `start` to `end`.
+
+    `missing`: pieces whose object is gone. `tail`: stored and never acknowledged. `before`: stored,
+    and taken for trimmed. `is_guess`: the objects do not tell which part is the live one, so the
+    largest was taken.
     """
 
     start: int
@@ -78,7 +81,7 @@ def resolve(
     *,
     trims_are_lost: bool = False,
 ) -> Resolved:
-    """`exists(object id)`; `is_certain(object id)`: what it holds was surely committed."""
+    """`exists(object id)`; `is_certain(object id)`: all offsets in it were committed (rule 6)."""
     epoch = max([row.epoch for row in rows] + ([known.epoch] if known else []))
     pieces: list[Piece] = []
     missing: list[Piece] = []
@@ -146,7 +149,8 @@ def layers(rows: Iterable[Row]) -> list[Row]:
 def _in_place(
     known: Known, rows: Sequence[Row], exists: Callable[[int], bool]
 ) -> tuple[list[Piece], list[Piece]]:
-    """The checkpoint's pieces, with others in the place of those that are gone; what stays gone."""
+    """The checkpoint's pieces, with other rows in the place of missing objects; and those that stay
+    missing."""
     if all(exists(piece.object_id) for piece in known.pieces):
         return list(known.pieces), []
     others = layers(row for row in rows if row.start < known.end)

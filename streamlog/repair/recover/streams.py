@@ -1,4 +1,4 @@
-"""Recovery of streams: a checkpoint's, if there is one, and all that objects say beyond it.
+"""Recovery of streams: from a checkpoint, if there is one, and from the footers of newer objects.
 
 Memory: about 1.6 KB for each object with four ranges, whether a checkpoint knows it or not.
 """
@@ -30,7 +30,7 @@ from streamlog.runtime.offload import Offload
 
 PART_OBJECTS = 256
 WINDOW_IDS = 16 * MetadataConfig().put_window
-"""No node keeps so many ids uncommitted, unless `put_window` was set far above its default."""
+"""No node has this many uncommitted ids, unless `put_window` was set far above its default."""
 
 _OR_STAGED = (
     "; or, with wal=disk, what is missing was committed by a staged write in the last seconds "
@@ -40,15 +40,18 @@ _OR_STAGED = (
 
 @dataclass(slots=True)
 class _Footers:
-    """What objects that the checkpoint does not know say; rows flat: epoch, start, end, object."""
+    """Footers of objects that the checkpoint does not know.
+
+    `rows`: by stream, flat: epoch, start, end, object.
+    """
 
     rows: dict[int, array[int]] = field(default_factory=dict)
     writers: dict[int, tuple[int, int, Tenure]] = field(default_factory=dict)
-    """Stream → epoch and end of its last row, and who wrote it."""
+    """Stream → epoch and end of its last row, and the tenure that wrote it."""
     newest: dict[Tenure, int] = field(default_factory=dict)
     tenures: dict[int, Tenure] = field(default_factory=dict)
     blocks: dict[Tenure, list[int]] = field(default_factory=dict)
-    """Of ids, as far as seen; rising."""
+    """Tenure → its blocks of ids, as far as seen; rising."""
 
     def rows_of(self, stream_id: int) -> list[Row]:
         flat = iter(self.rows.get(stream_id, ()))
@@ -61,7 +64,7 @@ class _Footers:
             return False
         if tenure.node_id & COMPACTOR:
             return True
-        # Blocks of which nothing is left count for none: ids are at least so far apart.
+        # Blocks without an object are not counted: ids are at least this far apart.
         blocks = self.blocks[tenure]
         at = position_of(blocks, object_id)
         return at + WINDOW_IDS <= position_of(blocks, self.newest[tenure])
@@ -97,15 +100,15 @@ class StreamRecovery:
         self._footers = _Footers()
         self._known: dict[int, tuple[StreamRow, Known]] = {}
         self._unknown_staged: set[int] = set()
-        """Streams of which staged objects have something that no checkpoint knows."""
+        """Streams with staged objects that no checkpoint knows."""
 
     @property
     def _trims_are_lost(self) -> bool:
-        """A checkpoint that is gone or cannot be read may tell of trims, by which objects went.
+        """Whether a lost or unreadable checkpoint may tell of trims that deleted objects.
 
-        A bucket without any checkpoint file looks the same whether all of them were lost or the
-        cluster never wrote one, so the first is assumed: else a live part behind a trimmed one
-        would be left out as never acknowledged.
+        A bucket without checkpoint files may have lost them all, or the cluster never wrote one.
+        The first is assumed: otherwise a live part behind a trimmed one would be left out as never
+        acknowledged.
         """
         return self._is_checkpoint_damaged or self._view is None
 
@@ -221,7 +224,7 @@ class StreamRecovery:
         object_id, tenure = identity.object_id, Tenure(identity.node_id, identity.node_epoch)
         self._recovered.saw_tenure(tenure)
         if footer.is_staged:
-            # With wal=object nobody is told of a commit before a checkpoint holds it.
+            # With wal=object a commit is acknowledged only after a checkpoint holds it.
             self._unknown_staged.update(row.stream_id for row in footer.ranges)
             self._skip(
                 Kind.STAGED,
@@ -239,7 +242,7 @@ class StreamRecovery:
             footers.rows.setdefault(stream_id, array("Q")).extend((epoch, start, end, object_id))
             last = footers.writers.get(stream_id)
             if last is None or (epoch, end) > last[:2]:
-                # A compactor writes for others: its node may not have held the stream.
+                # A compactor's node may not have held the stream.
                 is_guess = bool(tenure.node_id & COMPACTOR)
                 held_by = last[2] if last is not None and is_guess else writer
                 footers.writers[stream_id] = epoch, end, held_by
@@ -264,7 +267,7 @@ class StreamRecovery:
             found.epoch,
             holder,
             found.pieces,
-            # A stream that goes on under a later epoch was opened again.
+            # A stream that continues under a later epoch was opened again.
             row is None or row.state is StreamState.OPEN or found.epoch > row.epoch,
             row.token if row is not None else b"",
             dict(row.tags) if row is not None else {},
@@ -327,7 +330,7 @@ class StreamRecovery:
             self._report.add(
                 Finding(
                     Kind.TRIMMED,
-                    # Nothing is deleted without a checkpoint that knows of the trim.
+                    # An object is deleted only after a checkpoint knows of the trim.
                     Severity.ERROR
                     if self._view is not None or self._is_checkpoint_damaged or found.is_guess
                     else Severity.WARNING,
@@ -340,7 +343,7 @@ class StreamRecovery:
             )
 
     def _sort_out(self) -> None:
-        """Keeps the objects that streams need; those that surely nothing needs are dead."""
+        """Keeps the objects that streams need; objects that certainly no stream needs are dead."""
         found = self._recovered
         used = {piece.object_id for one in found.streams.values() for piece in one.pieces}
         needed: set[int] = set()
@@ -361,7 +364,7 @@ class StreamRecovery:
         self._report.counts["objects_left_over"] = len(needed)
 
     def _is_redundant(self, stream_id: int, row: Row) -> bool:
-        """What it holds is in the recovered stream by another object, or was trimmed for sure."""
+        """Whether another object has the row's offsets, or they were certainly trimmed."""
         stream = self._recovered.streams[stream_id]
         known = self._known.get(stream_id)
         was_trimmed = known is not None and row.end <= known[1].start

@@ -1,12 +1,13 @@
-"""Recovery of topics: partitions are found by their meta streams, whose first record says whose.
+"""Recovery of topics: the first record of a meta stream names its partition.
 
-1. A meta stream is known by its tags, which a checkpoint has; else by the bytes it begins with.
-2. Streams that a partition names and that have no object were empty: they are made again.
-3. Of two topics with one name one is right: the older one was deleted and made anew, or the newer
-   one is what an attempt to create the topic left that came second. An attempt leaves no records,
-   and perhaps not all of its partitions. So the topic that has records is right, and of several the
-   one whose streams were made last: a topic without records that is taken for an attempt costs its
-   settings, and brings back what was deleted; the other mistake would lose records.
+1. The tags of a meta stream tell its role, if a checkpoint has them; else its first bytes do.
+2. Streams that a partition names and that have no object were empty; recovery creates them again.
+3. Of two topics with one name one is right. Either the older topic was deleted and created again,
+   or the newer one is left over from an attempt to create the topic that came second. An attempt
+   leaves no records, and perhaps not all of its partitions. So the topic with records is right, and
+   of several the one whose streams were created last. If a topic without records is wrongly taken
+   for an attempt, its settings are lost and a deleted topic comes back; the opposite mistake would
+   lose records.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from streamlog.runtime.offload import Offload
 PART_STREAMS = 256
 META_ROLE = "meta"
 PRODUCER_IDS_AHEAD = 1 << 32
-"""Past the highest producer id seen: more than can have been given out since it was noted."""
+"""Producer ids that are skipped: more than can have been handed out since the highest was noted."""
 ATTEMPT = "recovered"
 
 
@@ -62,7 +63,7 @@ class _Topic:
         return max(one.meta_stream_id for one in self.partitions.values())
 
     def has_records(self, streams: Mapping[int, RecoveredStream]) -> bool:
-        """Whether there ever was a record, deleted ones among them."""
+        """Whether there ever was a record, even a deleted one."""
         data = (streams.get(one.described.data_stream_id) for one in self.partitions.values())
         return any(stream is not None and stream.end > 0 for stream in data) or any(
             one.state.sealed or one.state.log_start_offset for one in self.partitions.values()
@@ -85,7 +86,7 @@ class TopicRecovery:
         self._progress = progress
 
     async def run(self) -> None:
-        """Fills values, and makes the streams that only meta streams tell of.
+        """Fills in the values, and creates the streams that only meta streams name.
 
         Errors: StoreUnavailable.
         """

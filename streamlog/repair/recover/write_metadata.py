@@ -1,12 +1,13 @@
 """Writes recovered metadata: a checkpoint in the store, keys, and the cluster's name last.
 
-1. What an earlier attempt left is deleted, and the lineage is written. Without the cluster's name
-   no node opens the metadata. Every later transaction compares the lineage's key: of two recoveries
-   into one metadata store, one ends.
-2. The files go into the store under a name that was never used.
-3. Keys follow: values, nodes, fences, counters, what was before (`r`), `k`.
-4. After `before_naming` the cluster's name makes it whole.
-Everything that may have been in use and was not seen is passed over: epochs, ids, the revision.
+1. Delete the keys of an earlier attempt, and write the lineage. No node opens the metadata without
+   the cluster's name. Every later transaction compares the lineage's key, so that of two recoveries
+   into one metadata store one ends.
+2. Store the checkpoint files under names that were never used.
+3. Write the keys: values, nodes, fences, counters, the recovery record (`r`), and the checkpoint
+   pointer (`k`).
+4. After `before_naming`, write the cluster's name, which makes the metadata whole.
+Numbers that may have been in use without a trace are skipped: epochs, ids, the revision.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Offload
 
 EPOCHS_AHEAD = RECOVERED_EPOCHS
-"""Opens of a stream, and starts of a node, that left no trace in the store."""
+"""Opens of a stream, and starts of a node, that may have left no trace in the store."""
 BLOCKS_AHEAD = 1024
-"""Id blocks that were handed out and of which no id was seen."""
+"""Id blocks that may have been handed out without a trace."""
 REVISIONS_AHEAD = 1 << 24
 PUTS_PER_TXN = 100
 BYTES_PER_TXN = 1 << 20
 WRITER_NODE = 0
-"""Checkpoint files of recoveries lie under this node id, which no node has."""
+"""Recoveries store checkpoint files under this node id, which no node has."""
 
 
 async def write_metadata(
@@ -58,7 +59,7 @@ async def write_metadata(
     offload: Offload,
     before_naming: Callable[[], Awaitable[None]],
 ) -> None:
-    """`files`: the checkpoint files in the store. Cut short at any place, it can be done again.
+    """`files`: the checkpoint files in the store. After an interruption it can be run again.
 
     Errors: Conflict (another process writes there, too), StoreUnavailable, MetadataUnavailable;
     those of `before_naming`.
@@ -99,7 +100,7 @@ async def write_metadata(
 
 
 async def _begin(kv: KVStore, prefix: bytes, mine: Lineage) -> RevisionIs:
-    """Empties the metadata store and writes the lineage; what later transactions compare."""
+    """Empties the metadata store and writes the lineage; the compare of later transactions."""
     key = lineage_key.key(prefix)
     found = await kv.get(key)
     if found is not None and lineage_key.decode(found.value).number > mine.number:
@@ -168,8 +169,8 @@ def _puts(recovered: Recovered, fold: Fold, prefix: bytes, now_ms: int) -> list[
     for tenure in sorted(fold.held):
         puts.append(Put(fence.key(prefix, tenure), fence.encode(sealed)))
         puts.append(Put(head.key(prefix, tenure), head.encode(0)))
-    # The same for all: so one number tells tenures from before from those after, of nodes too that
-    # left no trace.
+    # All nodes get the same epoch: so one number separates tenures before the recovery from those
+    # after it, even of nodes that left no trace.
     node_epoch_max = max(recovered.node_epochs.values(), default=0) + EPOCHS_AHEAD
     for node_id in sorted(recovered.node_epochs):
         if node_id != WRITER_NODE:

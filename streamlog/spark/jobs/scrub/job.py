@@ -88,7 +88,7 @@ async def scrub_view(
     report = Report(cluster_id=cluster_id, revision=view.revision)
     checks = ObjectChecks(view, store, offload, report, progress, deep=True)
     size, total = wave_size(spark), view.live_objects_count
-    async for part in checks.walked():
+    async for part in checks.batches():
         units = list(_units(part, state.done_to, store_url, cluster_id))
         for low in range(0, len(units), size):
             wave = units[low : low + size]
