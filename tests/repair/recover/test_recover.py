@@ -14,7 +14,7 @@ import streamlog
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.log_factory import TopicIdentity
+from streamlog.log.api.log_factory import LogKind, TopicIdentity
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
@@ -361,7 +361,8 @@ def test_what_a_lost_attempt_to_create_a_topic_left_does_not_pass_for_the_topic(
             await produce(logs[0], b"kept")
             expected = [await consume(one) for one in logs]
             attempt = TopicIdentity("t", cluster.random.uuid(), "second")
-            await engine.logs._admin._factory.create(attempt, left, TopicConfig())  # type: ignore[attr-defined]
+            factory = engine.logs._admin._factories.of(LogKind.SHARED)
+            await factory.create(attempt, left, TopicConfig())
         cluster.lose_metadata()
         report = await recovered(cluster)
         assert not report.by_severity[Severity.ERROR], report.findings
