@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP in a command that must say how far it came."""
+"""Ctrl-C, SIGTERM and SIGHUP in a command that must report its progress when it ends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Where a signal may break in.
+    """Where a signal may interrupt a command.
 
-    The first signal breaks a wait for input, and otherwise is seen by `check`: in the middle of a
-    send it would leave the producer's state half changed. The second one raises wherever it comes.
+    The first signal interrupts a wait for input, and otherwise only `check` raises it: in the
+    middle of a send it would leave the producer's state half changed. The second signal raises
+    wherever the command is.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Interruption:
 
     @contextmanager
     def may_break(self) -> Iterator[None]:
-        """Around a wait that a signal ends at once."""
+        """Surrounds a wait that a signal ends at once."""
         self._may_break = True
         try:
             self.check()
@@ -51,7 +52,7 @@ class Interruption:
             self._may_break = False
 
     def breaking(self, items: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-        """The items; the wait for each may be broken, the work on each not."""
+        """The items. A signal may interrupt the wait for an item, not the work on it."""
         while True:
             with self.may_break():
                 item = next(items, None)
@@ -63,7 +64,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Takes the signals over; gives them back at the end."""
+    """Handles the signals inside the block, and restores the old handlers at its end."""
     interruption = Interruption()
     before = {number: signal.signal(number, interruption.received) for number in SIGNALS}
     try:

@@ -1,4 +1,4 @@
-"""How a user has to type our name: `streamlog`, or the path to it where it is not on the PATH."""
+"""The command as a user has to type it: `streamlog`, or its path where it is not on the PATH."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "streamlog"
 
 
 def command_name() -> str:
-    """For hints that are to be copied, such as `.venv/bin/streamlog`."""
+    """For hints that users copy, such as `.venv/bin/streamlog`."""
     typed = Path(sys.argv[0])
     if typed.name != NAME or not typed.is_file():
         return NAME

@@ -1,6 +1,6 @@
-"""Groups of commands: they say which command was meant, and the top one imports late.
+"""Groups of commands that suggest the nearest command, and import commands lazily.
 
-Commands are imported when they are called, so that `streamlog --help` costs no gRPC import.
+A command is imported when it is called, so that `streamlog --help` does not import gRPC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def nearest(self, ctx: click.Context, name: str) -> str:
-        """The command that `name` is nearest to; empty where none is near."""
+        """The command nearest to `name`; empty where none is near."""
         matches = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=1)
         return matches[0] if matches else ""
 
@@ -50,7 +50,7 @@ class LazyGroup(CommandGroup):
         return command
 
     def nearest(self, ctx: click.Context, name: str) -> str:
-        """Also a command of a group below, as in `streamlog create` for `topic create`."""
+        """Also finds a command of a subgroup, as in `streamlog create` for `topic create`."""
         for group_name in self.lazy:
             group = self.get_command(ctx, group_name)
             if isinstance(group, click.Group) and name in group.list_commands(ctx):

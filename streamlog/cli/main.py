@@ -1,7 +1,7 @@
 """The `streamlog` command. Exit codes: 0 done, 1 failed (one line on stderr), 2 wrong usage.
 
-Interrupted by Ctrl-C: 130; ended by SIGTERM or SIGHUP: 143 or 129. The reader of our output went
-away: 141, and no message, as for any Unix filter.
+Interrupted by Ctrl-C: 130; ended by SIGTERM or SIGHUP: 143 or 129. The reader of the output went
+away: 141 without a message, as for any Unix filter.
 """
 
 from __future__ import annotations
@@ -153,16 +153,16 @@ def report_error(error: StreamlogError, state: State) -> None:
 
 
 def main() -> None:
-    """Ends the process without taking the interpreter down piece by piece.
+    """Ends the process without the interpreter's teardown.
 
-    gRPC's threads are stopped wherever they are by that, at times with a lock of their library in
-    hand, for which the teardown then waits for ever.
+    The teardown stops gRPC's threads wherever they are, at times while they hold a lock of gRPC,
+    and then waits for that lock for ever.
     """
     standard_streams.prepare()
     code = run(sys.argv[1:])
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        # A reader that went away was noticed, and is in the code, before.
+        # `run` has noticed a reader that went away, and the exit code says so.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What goes to stdout and stderr: tables for people, JSON for scripts, bytes for pipes."""
+"""Output: tables for people, JSON for scripts, bytes for pipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 WRITE_BUFFER_BYTES = 1 << 20
 SILENCE_TOLD_AFTER_S = 3.0
-"""A command that has waited for so long says what it waits for."""
+"""A command that has waited this long says what it waits for."""
 
 
 def emit(value: Any) -> None:
@@ -85,7 +85,7 @@ class BytesOut:
             left = memoryview(b"".join(self._held))
             self._held.clear()
             self._held_bytes = 0
-            # With PYTHONUNBUFFERED stdout is the bare file, whose write may take a part only.
+            # With PYTHONUNBUFFERED stdout is unbuffered, and a write may take only a part.
             while left:
                 left = left[self._out.write(left) :]
         self._out.flush()

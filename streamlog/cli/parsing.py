@@ -1,4 +1,4 @@
-"""What users type: NAME=VALUE pairs, start positions."""
+"""Parses what users type: NAME=VALUE pairs, start positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a command that moves records is: a line on stderr that is written anew."""
+"""Progress of a command that moves records: one line on stderr, rewritten in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRESS_EVERY_S = 0.5
 
 
 class RecordProgress:
-    """Shown only where `is_shown`: a person looks at stderr, and no records go to that terminal."""
+    """Prints only where `is_shown`: stderr is a terminal, and no records go to it."""
 
     def __init__(self, *, is_shown: bool) -> None:
         self._is_shown = is_shown

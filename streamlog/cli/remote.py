@@ -1,9 +1,8 @@
-"""Clients as the common options ask for them, closed when the command ends.
+"""Clients made from the common options, closed when the command ends.
 
 Each waits a moment for a node to listen, so that a command right behind `streamlog dev &` works,
-and no longer, so that a node that is not there is reported soon; with --timeout it waits that long,
-because a node that reads a long log takes its time to start. Errors of a connection name the
-address that was asked.
+and no longer, so that a missing node is reported soon. With --timeout it waits that long, because a
+node that reads a long log is slow to start. Errors of a connection name the address.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from streamlog.errors import (
 
 LISTEN_WAIT_S = 3.0
 LISTEN_PAUSE_S = 0.1
-# Commands say themselves what a person must know; Python would print warnings of the clients bare.
+# Commands report errors themselves; Python would print the clients' log lines without a format.
 logging.getLogger("streamlog.client").addHandler(logging.NullHandler())
 
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """HTTP/2's preface and an empty SETTINGS frame; a server answers with its own SETTINGS at once."""
 
 PRODUCER_BUFFER_BYTES = 16 << 20
-"""Small, so that a slow line still empties it within --timeout."""
+"""Small, so that a slow network still empties it within --timeout."""
 
 
 def await_listener(state: State) -> None:
     """Returns when a process listens at the server's address.
 
-    A thread goes on to see whether it answers. Where a node hangs, the kernel takes connections
-    for it, and the command would wait for its whole time limit without a word.
+    A thread then checks whether the process answers. The kernel accepts connections for a node that
+    hangs, and the command would wait silently for its whole time limit.
 
     Errors: Unavailable after LISTEN_WAIT_S, or after the time limit that the user gave.
     """
@@ -79,7 +78,7 @@ def await_listener(state: State) -> None:
 
 
 def _tell_silence(connection: socket.socket, state: State) -> None:
-    """Says on stderr when nothing answers on the connection for some seconds."""
+    """Says on stderr when the server does not answer on the connection for some seconds."""
     with connection, contextlib.suppress(ConnectionError):
         connection.settimeout(SILENCE_TOLD_AFTER_S)
         try:
@@ -103,7 +102,7 @@ def named_server(state: State) -> Iterator[None]:
 
 def with_server(error: StreamlogError, state: State) -> StreamlogError:
     """The error with the node's address in it, where the connection is what failed."""
-    # The subclasses come from the node itself: then the connection is well.
+    # Subclasses of these come from the node itself, so the connection works.
     is_connection = type(error) in (Unavailable, OutcomeUnknown)
     is_foreign = isinstance(error, Invalid) and "HTTP/1" in error.message
     if state.server in error.message or not (is_connection or is_foreign):
@@ -115,7 +114,7 @@ def with_server(error: StreamlogError, state: State) -> StreamlogError:
 
 @contextmanager
 def admin(state: State) -> Iterator[Admin]:
-    """An UnknownTopicOrPartition that leaves the block names the topic nearest to the one asked."""
+    """An UnknownTopicOrPartition that leaves the block names the nearest topic that exists."""
     await_listener(state)
     client = Admin(state.server, timeout_ms=int(state.timeout_s * 1000))
     try:
@@ -134,7 +133,7 @@ def with_near_topic(client: Admin, error: UnknownTopicOrPartition) -> StreamlogE
     try:
         topics = [topic.name for topic in client.list_topics()]
     except StreamlogError:
-        # The hint alone is lost; the error that the user asked about is reported.
+        # Only the hint is lost.
         return error
     if not asked or asked in topics:
         return error
@@ -177,13 +176,13 @@ def key_values(state: State) -> Iterator[KV]:
 
 
 def _whole_ms(timeout_s: float) -> int:
-    """As the clients' settings take it."""
+    """A time limit within the bounds of the clients' settings."""
     return max(1, int(min(timeout_s * 1000, INT32_MAX)))
 
 
 @contextmanager
 def consumer(state: State) -> Iterator[Consumer]:
-    """Look-ups and single fetches end after --timeout."""
+    """A consumer whose look-ups and single fetches end after --timeout."""
     timeout_ms = _whole_ms(state.timeout_s)
     client = Consumer(
         state.server,
@@ -200,7 +199,7 @@ def consumer(state: State) -> Iterator[Consumer]:
 
 @contextmanager
 def producer(state: State, compression: str) -> Iterator[Producer]:
-    """A record is given up --timeout after it was handed over; the end of the block flushes."""
+    """A producer that gives a record up --timeout after its send; the end of the block flushes."""
     timeout_ms = _whole_ms(state.timeout_s)
     client = Producer(
         state.server,

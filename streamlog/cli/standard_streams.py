@@ -1,8 +1,8 @@
-"""stdin, stdout and stderr as a command may find them: closed, or in non-blocking mode.
+"""stdin, stdout and stderr that may be closed, or in non-blocking mode.
 
 A shell closes them by `<&-` and `>&-`; a parent such as Node.js leaves pipes in non-blocking mode,
-in which a read or a write may say "try again" (EAGAIN). Python's own objects end a command there
-with a traceback or with lost output. These wait instead.
+in which a read or a write may fail with EAGAIN ("try again"). Python's own objects then end a
+command with a traceback or lose output; these wait instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StdoutClosed(OSError):
 
 
 class OutputFailed(OSError):
-    """The disk, or whatever is behind stdout, does not take the output."""
+    """The file or device behind stdout does not take the output."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.errno, f"the output cannot be written: {error.strerror}")
@@ -75,7 +75,7 @@ def _text(descriptor: int, old: TextIO) -> TextIO:
 
 
 def _nowhere() -> TextIO:
-    """For a closed stderr: messages are lost, and the exit code remains."""
+    """For a closed stderr: messages are lost, the exit code remains."""
     return io.TextIOWrapper(io.BufferedWriter(_WaitingWriter(STDERR)), encoding="utf-8")
 
 
@@ -84,7 +84,7 @@ def _closed() -> TextIO:
 
 
 class _WaitingWriter(io.RawIOBase):
-    """Writes to a descriptor; waits where it takes nothing now."""
+    """Writes to a descriptor; waits while it takes nothing."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -142,7 +142,7 @@ def stdout_is_terminal() -> bool:
 
 
 def read_input(name: str) -> bytes:
-    """All of stdin; tells a person at a terminal that it is waited for. Errors: StdinClosed."""
+    """All of stdin; tells a person at a terminal to type it. Errors: StdinClosed."""
     descriptor = stdin_descriptor()
     if stdin_is_terminal():
         print(f"reading {name} from the terminal; Ctrl-D ends it", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the options that every command has decide: server, JSON, time limit."""
+"""The options that every command has: server, JSON, time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class State:
     json: bool = False
     timeout_s: float = TIMEOUT_S_DEFAULT
     is_timeout_given: bool = False
-    """By the user, who then waits so long for a node that starts, too."""
+    """The user gave the time limit: the command waits as long for a node that starts."""
 
 
 def state_of(ctx: click.Context) -> State:

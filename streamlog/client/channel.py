@@ -28,19 +28,19 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 UNARY_TIMEOUT_MS = 30_000
 PORT_MAX = 65535
 CLIENT_ID_MAX = 249
-"""As long as a topic's name; gRPC takes 20 KB of headers in all."""
+"""Characters, as many as a topic's name has; gRPC takes 20 KB of headers in all."""
 
 T = TypeVar("T")
 
 _JITTER = random.Random()
-"""Of its own: a program that seeds the module's gets the same numbers with a client beside it."""
+"""Not the `random` module's generator: a program that seeds that one gets its own numbers."""
 
 
 class Call(NamedTuple):
-    """One unary request, for the plain and the asyncio client alike.
+    """One unary request, made and read without I/O; the blocking and the asyncio client send it.
 
-    `rpc` is "Service/Method"; `read` makes the caller's result. `writes`: a failure on the way
-    leaves the outcome unknown, so that it is not repeated.
+    `rpc` is "Service/Method"; `read` turns the response into the caller's result. `writes`: after
+    a broken connection the outcome is unknown, so that the call is not repeated.
     """
 
     rpc: str
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
 
 def metadata_of(client_id: str) -> tuple[tuple[str, str], ...]:
-    """Errors: Invalid for what an HTTP header does not carry."""
+    """Errors: Invalid for a client id that an HTTP header cannot carry."""
     if not isinstance(client_id, str):
         raise Invalid(f"client_id is {client_id!r}; give a text")
     if len(client_id) > CLIENT_ID_MAX or not (client_id.isascii() and client_id.isprintable()):
@@ -67,7 +67,7 @@ def metadata_of(client_id: str) -> tuple[tuple[str, str], ...]:
 
 
 def target_of(server: str) -> str:
-    """Errors: Invalid where it is no host:port."""
+    """Errors: Invalid for anything but host:port."""
     host, _, port = str(server).rpartition(":")
     is_address = isinstance(server, str) and not server.startswith(("http://", "https://"))
     if not (is_address and host and port.isdecimal() and int(port) <= PORT_MAX):
@@ -80,7 +80,7 @@ def open_channel(server: str) -> grpc.Channel:
 
 
 class Retry:
-    """Waits between tries of a call until its time is over."""
+    """Waits between the tries of one call until its time is over."""
 
     def __init__(
         self, timeout_ms: float, first_ms: float = 50, max_ms: float = 1000, *, server: str = ""
@@ -96,9 +96,9 @@ class Retry:
         return max(0.0, self._ends_at - time.monotonic())
 
     def wait_s(self, error: StreamlogError) -> float:
-        """How long to wait before the next try; raises the error when there is none.
+        """How long to wait before the next try; raises the error when there is no further try.
 
-        A topic that is not known is not waited for: the node that was asked knows all of them.
+        An unknown topic is not waited for, because a node knows all topics.
         """
         self._failures += 1
         wait = backoff_s(self._failures, self._first_ms, self._max_ms)
@@ -111,7 +111,7 @@ class Retry:
         return wait
 
     def _named(self, error: StreamlogError) -> StreamlogError:
-        """Says which server was asked and for how long, where it was not reached."""
+        """The error with the server and the time, where the server was not reached."""
         if type(error) is not Unavailable or not self._server:
             return error
         text = f"{self._server} was not reached within {self._timeout_ms / 1000:g} s: {error}"
@@ -119,7 +119,7 @@ class Retry:
 
 
 class Caller:
-    """Runs calls over one channel, with retries of what may be repeated."""
+    """Runs calls over one channel; repeats those that may be repeated."""
 
     def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
         self.metadata = metadata_of(client_id)
@@ -131,12 +131,12 @@ class Caller:
 
     @property
     def channel(self) -> grpc.Channel:
-        """Errors: as of `CallGuard.check`."""
+        """Errors: as `CallGuard.check`."""
         self.guard.check()
         return self._channel
 
     def method(self, call: Call) -> Any:
-        """Errors: as of `channel`."""
+        """Errors: as `channel`."""
         self.guard.check()
         method = self._methods.get(call.path)
         if method is None:
@@ -151,7 +151,7 @@ class Caller:
         """The call's result. Retries while the error allows it and time is left.
 
         Errors: those of the server; Unavailable where it cannot be reached; OutcomeUnknown where
-        a call that writes broke off.
+        the connection broke during a call that writes.
         """
         retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)
         while True:
@@ -180,7 +180,7 @@ class Caller:
 
 
 def never_connected(error: grpc.RpcError) -> bool:
-    """The request was not sent: there was nobody to send it to."""
+    """The request was not sent, because no connection could be made."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (
         error.details() or ""
     )
@@ -189,7 +189,7 @@ def never_connected(error: grpc.RpcError) -> bool:
 def typed_error(error: grpc.RpcError, *, writes: bool) -> StreamlogError:
     if "http1.x server" in (error.details() or ""):
         return Invalid(
-            "what answers there speaks HTTP/1, not gRPC; a node's gRPC port is 9644 by default, "
+            "the server there speaks HTTP/1, not gRPC; a node's gRPC port is 9644 by default, "
             "9645 is its HTTP port"
         )
     typed: StreamlogError = from_rpc_error(

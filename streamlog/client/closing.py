@@ -1,4 +1,4 @@
-"""What clients have in common: `with` and close(); a connection for single calls."""
+"""Bases of the clients: closing by `with`; a connection for single calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamlog.client.channel import UNARY_TIMEOUT_MS, Caller
 
 
 class Closing(ABC):
-    """Closed when a `with` ends, however it ends."""
+    """Has a `close`, which a `with` calls at its end, also after an error."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -28,7 +28,7 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """Closed when an `async with` ends, however it ends."""
+    """Has a `close`, which an `async with` calls at its end, also after an error."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -49,8 +49,8 @@ class CallingClient(Closing):
     """A client of one node. Safe to use from many threads; close it, or use it in `with`.
 
     `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
-    Unavailable where it cannot be reached in time; OutcomeUnknown where a call that writes broke
-    off.
+    Unavailable where it cannot be reached in time; OutcomeUnknown where the connection broke
+    during a call that writes.
     """
 
     def __init__(

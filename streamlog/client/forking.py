@@ -1,9 +1,9 @@
-"""Clients that have ended, above all in a forked child process: each further call says so.
+"""Clients that were closed, or forked into a child process: each further call raises an error.
 
 A child process has the parent's objects, but not its threads, and its connections are the
-parent's. A client used there would wait for ever for a thread that does not exist, or hang on a
-lock that another thread held at the moment of the fork. The objects of gRPC stay referenced there:
-freeing them takes locks of gRPC's own.
+parent's. A client used there would wait for ever for a thread that does not exist, or for a lock
+that another thread held at the moment of the fork. gRPC's objects stay referenced in the child,
+because freeing them takes locks of gRPC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamlog.errors import Closed, Invalid, StreamlogError
 
 
 class Forkable(Protocol):
-    """A client whose calls raise `error` once the process was forked."""
+    """A client whose calls raise `error` in a child process."""
 
     def after_fork(self, error: Invalid) -> None: ...
 
@@ -31,7 +31,7 @@ def watch(client: Forkable) -> None:
 
 
 class CallGuard:
-    """Whether a client's calls may start: not once it is closed, nor after a fork."""
+    """Refuses a client's calls once it is closed, and after a fork."""
 
     def __init__(self) -> None:
         self._error: StreamlogError | None = None
@@ -44,11 +44,11 @@ class CallGuard:
     def check(self) -> None:
         """Errors: Closed; Invalid in a process that was forked after the client was made."""
         if self._error is not None:
-            # Without the traceback of former raises: it would grow with each call.
+            # Without the traceback of earlier raises, which would grow with each call.
             raise self._error.with_traceback(None)
 
     def checked(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        """`start`, which has the errors of `check` now."""
+        """`start`, preceded by `check`."""
 
         def start_if_open(*arguments: Any, **options: Any) -> Any:
             self.check()
@@ -57,7 +57,7 @@ class CallGuard:
         return start_if_open
 
     def close(self) -> bool:
-        """Each further call raises. False: it had ended before, and there is nothing to free."""
+        """Each further call raises. False where the client had ended before."""
         is_first = self._error is None
         if is_first:
             self._error = Closed("the client is closed; open another one")

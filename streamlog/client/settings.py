@@ -1,4 +1,4 @@
-"""What can be set on producers and consumers."""
+"""The settings of producers and consumers, and their limits."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ COMPRESSIONS = {codec.name.lower(): codec for codec in Compression}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 UNANSWERED_BATCHES_MAX = 32
-"""Of one partition: the server remembers so many to recognise a repetition."""
+"""Of one partition: as many as the server remembers to recognise a repetition."""
 MESSAGES_IN_FLIGHT_MAX = 32
 BYTES_IN_FLIGHT_MAX = 16 << 20
 LINGERING_MESSAGES_MAX = 4
-"""With so many messages under way a batch that is not full waits on: it would wait there too, and
-larger messages cost less."""
+"""With so many messages under way a batch that is not full is not sent yet: it would wait on the
+server too, and larger messages cost less."""
 MESSAGE_BYTES_MAX = 4 << 20
 """Upper bound on a message of several batches; a larger batch is sent alone."""
 MESSAGE_BYTES_TARGET = 512 << 10
-"""A message takes no further batch once it has so many bytes."""
+"""A message of this many bytes takes no further batch."""
 RECORD_BYTES_MAX_DEFAULT = (1 << 20) + 12
 """Kafka's default of max.message.bytes, where the server does not say another."""
 UNKNOWN_TOPIC_ATTEMPTS_MAX = 5
-"""A topic that the server does not know is asked for so many times."""
+"""How many attempts a topic gets that the server does not know."""
 WAIT_S_MAX = 1e9
-"""Longer waits, such as `float("inf")`, are more than Python's locks take. 31 years."""
+"""31 years. Python's locks take no longer waits, such as `float("inf")`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +125,27 @@ class ConsumerSettings:
 def check(settings: ProducerSettings | ConsumerSettings) -> None:
     """Errors: InvalidConfig for a value of another type or outside its limits.
 
-    All that a request or a timer cannot hold is refused here: later it would end the client's
+    A value that a request or a timer cannot hold is refused here: later it would end the client's
     background thread.
     """
     for name, field in type(settings).__dataclass_fields__.items():
         value = getattr(settings, name)
-        facts = field.metadata
-        if facts["choices"] and value not in facts["choices"]:
+        limits = field.metadata
+        if limits["choices"] and value not in limits["choices"]:
             raise InvalidConfig(
-                f"{name} is {value!r}; choose one of {', '.join(facts['choices'])}", name=name
+                f"{name} is {value!r}; choose one of {', '.join(limits['choices'])}", name=name
             )
-        # Annotations are texts in this module.
+        # Annotations are strings in this module (`from __future__ import annotations`).
         if field.type == "bool" and not isinstance(value, bool):
             raise InvalidConfig(f"{name} is {value!r}; give True or False", name=name)
         if field.type in ("int", "float"):
-            _check_number(name, value, is_whole=field.type == "int", least=facts["minimum"])
+            _check_number(name, value, is_whole=field.type == "int", least=limits["minimum"])
 
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MEMORY_SETTINGS = {"buffer_memory_bytes", "decoded_batch_bytes_max", "poll_bytes_max"}
-"""They stay in the client, so that they may be more than a request's fields hold."""
+"""No request carries them, so they may be larger than an int32."""
 
 
 def _check_number(name: str, value: Any, *, is_whole: bool, least: float) -> None:
@@ -161,9 +161,9 @@ def _check_number(name: str, value: Any, *, is_whole: bool, least: float) -> Non
 
 
 def wait_s(timeout: float | None) -> float | None:
-    """A caller's time-out as Python's locks take it; None waits for ever, NaN not at all.
+    """A caller's time-out as Python's locks take it. None waits for ever, NaN not at all.
 
-    Errors: TypeError for what is no number, before anything is done.
+    Errors: TypeError for anything but a number, before the call does anything.
     """
     if timeout is None:
         return None

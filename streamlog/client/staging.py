@@ -1,9 +1,9 @@
-"""Staged writes: many tasks store record batches unseen, one driver makes them visible at once.
+"""Staged writes: many tasks store invisible record batches, one driver makes them visible at once.
 
-1. A task calls `stage`; what it returns, a `StagedObject`, goes to the driver.
+1. A task calls `stage`, and sends the `StagedObject`s that it returns to the driver.
 2. The driver calls `commit(epoch, objects)`: all of them become visible in one step, or none does.
-   The same epoch again, or an earlier one, changes nothing and says so.
-3. What is not committed was never visible; `abort` drops it at once, else it expires.
+   The same epoch again, or an earlier one, changes nothing, and the result says so.
+3. Objects that are not committed stay invisible; `abort` drops them at once, else they expire.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from streamlog.errors import OutcomeUnknown, StreamlogError, Unavailable
 from streamlog.runtime.buffers import Buffer
 
 OBJECT_BYTES_TARGET = 16 << 20
-"""A call takes no further batch once it has so many bytes; a message holds 32 MiB by default."""
+"""A call of this many bytes takes no further batch; a message holds 32 MiB by default."""
 ABORTED_AT_ONCE = 10_000
-"""Objects that one call drops; a server takes 50,000."""
+"""How many objects one call drops; a server takes 50,000."""
 TIMEOUT_MS = 120_000
 
 
 class StagedPart(NamedTuple):
-    """What a staged object holds of one partition."""
+    """One partition's part of a staged object."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class StagedObject:
     attempt: str
     object_id: int
     expires_ms: int
-    """Epoch milliseconds; a commit that comes later finds it gone (StagedNotFound)."""
+    """Epoch milliseconds; a later commit raises StagedNotFound."""
     parts: tuple[StagedPart, ...]
 
     def to_json(self) -> str:
@@ -55,7 +55,7 @@ class StagedObject:
 
     @classmethod
     def from_json(cls, text: str) -> StagedObject:
-        """Errors: ValueError, TypeError for what `to_json` did not write."""
+        """Errors: ValueError, TypeError for a text that `to_json` did not write."""
         writer_id, attempt, object_id, expires_ms, parts = json.loads(text)
         return cls(
             writer_id, attempt, object_id, expires_ms, tuple(StagedPart(*part) for part in parts)
@@ -73,12 +73,12 @@ class CommittedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedCommit:
-    """`parts` is empty where an epoch was committed earlier and is not the writer's last one."""
+    """`parts` is empty for an epoch before the writer's last one."""
 
     epoch: int
     parts: tuple[CommittedPart, ...]
     was_committed: bool
-    """This epoch, or a later one, had been committed before the call: nothing was changed."""
+    """This epoch, or a later one, was committed before the call, which changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class WriterStatus:
     parts: tuple[CommittedPart, ...]
     """Of the last epoch."""
     staged_objects: int
-    """Stored by this writer, neither committed nor dropped."""
+    """How many objects of this writer are neither committed nor dropped."""
 
 
 class StagedWriter(CallingClient):
-    """The staged writes of one writer id; a client as `CallingClient` says."""
+    """The staged writes of one writer id; a `CallingClient`."""
 
     def __init__(
         self,
@@ -111,14 +111,14 @@ class StagedWriter(CallingClient):
     def stage(
         self, attempt: str, batches: Mapping[tuple[str, int], Buffer], *, expires_ms: int = 0
     ) -> list[StagedObject]:
-        """Stores whole Kafka v2 record batches, by (topic, partition), durably and unseen.
+        """Stores whole Kafka v2 record batches, by (topic, partition), durable and invisible.
 
         Batches carry no producer id, no transaction and any base offset. `attempt` is unique per
-        task attempt, at most 180 bytes; a call that is repeated with the same content is answered
-        with what is stored. What is more than a message takes becomes several objects, in order.
-        `expires_ms`: how long they are kept; 0: as the server says, a day by default. Retries by
-        itself. Errors: those of a produce (UnknownTopicOrPartition, MessageTooLarge, …),
-        Unavailable.
+        task attempt, at most 180 bytes; a repeated call with the same content returns the objects
+        stored before. Batches beyond one message become several objects, in order. `expires_ms`:
+        how long objects are kept; 0: the server's default, a day. Retries by itself.
+
+        Errors: those of a produce (UnknownTopicOrPartition, MessageTooLarge, …), Unavailable.
         """
         staged: list[StagedObject] = []
         for number, parts in enumerate(_calls(batches)):
@@ -139,10 +139,10 @@ class StagedWriter(CallingClient):
         return staged
 
     def commit(self, epoch: int, objects: Iterable[StagedObject]) -> StagedCommit:
-        """Makes the objects visible in all their partitions, in the order given, or none.
+        """Makes all objects visible in all their partitions, in the order given, or none of them.
 
         Epochs (≥ 0) of a writer rise. An epoch at or below the last committed one changes nothing,
-        whatever `objects` says. Retries by itself, also after a lost answer. Errors:
+        whatever `objects` holds. Retries by itself, also after a lost answer. Errors:
         StagedNotFound (expired or dropped: stage again), Conflict (a topic was deleted or made
         anew), OutcomeUnknown (time is over: ask `status`, or commit the same epoch again).
         """
@@ -156,7 +156,7 @@ class StagedWriter(CallingClient):
         return StagedCommit(response.epoch, _parts(response.parts), response.was_committed)
 
     def status(self) -> WriterStatus:
-        """What this writer committed last."""
+        """The writer's last committed epoch, and its uncommitted objects."""
         status = self._caller.run(staging_calls.status(self.writer_id))
         last_epoch = status.last_epoch if status.HasField("last_epoch") else None
         return WriterStatus(
@@ -164,9 +164,9 @@ class StagedWriter(CallingClient):
         )
 
     def abort(self, objects: Iterable[StagedObject]) -> int:
-        """Drops what is not committed; how many objects the server dropped at this call.
+        """Drops uncommitted objects; returns how many this call dropped.
 
-        Of a commit whose outcome is unknown ask `status` first: what it did not attach goes.
+        After a commit of unknown outcome ask `status` first: objects that it did not attach go.
         """
         ids = [staged.object_id for staged in objects]
         dropped = 0
@@ -176,7 +176,7 @@ class StagedWriter(CallingClient):
         return dropped
 
     def _repeated(self, call: Call) -> Any:
-        """The call's result; it may be repeated after any failure on the way."""
+        """The result of a call that may be repeated after any broken connection."""
         retry = Retry(self._timeout_ms)
         while True:
             try:
@@ -189,7 +189,7 @@ class StagedWriter(CallingClient):
 
 
 def _wait_s(retry: Retry, error: OutcomeUnknown) -> float:
-    """As Retry.wait_s, for what may have happened; raises it when the time is over."""
+    """As `Retry.wait_s`, but retries an unknown outcome; raises it when the time is over."""
     try:
         return retry.wait_s(Unavailable(error.message))
     except Unavailable:
@@ -199,7 +199,7 @@ def _wait_s(retry: Retry, error: OutcomeUnknown) -> float:
 def _calls(
     batches: Mapping[tuple[str, int], Buffer],
 ) -> Iterator[list[tuple[str, int, bytes]]]:
-    """Parts of one call each, always cut at the same places."""
+    """The parts of each call. Equal batches are always cut in the same way."""
     parts: list[tuple[str, int, bytes]] = []
     size = 0
     for (topic, partition), data in sorted(batches.items()):

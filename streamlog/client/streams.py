@@ -1,4 +1,4 @@
-"""Streams as such: append, fetch, trim; payloads are opaque bytes."""
+"""Streams below topics: append, fetch, trim; payloads are opaque bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END = object()
 
 
 class _AppendCall:
-    """One open Append call: requests go in by a queue, answers come out in order."""
+    """One open Append call: a queue carries requests, answers come in order."""
 
     def __init__(self, method: Any, metadata: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -42,7 +42,7 @@ class _AppendCall:
         return self._next_id
 
     def answer(self, correlation_id: int) -> AppendResult:
-        """The answer to that request, which is the oldest without one."""
+        """The answer to that request, which must be the oldest unanswered one."""
         try:
             response = next(self._call)
         except StopIteration:
@@ -95,7 +95,7 @@ class Streams(CallingClient):
         self._is_closed = False
         self._is_forked = False
         self._left_to_parent: _AppendCall | None = None
-        """Kept, because freeing what belongs to gRPC takes its locks."""
+        """Kept in the child process, because freeing gRPC's objects takes locks of gRPC."""
         forking.watch(self)
 
     def create(self, *, tags: Mapping[str, str] | None = None) -> StreamInfo:
@@ -112,7 +112,7 @@ class Streams(CallingClient):
         return opened
 
     def close_stream(self, stream_id: int) -> None:
-        """The node gives the stream up, all appends durable. (`close` ends this client.)"""
+        """The node gives up the stream once all appends are durable. (`close` ends this client.)"""
         self._caller.run(stream_calls.close_stream(stream_id))
 
     def delete(self, stream_id: int, *, epoch: int | None = None) -> None:
@@ -169,9 +169,9 @@ class Streams(CallingClient):
     def append_many(
         self, stream_id: int, appends: Iterable[Append | Buffer]
     ) -> Iterator[AppendResult]:
-        """Appends in order over a call of its own, up to 32 under way; results in order.
+        """Appends in order over a separate call, up to 32 under way; results in order.
 
-        The first error ends it; batches after the failed one may be stored.
+        The first error ends it; batches behind the failed one may be stored.
         """
         call = _AppendCall(self._append, self._caller.metadata)
         under_way: list[int] = []
@@ -195,7 +195,7 @@ class Streams(CallingClient):
         max_bytes_hint: int = 0,
         max_wait_ms: int = 0,
     ) -> StreamFetch:
-        """Batches from the one that contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
+        """Batches, the first of which contains start_offset. Errors: OffsetOutOfRange, Corrupt."""
         call = stream_calls.fetch(stream_id, start_offset, end_offset, max_bytes_hint, max_wait_ms)
         fetched: StreamFetch = self._caller.run(call)
         return fetched
@@ -203,10 +203,10 @@ class Streams(CallingClient):
     def read(
         self, stream_id: int, start_offset: int, *, end_offset: int | None = None
     ) -> Iterator[StreamBatch]:
-        """Batches up to end_offset (exclusive), or, without one, on and on as they come.
+        """Batches up to end_offset (exclusive), or without an end, waiting for new ones.
 
-        A reader that stops holds up the server, not its memory. Errors as for `fetch`. A call that
-        breaks off is repeated as long as nothing came of it.
+        A slow reader slows the server down and costs no memory there. Errors as for `fetch`. A
+        call that breaks off before its first batch is repeated.
         """
         request = stream_calls.read_request(stream_id, start_offset, end_offset)
         retry = Retry(self._timeout_ms, server=self._caller.server)
@@ -227,7 +227,7 @@ class Streams(CallingClient):
             time.sleep(retry.wait_s(failure))
 
     def trim(self, stream_id: int, new_start_offset: int) -> int:
-        """Drops what is below; returns the new start. Errors: OffsetOutOfRange."""
+        """Drops all offsets below; returns the new start. Errors: OffsetOutOfRange."""
         start: int = self._caller.run(stream_calls.trim(stream_id, new_start_offset))
         return start
 
@@ -239,10 +239,10 @@ class Streams(CallingClient):
         expected_token: bytes | None = None,
         expected_next_offset: int | None = None,
     ) -> None:
-        """Shuts out appends that carry another token; b"" takes the token away. Durable on return.
+        """Refuses appends with another token from now on; b"" removes the token. Durable on return.
 
-        `expected_token` is what the stream must have now, b"": none; None is not tested. Appends
-        without a token are never tested. When the outcome is unknown, `describe` tells the token.
+        `expected_token`: the token that the stream must have now, b"": none; None: any. Appends
+        without a token are never refused for it. After OutcomeUnknown, `describe` has the token.
         Errors: TokenMismatch, OffsetConflict, Invalid (over 64 bytes); DeadlinePassed (nothing was
         changed), OutcomeUnknown; StreamFenced, StreamNotFound.
         """
@@ -253,7 +253,7 @@ class Streams(CallingClient):
         )
 
     def close(self) -> None:
-        """Harmless when called again. An append that waits for its answer ends: OutcomeUnknown."""
+        """Harmless when called again. An append without its answer raises OutcomeUnknown."""
         if self._is_forked:
             return
         self._is_closed = True
@@ -267,7 +267,7 @@ class Streams(CallingClient):
         super().close()
 
     def after_fork(self, error: Invalid) -> None:
-        """In the child process: a call that is open is the parent's; each further one raises."""
+        """In the child process: the open call is the parent's; each further call raises."""
         self._is_forked = True
         self._lock = threading.Lock()
         self._left_to_parent, self._appending = self._appending, None

@@ -9,7 +9,7 @@ from pathlib import Path
 from streamlog.errors import Invalid
 
 FILE_BYTES_MAX = 32 << 20
-"""Of a larger file the first lines are taken, up to this many bytes."""
+"""A larger file is cut behind its last whole line within this many bytes."""
 
 FILES_MAX = 64
 

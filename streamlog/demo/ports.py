@@ -28,7 +28,7 @@ def outgoing_from() -> int:
 
 
 def free_port() -> int:
-    """One on 127.0.0.1 that nobody listens on now. Errors: Unavailable."""
+    """A port of 127.0.0.1 without a listener. Errors: Unavailable."""
     end = outgoing_from()
     if end <= _LOWEST:
         return _any_free_port()

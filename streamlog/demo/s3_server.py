@@ -183,7 +183,7 @@ class S3Server:
         return answer
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that is not enough. Nothing for a server that is not there."""
+        """SIGTERM, and SIGKILL if that is not enough. Does nothing where no server runs."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -195,7 +195,7 @@ class S3Server:
             process.wait()
 
     def kill(self) -> None:
-        """SIGKILL: connections end without a word. `start` brings it back on the same port."""
+        """SIGKILL: connections break. `start` starts the server again on the same port."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -128,8 +128,7 @@ def run(
 def crash(node: NodeProcess, writer: RoundWriter, progress: Progress) -> CrashResult:
     """SIGKILL with sends under way; ends at the first acknowledgement of the restarted node.
 
-    Sends may all be answered before the signal arrives: the node is started again, then, and
-    killed once more.
+    Where all sends are answered before the signal arrives, the node is started and killed again.
     """
     for _ in range(KILL_ATTEMPTS):
         pid = node.pid
@@ -192,7 +191,7 @@ def _compare(server: str, source: Source, rounds: int) -> _Comparison:
 
 
 def _difference(source: Source, begin: int, values: Sequence[bytes | None]) -> str:
-    """Where `values`, the topic's records from number `begin` on, leave the source's lines."""
+    """Where `values`, the topic's records from number `begin` on, differ from the lines."""
     index = first_mismatch(source.lines, begin, values)
     if index is None:
         return ""

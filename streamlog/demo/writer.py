@@ -1,4 +1,4 @@
-"""Rounds of lines through one producer, and which of them are acknowledged."""
+"""Sends rounds of lines by one producer, and counts which of them are acknowledged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from streamlog.client import ManyDeliveries, Producer
 from streamlog.demo.corpus import Source
 
 AHEAD_BYTES = 12 << 20
-"""How much is on its way, unanswered, when the node is killed."""
+"""How many bytes are sent and unanswered when the node is killed."""
 
 ROUNDS_AHEAD = 4
-"""Rounds on their way in plain running."""
+"""How many rounds are unanswered before the node is killed."""
 
 REQUEST_S = 10.0
 
@@ -41,7 +41,7 @@ class RoundWriter:
             self.await_one()
 
     def send_ahead(self) -> None:
-        """Sends rounds without waiting, until a good deal more is sent than can be answered."""
+        """Sends rounds without waiting, until much more is sent than the node can have answered."""
         goal = self.bytes_sent + max(AHEAD_BYTES, self._round_bytes)
         while self.bytes_sent < goal:
             self.send_round()
@@ -55,7 +55,7 @@ class RoundWriter:
         self.rounds += 1
 
     def await_one(self) -> None:
-        """Waits for the oldest send; what it raises is what the producer gave up on."""
+        """Waits for the oldest send. Errors: why the producer gave it up."""
         sent, size_bytes = self._pending[0]
         sent.result()
         self._pending.popleft()
@@ -68,9 +68,10 @@ class RoundWriter:
         self.await_one()
 
     def await_request(self) -> int:
-        """Requests under way, as soon as there are any: what was sent last may still be in the
-        producer's hands, which may be about to connect. 0 when all are answered, or none was sent
-        for REQUEST_S."""
+        """The number of requests under way, once there are any: the producer may be connecting.
+
+        0 when all are answered, or none was sent for REQUEST_S.
+        """
         ends_at = time.monotonic() + REQUEST_S
         while True:
             requests = int(self._producer.metrics()["messages_in_flight"])

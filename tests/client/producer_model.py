@@ -15,7 +15,8 @@ from random import Random
 
 from streamlog.client.produce.accumulator import TopicMetadata
 from streamlog.client.produce.batches import PendingBatch
-from streamlog.client.produce.core import Message, ProducerCore
+from streamlog.client.produce.core import ProducerCore
+from streamlog.client.produce.messages import Message
 from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import ProducerSettings
 from streamlog.codec.batch import scan

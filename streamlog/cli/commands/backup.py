@@ -41,7 +41,7 @@ def backup(
 
     Asks the node at --server; with --data or --store (and --meta) it reads a stopped node's
     metadata itself. The file holds all keys at one moment: topics, settings, user values, fences,
-    and where every object is that no checkpoint in the store tells of. Objects are not in it.
+    and the location of every object that no checkpoint in the store lists. It holds no objects.
     """
     import asyncio
 
@@ -54,8 +54,8 @@ def backup(
             from streamlog.cli.remote import admin
 
             with admin(state) as client:
-                # A stream of answers is not asked for again. This call is, for --timeout, so that
-                # a node which hangs for a moment or still starts gets its backup.
+                # A streaming call is not repeated. This call is, for --timeout, so that a node that
+                # hangs for a moment, or still starts, gives its backup.
                 client.status()
                 for piece in client.backup():
                     file_out.write(piece)
@@ -79,9 +79,9 @@ def backup(
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Appears under its name when it is whole and synced, and durably so.
+    """A file that gets its name, durably, once it is whole and synced.
 
-    Each process writes a file of its own: two backups to one name leave the later one, whole.
+    Each process writes a separate file: two backups to one name leave the later one, whole.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -103,11 +103,11 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 def restore(state: State, backup_file: Path, **flags: Unpack[RebuildFlags]) -> None:
     """Rebuild lost metadata from the backup FILE and the object store.
 
-    Stop the nodes first; one that still runs on the old metadata is ended. As streamlog recover,
-    with what the store does not tell taken from the backup: user values, settings of topics,
-    fencing tokens. What was stored after the backup is read from the objects, so that an old backup
-    loses nothing that was acknowledged with --wal object. Nothing in the store is deleted. Cut
-    short, run it again.
+    Stop the nodes first; a node that still runs on the old metadata is ended. Works as streamlog
+    recover, and takes from the backup what the store does not hold: user values, settings of
+    topics, fencing tokens. Records stored after the backup are read from the objects, so that an
+    old backup loses nothing that was acknowledged with --wal object. Nothing in the store is
+    deleted. After an interruption, run it again.
     """
     from streamlog.repair.backup.file import decode
     from streamlog.repair.backup.restore import restore as rebuild

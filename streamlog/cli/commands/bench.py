@@ -1,4 +1,4 @@
-"""`streamlog bench`: load on any node, and a check that it keeps what it acknowledged."""
+"""`streamlog bench`: load on a node, and a check that it keeps the records it acknowledged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _partitions = click.option(
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Of the topic, if it has to be made.",
+    help="Of the topic, where the command makes it.",
 )
 _record_bytes = click.option(
     "--record-bytes",
@@ -56,7 +56,7 @@ def bench() -> None:
 
 
 def _prepared(state: State, topic: str, partitions: int) -> int:
-    """Makes the topic unless it is there; how many partitions it has."""
+    """Makes the topic unless it exists; returns its number of partitions."""
     with admin(state) as client:
         try:
             client.create_topic(topic, partitions=partitions)

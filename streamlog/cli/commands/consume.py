@@ -62,7 +62,11 @@ def _form(ctx: click.Context, param: click.Parameter, value: str) -> str | Forma
 )
 @click.option("--partition", type=click.IntRange(min=0), help="Read this one. [default: all]")
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="End after N records.")
-@click.option("--until-end", is_flag=True, help="End at what was the end when the command began.")
+@click.option(
+    "--until-end",
+    is_flag=True,
+    help="End at the offsets that were the ends when the command began.",
+)
 @click.option(
     "--follow",
     is_flag=True,
@@ -103,11 +107,11 @@ def consume(
 ) -> None:
     """Write the records of TOPIC.
 
-    Order holds within a partition. Without a key or value (null), nothing stands in its place;
-    `--format json` tells null from empty, and has `value_base64` where a value is not UTF-8.
+    Order holds within a partition. A null key or value is written as nothing; `--format json` tells
+    null from empty, and has `value_base64` where a value is not UTF-8.
 
-    A node that does not answer for --timeout ends the command with exit code 1. A batch that cannot
-    be decoded does, too, after what came before it; the message says where to go on.
+    A node that does not answer for --timeout ends the command with exit code 1. So does a batch
+    that cannot be decoded, after the records before it; the message says where to go on.
     """
     if follow and until_end:
         raise click.UsageError("--follow and --until-end exclude each other")
@@ -137,9 +141,9 @@ def consume(
 
 
 def _topic(state: State, topic: str, *, is_awaited: bool) -> tuple[Any, bool]:
-    """The topic's description, and whether it had to be waited for.
+    """The topic's description, and whether the command waited for the topic.
 
-    Errors: UnknownTopicOrPartition unless it `is_awaited`.
+    Errors: UnknownTopicOrPartition unless the topic `is_awaited`.
     """
     had_to_wait = False
     with admin(state) as client:
@@ -156,7 +160,7 @@ def _topic(state: State, topic: str, *, is_awaited: bool) -> tuple[Any, bool]:
 
 
 def _waiting_note(topic: str, *, is_told: bool) -> Callable[[], None]:
-    """Says once that the command waits and does not hang."""
+    """A callback that says once that the command waits and does not hang."""
 
     def tell() -> None:
         nonlocal is_told

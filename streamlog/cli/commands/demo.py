@@ -1,4 +1,4 @@
-"""`streamlog demo`: the whole thing once, on this machine, with a verdict."""
+"""`streamlog demo`: write, kill, read and compare on this machine, with a verdict."""
 
 from __future__ import annotations
 

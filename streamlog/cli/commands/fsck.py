@@ -19,7 +19,7 @@ from streamlog.cli.support.options import config_option, data_option, store_opti
 @click.option(
     "--repair",
     is_flag=True,
-    help="Delete objects and checkpoint files that belong to nobody; nothing that a stream needs.",
+    help="Delete orphaned objects and checkpoint files; nothing that a stream needs.",
 )
 @click.option(
     "--force",
@@ -40,12 +40,12 @@ def fsck(
 ) -> None:
     """Check metadata and objects against each other.
 
-    Stop the nodes first. Every stream's ranges must meet; every object that they lie in must be
-    there, with the right size, CRCs and contents; every key must be readable and agree with the
-    others; and nothing else should be in the store. A missing or damaged object is named with the
-    offsets that are lost with it, and left alone.
+    Stop the nodes first. Every stream's ranges must meet; every object that holds them must be in
+    the store, with the right size, CRCs and contents; every metadata key must be readable and agree
+    with the others; and the store should hold nothing else. A missing or damaged object is named
+    with the offsets that are lost with it, and left alone.
 
-    Exit codes: 0 clean (notes are no findings), 1 findings, 2 it could not run.
+    Exit codes: 0 clean (notes are no findings), 1 findings, 2 the check could not run.
     """
     import asyncio
 

@@ -78,7 +78,7 @@ OFFSETS_TOLD = 10
 
 
 class _Dump:
-    """Batches on stdout, one after another; `unreadable` are the base offsets of bad ones."""
+    """Prints batches one after another; `unreadable` holds the base offsets of bad ones."""
 
     def __init__(self, *, records: bool, as_json: bool) -> None:
         self._records = records
@@ -168,7 +168,7 @@ def _codec_name(codec: int) -> str:
 
 
 def _java(value: object) -> str:
-    """As Kafka's tool writes it."""
+    """The value as Kafka's tool writes it."""
     if value is None:
         return "OptionalLong.empty"
     if isinstance(value, bool):

@@ -41,7 +41,7 @@ def objects() -> None:
 @remote_options
 @pass_state
 def list_objects(state: State) -> None:
-    """List all objects. Live: committed, and a stream still needs some of it."""
+    """List all objects. A live one is committed, and a stream still needs some of it."""
     with admin(state) as client:
         objects = [_values(summary, SUMMARY_FIELDS) for summary in client.list_objects()]
     if state.json:

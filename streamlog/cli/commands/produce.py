@@ -74,14 +74,14 @@ def produce(
 ) -> None:
     """Write the lines of stdin to TOPIC.
 
-    A record is what stands between two LF; CR, NUL and any other byte are kept. Ends when all are
-    durable. A line over the topic's max.message.bytes ends it with exit code 1; what came before
-    that line is stored. An empty input makes an empty topic, where the node makes topics by itself
-    (auto.create.topics.enable).
+    A record is the bytes between two LF; CR, NUL and any other byte are kept. The command ends when
+    all records are durable. A line over the topic's max.message.bytes ends it with exit code 1; the
+    lines before it are stored. An empty input makes an empty topic, where the node creates topics
+    by itself (auto.create.topics.enable).
 
-    However it ends, by an error, by Ctrl-C, SIGTERM or SIGHUP, it says how many of the first lines
-    are stored: behind N of them, `tail -n +$((N + 1))` is the rest. A node that does not answer for
-    --timeout ends it with exit code 1.
+    After an error, Ctrl-C, SIGTERM or SIGHUP it says how many of the first lines are stored: behind
+    N of them, `tail -n +$((N + 1))` is the rest. A node that does not answer for --timeout ends it
+    with exit code 1.
     """
     descriptor = stdin_descriptor()
     partitions, max_message_bytes = _limits(state, topic)

@@ -28,7 +28,7 @@ class RebuildFlags(TypedDict):
 
 
 def rebuild_options(command: F) -> F:
-    """What is rebuilt, where, and how far it may go: of `recover` and `restore`."""
+    """The options that `recover` and `restore` share."""
     for option in (
         click.option(
             "--accept-data-loss",
@@ -66,12 +66,12 @@ def rebuild_options(command: F) -> F:
 def recover(state: State, **flags: Unpack[RebuildFlags]) -> None:
     """Rebuild lost metadata from the object store.
 
-    Stop the nodes first; one that still runs on the old metadata is ended. Every record that was
-    acknowledged with --wal object comes back, and with --wal disk what was uploaded; start the node
-    with its WAL folder afterwards for the rest. Topics are found by their own streams. Lost are
-    user values (streamlog kv), and what was trimmed, deleted or closed since the last checkpoint
-    may come back. With a backup, use streamlog restore. Nothing in the store is deleted. Cut short,
-    run it again.
+    Stop the nodes first; a node that still runs on the old metadata is ended. Every record that was
+    acknowledged with --wal object comes back, and with --wal disk every uploaded one; start the
+    node with its WAL folder afterwards for the rest. Topics come back from their own streams. User
+    values (streamlog kv) are lost, and data that was trimmed, deleted or closed since the last
+    checkpoint may come back. With a backup, use streamlog restore. Nothing in the store is deleted.
+    After an interruption, run it again.
     """
     from streamlog.repair.recover.recover import recover as rebuild
 
@@ -81,16 +81,16 @@ def recover(state: State, **flags: Unpack[RebuildFlags]) -> None:
 def rebuild_metadata(
     state: State, flags: RebuildFlags, rebuild: Callable[..., Awaitable[Any]], *sources: Any
 ) -> None:
-    """Runs `rebuild` on the places of the flags and prints its report.
+    """Runs `rebuild` on the data that the flags name, and prints its report.
 
-    It gets the metadata store, the object store and the `sources`, then the options by name.
+    `rebuild` gets the metadata store, the object store and the `sources`, then the options by name.
     """
     import asyncio
 
     from streamlog.cli.support.offline import locations_of, open_offline, progress_of
     from streamlog.repair.recover.recover import RecoverOptions
 
-    where = locations_of(flags["data"], flags["store"], flags["meta"], flags["file"])
+    locations = locations_of(flags["data"], flags["store"], flags["meta"], flags["file"])
     options = RecoverOptions(
         dry_run=flags["dry_run"],
         overwrite=flags["overwrite"],
@@ -99,7 +99,7 @@ def rebuild_metadata(
     )
 
     async def run() -> Any:
-        async with open_offline(where) as stores:
+        async with open_offline(locations) as stores:
             return await rebuild(
                 stores.kv,
                 stores.store,
@@ -115,7 +115,7 @@ def rebuild_metadata(
 
 
 def _tell(state: State, report: Any, dry_run: bool) -> None:
-    """The report of a recovery or restore."""
+    """Prints the report of a recovery or restore."""
     from streamlog.cli.support.offline import print_findings
 
     if state.json:

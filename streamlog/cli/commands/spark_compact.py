@@ -33,23 +33,24 @@ def compact(
     master: str,
     conf: dict[str, str],
 ) -> None:
-    """Merge small objects on executors, all that is due, as the node would by and by.
+    """Merge all small objects that are due, on executors, as the node would do over time.
 
-    For the node at --server, which goes on meanwhile: it plans and commits, executors read and
-    write the store (--store, where they find it elsewhere than the node does). Or offline: stop the
-    node first, and give what it was started with (--data, or --store and --meta, and --config).
+    For the running node at --server: the node plans and commits, executors read and write the
+    store (--store, where they reach it under another URL than the node). Or offline: stop the node
+    first, and give the options that it was started with (--data, or --store and --meta, and
+    --config).
 
-    What a run that was stopped has committed stays; the next one goes on. The store needs room for
-    the new objects; the old ones are deleted later, by the node.
+    Merges that a stopped run has committed stay, and the next run goes on. The store needs room for
+    the new objects; the node deletes the old ones later.
 
     Exit code 1 where objects could not be merged: fsck says why.
     """
     from dataclasses import asdict
 
     if is_offline():
-        done = _at_rest(state, (data, store, meta, file), master, conf)
+        done = _offline(state, (data, store, meta, file), master, conf)
     else:
-        done = _beside(state, store, master, conf)
+        done = _with_node(state, store, master, conf)
     if state.json:
         emit(asdict(done))
     else:
@@ -66,7 +67,7 @@ def compact(
         sys.exit(1)
 
 
-def _beside(state: State, store: str | None, master: str, conf: dict[str, str]) -> Compacted:
+def _with_node(state: State, store: str | None, master: str, conf: dict[str, str]) -> Compacted:
     import socket
 
     from streamlog.cli.remote import await_listener
@@ -84,7 +85,7 @@ def _beside(state: State, store: str | None, master: str, conf: dict[str, str]) 
         )
 
 
-def _at_rest(
+def _offline(
     state: State,
     named: tuple[str | None, str | None, str | None, str | None],
     master: str,

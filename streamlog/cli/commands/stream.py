@@ -1,4 +1,4 @@
-"""`streamlog stream`: streams as such, below topics; their payloads are opaque bytes."""
+"""`streamlog stream`: streams, below topics; their payloads are opaque bytes."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def set_token(
     """Set the fencing token of the stream ID: appends that carry another one are refused.
 
     TOKEN is text of at most 64 bytes, or hex: and the bytes in hex. Appends without a token are
-    not tested.
+    accepted.
     """
     if not token:
         raise click.UsageError("the token is empty; clear-token takes a stream's token away")

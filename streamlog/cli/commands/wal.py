@@ -15,7 +15,7 @@ from streamlog.cli.support.options import config_option, more_option, store_opti
 
 
 def _with_log(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
-    """A folder without a log is refused: an empty answer would pass for "nothing to save"."""
+    """Refuses a folder without a log: an empty answer would look like "nothing to save"."""
     if any(folder.glob("wal-*")):
         return folder
     if any((folder / "wal").glob("wal-*")):
@@ -57,9 +57,9 @@ def show(
 ) -> None:
     """Show what the log in DIR holds; nothing is changed.
 
-    It may be damaged: each damaged place is named, and what can be read is shown. With --store (and
-    --meta) it says which appends are stored as well (stored), which are nowhere else (pending), and
-    which were given up, since another node took the stream without them (elsewhere, gone).
+    A damaged log is shown as far as it can be read, and each damaged place is named. With --store
+    (and --meta) each append is stored (in the store as well), pending (nowhere else), or elsewhere
+    or gone (given up, because another node took the stream without it).
 
     Exit code 1 when something is damaged.
     """
@@ -170,12 +170,13 @@ def upload(
 ) -> None:
     """Bring what the log in DIR holds into the store.
 
-    For a node that does not come back: everything that it acknowledged is uploaded and committed,
-    and any other node may open its streams. Nothing is lost when this is interrupted; start it
-    again. Refused while the node runs, here or elsewhere, and with the metadata of another cluster.
+    For a node that does not come back: all appends that it acknowledged are uploaded and committed,
+    and any other node may open its streams. An interruption loses nothing; start the command again.
+    It is refused while the node runs, here or elsewhere, and with the metadata of another cluster.
 
-    A damaged log is refused as well. With --set engine.wal.accept_data_loss=true what is missing is
-    given up, and of each stream that it belonged to what came after it; keep a copy of DIR first.
+    A damaged log is refused as well. With --set engine.wal.accept_data_loss=true the missing
+    appends are given up, and so are the appends behind them in the same streams; keep a copy of DIR
+    first.
     """
     import asyncio
 
@@ -201,7 +202,7 @@ def upload(
         )
     if done.given_up:
         click.echo(
-            f"given up: appends to {len(done.given_up)} streams that have no place, since others "
+            f"given up: appends to {len(done.given_up)} streams, because appends "
             f"before them are missing: {', '.join(map(str, done.given_up[:20]))}"
         )
 

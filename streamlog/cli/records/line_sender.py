@@ -1,4 +1,4 @@
-"""Lines handed to a producer, and how many of them are stored, however the command ends."""
+"""Sends lines by a producer, and counts how many of them are stored."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class SeparatorMissing(InvalidRecord):
 
 
 class LineSender:
-    """Hands lines to the producer and takes its answers; an answer's error ends the run.
+    """Sends lines and takes the answers; the first error ends the run.
 
-    `sent` counts the lines handed over. `stored` counts those at the input's beginning, one after
-    another, that are durable: a later run can go on behind them.
+    `sent` counts all lines handed to the producer. `stored` counts the durable lines up to the
+    first that is not: a later run can go on behind them.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class LineSender:
             last.append(delivery)
 
     def _take_answers(self) -> None:
-        """Of the oldest lines; returns when they are durable. Errors: the producer's."""
+        """Waits until the oldest lines are durable. Errors: the producer's."""
         for count in _stored_counts(self._pending.popleft()):
             self.stored += count
 
     def flush(self) -> None:
-        """Returns when all lines are answered; it may be interrupted."""
+        """Returns when all lines are answered. May be interrupted."""
         self._producer.flush()
 
     def finish(self) -> None:
@@ -106,18 +106,18 @@ class LineSender:
             self._take_answers()
 
     def stop(self, wait_s: float) -> None:
-        """Waits so long for answers, gives up the rest, and brings `stored` up to date."""
+        """Waits up to `wait_s` for answers, gives up the rest, and brings `stored` up to date."""
         self._producer.close(wait_s)
         while self._pending and not self._has_failed:
             try:
                 self._take_answers()
             except StreamlogError:
-                # The command ends with the error that led here; later lines do not count as
-                # stored in sequence.
+                # The command ends with the error that called `stop`; lines behind a failed one do
+                # not count as stored.
                 self._has_failed = True
 
     def outcome(self) -> str:
-        """What is stored, for the person who decides where to go on; after `stop`."""
+        """Which lines are stored, in words; call `stop` first."""
         unsure = self.sent - self.stored
         if not self.sent:
             return "no line was sent"
@@ -136,7 +136,7 @@ def _is_done(sent: ManyDeliveries | list[Delivery]) -> bool:
 
 
 def _stored_counts(sent: ManyDeliveries | list[Delivery]) -> Iterable[int]:
-    """Counts of durable lines in order, up to an error, which is raised."""
+    """Counts of durable lines, in order. Errors: the first failed line's."""
     if isinstance(sent, ManyDeliveries):
         if sent.exception() is None:
             yield len(sent)
@@ -150,10 +150,10 @@ def _stored_counts(sent: ManyDeliveries | list[Delivery]) -> Iterable[int]:
 
 
 class SilenceWatch:
-    """Says on stderr when lines wait and the node answers nothing.
+    """Says on stderr when lines wait and the node does not answer.
 
-    The producer retries without a word until the time limit ends it; a thread looks at its counters
-    meanwhile, because the command itself may stand in a call that waits for room.
+    The producer retries silently until its time limit. A thread watches its counters, because the
+    command itself may be in a call that waits for room.
     """
 
     def __init__(self, producer: Producer, server: str, timeout_s: float) -> None:

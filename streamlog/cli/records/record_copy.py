@@ -1,7 +1,7 @@
-"""Records from a consumer to stdout, and what the command says while none come.
+"""Copies records from a consumer to stdout, and reports why none come.
 
-A consumer retries for ever and without a word. This asks the node itself (`TopicProbe`) whenever
-no records come, so that a dead node, a deleted topic and a read that does not end are reported.
+A consumer retries for ever and silently. While no records come, `TopicProbe` asks the node itself,
+so that a dead node, a deleted topic and a stuck read are reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ now_s = time.monotonic
 
 
 class TopicProbe:
-    """Asks the node how the topic is, at most every few seconds.
+    """Asks the node for the topic's description, at most every few seconds.
 
     `ends` are the partitions' ends at the last answer.
     """
@@ -64,13 +64,13 @@ class TopicProbe:
         return now_s() - self._asked_at >= max(self._every_s, every_s)
 
     def heard(self) -> None:
-        """Records came: the node is well."""
+        """Records came, so the node answers."""
         self._answered_at = now_s()
         self._is_told = False
 
     def ask(self) -> None:
         """Errors: Unavailable where the node has not answered for the time limit;
-        UnknownTopicOrPartition where the topic is not there any more."""
+        UnknownTopicOrPartition where the topic does not exist any more."""
         self._asked_at = now_s()
         try:
             description = self._client.describe_topic(self._topic)
@@ -101,7 +101,7 @@ class TopicProbe:
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """When a copy ends. `ends` None: it follows; `new_partitions`: it takes those, too."""
+    """When a copy ends. `ends` None: never; `new_partitions`: it reads added partitions, too."""
 
     ends: dict[TopicPartition, int] | None
     count: int | None
@@ -121,8 +121,7 @@ class RecordCopy:
         progress: RecordProgress,
         waiting: Callable[[], None],
     ) -> None:
-        """`waiting` is called each time that no record came for a moment, in a copy that
-        follows."""
+        """`waiting` is called whenever no record came for a moment, in a copy without ends."""
         self._consumer = consumer
         self._probe = probe
         self._formatter = formatter
@@ -138,7 +137,7 @@ class RecordCopy:
         self.size_bytes = 0
 
     def run(self, positions: dict[TopicPartition, int]) -> None:
-        """Whatever ends it, what was read before is written."""
+        """Copies until the limits are reached. Records read before an error are written."""
         ends = self._limits.ends
         if ends is not None:
             self._unfinished = {tp for tp, end in ends.items() if positions[tp] < end}
@@ -184,7 +183,7 @@ class RecordCopy:
             note(reset_note(reset))
 
     def _drop_deleted(self) -> None:
-        """Partitions whose records were deleted up to their end: the consumer stands behind it."""
+        """Finishes partitions whose records were deleted up to their end."""
         for tp in list(self._unfinished or ()):
             if self._consumer.position(*tp) >= self._ends_at(tp):
                 assert self._unfinished is not None
@@ -202,7 +201,7 @@ class RecordCopy:
             note(f"{new[0][0]} has {len(new)} more partitions; they are read, too")
 
     def _check_progress(self) -> None:
-        """Errors: Unavailable where the node has records for us and hands out none in time."""
+        """Errors: Unavailable where the node has records and returns none of them in time."""
         silent_s = now_s() - self._came_at
         ends = self._probe.ends if self._limits.ends is None else self._limits.ends
         wanted = self._consumer.assignment() if self._unfinished is None else self._unfinished
@@ -237,7 +236,7 @@ class RecordCopy:
             raise _unreadable(error, batch) from error
 
     def _write_records(self, batch: FetchedBatch, tp: TopicPartition) -> None:
-        """Whole batches at once where the format allows it; records at the ends."""
+        """Writes whole batches at once where the format allows it, else record by record."""
         end = self._ends_at(tp)
         fits = self._room is None or batch.record_count <= self._room
         if self._formatter is value_line and fits and batch.next_offset <= end:
@@ -257,7 +256,7 @@ class RecordCopy:
 
 
 def reset_note(reset: OffsetReset) -> str:
-    """What a person is told of offsets that were not read."""
+    """A line for people about offsets that were not read."""
     place = f"{reset.topic}-{reset.partition}"
     if reset.is_deleted:
         return (
@@ -304,7 +303,7 @@ def batches_until(
 
 
 def unreadable(error: StreamlogError, command: str) -> StreamlogError:
-    """The error of an answer that is no record batch, with the command that goes on behind it."""
+    """The error of an undecodable answer, with the command that goes on behind it."""
     fields = error.fields
     if "next_offset" not in fields:
         return error
@@ -320,8 +319,8 @@ def _unreadable(error: StreamlogError, batch: FetchedBatch) -> StreamlogError:
     topic, partition = batch.topic, batch.partition
     return type(error)(
         f"{topic}-{partition}: the batch at offset {batch.base_offset} cannot be read: "
-        f"{error.message}; what came before it is written. Go on behind it with: streamlog consume "
-        f"{topic} --partition {partition} --from {batch.next_offset}",
+        f"{error.message}; the records before it are written. Go on behind it with: streamlog "
+        f"consume {topic} --partition {partition} --from {batch.next_offset}",
         **error.fields,
     )
 

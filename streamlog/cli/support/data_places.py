@@ -1,4 +1,4 @@
-"""Where a command finds the data that its options name."""
+"""The location of the data that a command's options name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 
 def checked_places(loaded: Settings, mode: str = "serve") -> NodeConfig:
-    """The settings of the node with its places spelled out, before anything is opened.
+    """The node's settings with the URLs of store and metadata filled in. Opens nothing.
 
-    Errors: UsageError when they name no place, or two: the command line can be mended, nothing
-    has failed.
+    Errors: UsageError where the options name no location, or two.
     """
     from streamlog.server.node import with_places
 

@@ -42,7 +42,7 @@ more_option = click.option(
 
 
 def wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
-    """Options in the order in which help shows them."""
+    """The command with options, in the order in which help shows them."""
     wrapped: Any = function
     for option in reversed(options):
         wrapped = option(wrapped)
@@ -51,7 +51,7 @@ def wrapped(function: Function, *options: Callable[[Any], Any]) -> Function:
 
 
 def store_options(function: Function) -> Function:
-    """Where objects and metadata are."""
+    """Options: where objects and metadata are."""
     return wrapped(
         function,
         click.option(
@@ -69,7 +69,7 @@ def store_options(function: Function) -> Function:
 
 
 def place_options(function: Function) -> Function:
-    """Where the data is."""
+    """Options: where the data is."""
     return wrapped(
         function,
         data_option,
@@ -81,7 +81,7 @@ def place_options(function: Function) -> Function:
 
 
 def settings_options(function: Function) -> Function:
-    """All that decides how a node works."""
+    """The options that configure a node."""
     return wrapped(
         function,
         config_option,

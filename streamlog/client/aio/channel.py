@@ -1,4 +1,4 @@
-"""Unary calls over asyncio gRPC, with the plain client's rules for retries and errors."""
+"""Unary calls over asyncio gRPC, with the blocking client's rules for retries and errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from streamlog.errors import StreamlogError
 
 
 def is_being_cancelled() -> bool:
-    """The running task was cancelled, and not merely the call that it waits for.
+    """The running task itself was cancelled, not only the call that it waits for.
 
     gRPC raises CancelledError for both, and marks the call as cancelled in both cases. A task that
-    takes its own cancellation for the call's never ends, and `asyncio.run` waits for it.
+    mistakes its own cancellation for the call's never ends, and `asyncio.run` waits for it.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -47,12 +47,12 @@ class Caller:
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """Errors: as of `CallGuard.check`."""
+        """Errors: as `CallGuard.check`."""
         self.guard.check()
         return self._channel
 
     def method(self, call: Call) -> Any:
-        """Errors: as of `channel`."""
+        """Errors: as `channel`."""
         self.guard.check()
         method = self._methods.get(call.path)
         if method is None:
@@ -93,8 +93,8 @@ class CallingClient(AsyncClosing):
     """A client of one node, for one event loop; close it, or use it in `async with`.
 
     `timeout_ms` is for each call with its retries. Errors of every call: those of the server;
-    Unavailable where it cannot be reached in time; OutcomeUnknown where a call that writes broke
-    off. Cancelling a call that writes leaves its outcome unknown.
+    Unavailable where it cannot be reached in time; OutcomeUnknown where the connection broke
+    during a call that writes. Cancelling a call that writes leaves its outcome unknown.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ class Consumer(AsyncClosing):
         return self._subscription.waiting_for(self._caller.server, self._state, now_s())
 
     def take_offset_resets(self) -> list[OffsetReset]:
-        """As of `streamlog.client.Consumer.take_offset_resets`."""
+        """As `streamlog.client.Consumer.take_offset_resets`."""
         return self._state.resets.take()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
@@ -237,8 +237,8 @@ class Consumer(AsyncClosing):
         self._arrived.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A task that another one cancelled, as `asyncio.run` does at its end, brings no answers
-        any more: those who wait for them are told."""
+        """Fails all waits where another task cancelled this one, as `asyncio.run` does at its end:
+        no answer comes any more."""
         if task.cancelled() and not self._is_closed:
             self._failed(asyncio.CancelledError())
 

@@ -1,4 +1,4 @@
-"""What send() and send_many() return: views of batches, to be awaited."""
+"""The results of send() and send_many(): views of batches, to be awaited."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def when_done(batch: PendingBatch, callback: Callable[[], None]) -> None:
 class Delivery:
     """One record on its way: `await delivery` gives its metadata once it is durable.
 
-    Errors: what the producer gave up on. Cancelling the wait leaves the record under way.
+    Errors: why the producer gave the record up. Cancelling the wait leaves the record under way.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
@@ -99,7 +99,7 @@ class ManyDeliveries:
     async def result(self) -> list[BatchMetadata]:
         """Where the records are, in runs, once all are durable.
 
-        Errors: the first batch's, though others may be stored: see `outcomes`.
+        Errors: the first failed batch's, though other batches may be stored: see `outcomes`.
         """
         for run in self._runs:
             await wait(run.batch)
@@ -112,7 +112,7 @@ class ManyDeliveries:
         return next((error for run in self._runs if (error := run.error())), None)
 
     async def outcomes(self) -> list[RunOutcome]:
-        """What became of each run: where it is, or its error."""
+        """The outcome of each run: where it is, or its error."""
         for run in self._runs:
             await wait(run.batch)
         return [outcome for run in self._runs for outcome in run.outcomes(self._timestamp_ms)]

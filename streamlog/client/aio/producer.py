@@ -68,7 +68,7 @@ class Producer:
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Puts a record on its way. Errors and waits as of `streamlog.client.Producer.send`.
+        """Puts a record on its way. Errors and waits as `streamlog.client.Producer.send`.
 
         Cancelled while it waits, it has taken nothing.
         """

@@ -1,4 +1,4 @@
-"""Streams as such, for asyncio: append, fetch, trim; payloads are opaque bytes."""
+"""Streams below topics, for asyncio: append, fetch, trim; payloads are opaque bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _AppendCall:
     async def send(
         self, stream_id: int, append: Append, timeout_ms: int
     ) -> asyncio.Future[AppendResult]:
-        """Hands the append over; what it returns ends when it is durable."""
+        """Sends the append; the future that it returns ends when the append is durable."""
         self._next_id += 1
         number = self._next_id
         request = stream_calls.append_request(number, stream_id, append, timeout_ms)
@@ -193,7 +193,7 @@ class Streams(CallingClient):
     async def append_many(
         self, stream_id: int, appends: Iterable[Append | Buffer]
     ) -> AsyncIterator[AppendResult]:
-        """Appends in order over a call of its own, up to 32 under way; results in order.
+        """Appends in order over a separate call, up to 32 under way; results in order.
 
         The first error ends it; batches after the failed one may be stored.
         """

@@ -1,4 +1,4 @@
-"""AdminService's calls: request and result of each, for the plain and the asyncio client."""
+"""AdminService's calls: request and result of each, for the blocking and the asyncio client."""
 
 from __future__ import annotations
 

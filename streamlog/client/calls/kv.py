@@ -1,4 +1,4 @@
-"""KVService's calls: request and result of each, for the plain and the asyncio client."""
+"""KVService's calls: request and result of each, for the blocking and the asyncio client."""
 
 from __future__ import annotations
 

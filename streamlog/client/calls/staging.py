@@ -1,4 +1,4 @@
-"""StagedWriteService's calls. Each may be repeated: what is known already changes nothing."""
+"""StagedWriteService's calls. Each may be repeated: the second time it changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StreamService's calls: request and result of each, for the plain and the asyncio client."""
+"""StreamService's calls: request and result of each, for the blocking and the asyncio client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ = "/streamlog.v1.StreamService/ReadStream"
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as its holder knows it. `state`: "open" or "closed"."""
+    """A stream as its node describes it. `state`: "open" or "closed"."""
 
     stream_id: int
     epoch: int
@@ -55,7 +55,7 @@ class StreamFetch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One append of many. Fields as of `Streams.append`."""
+    """One append of `append_many`. Fields as the arguments of `Streams.append`."""
 
     payload: Buffer
     record_count: int = 1

@@ -4,7 +4,7 @@ ListTopics answers from memory, a thousand topics at a time, from any name on. O
 of one from just before its name; many topics are found with a page for each stretch of names, so
 that the number of calls does not grow with the number of topics.
 
-    plain:    run(steps, lambda call: caller.run_once(call, …))
+    blocking: run(steps, lambda call: caller.run_once(call, …))
     asyncio:  the same steps, each call awaited
 """
 
@@ -19,7 +19,7 @@ from streamlog.v1 import admin_pb2
 
 PAGE = 1000
 FEW = 4
-"""So many names are asked for one by one; above, whole pages are."""
+"""Up to so many names are looked up one by one, more of them by whole pages."""
 
 
 class TopicEntry(NamedTuple):
@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 
 
 def just_before(name: str) -> str:
-    """A text that sorts behind all topic names below `name`, and before it."""
-    # Names have no "~", which sorts behind all that they have.
+    """A text that sorts before `name` and behind all topic names that sort before it."""
+    # "~" sorts behind every character that names may have.
     return name[:-1] + chr(max(0, ord(name[-1]) - 1)) + "~" if name else ""
 
 
@@ -53,7 +53,7 @@ def page(after: str, limit: int) -> Call:
 
 
 def describe(names: Iterable[str]) -> Call:
-    """As `page` for clients that may not list: it opens the topics' partitions."""
+    """As `page`, for clients that may not list topics. It opens the topics' partitions."""
     request = admin_pb2.DescribeTopicsRequest(names=names)
     return Call(
         "AdminService/DescribeTopics",
@@ -68,7 +68,7 @@ def describe(names: Iterable[str]) -> Call:
 
 
 def find_topics(names: Iterable[str]) -> Generator[Call, Any, TopicEntries]:
-    """Name → entry of those that exist. A generator of calls, sent their results."""
+    """Name → entry of the topics that exist. A generator of calls, each sent its result."""
     todo = sorted(set(names))
     found_entries: TopicEntries = {}
     while todo:
@@ -88,7 +88,7 @@ def find_topics(names: Iterable[str]) -> Generator[Call, Any, TopicEntries]:
 
 
 def run(steps: Generator[Call, Any, Result], call: Callable[[Call], Any]) -> Result:
-    """What the generator returns. Errors: those of `call`, where it does not take them."""
+    """The generator's return value. Errors: those of `call` that it does not catch."""
     try:
         call_made = next(steps)
         while True:

@@ -81,7 +81,7 @@ class PartitionQueue:
         return batches
 
     def batches(self) -> list[PendingBatch]:
-        """All that are not done."""
+        """The batches that are not done."""
         batches = [*self.sequencer.unanswered, *self.ready]
         if self.open is not None:
             batches.append(self.open)

@@ -1,4 +1,4 @@
-"""The producer without its I/O: which message goes out next, and what an answer changes.
+"""The producer without its I/O: which message goes out next, and what an answer changes. Pure.
 
     caller          core
     append       →  Accumulator
@@ -6,17 +6,15 @@
     answered, connection_lost, expire → PartitionSequencer → take_done → callers' results
     identity_request, identity_granted, identity_refused: producer id and epoch
 
-The plain and the asyncio producer drive the same core; the plain one holds its lock around each
-call.
+The blocking and the asyncio producer drive the same core; the blocking one holds its lock around
+each call.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -27,10 +25,17 @@ from streamlog.client.produce.accumulator import (
     TopicQueues,
 )
 from streamlog.client.produce.batches import PendingBatch, Run
+from streamlog.client.produce.messages import (
+    MESSAGE_OVERHEAD,
+    Message,
+    message_limit,
+    more_than_a_message,
+    results_of,
+)
 from streamlog.client.produce.routing import PartitionRecords, checked_partition
 from streamlog.client.produce.splitting import bytes_max_of, is_too_large
 from streamlog.client.produce.state import PartitionState
-from streamlog.client.produce.wire import ACKS_ALL, ACKS_NONE, encode_produce
+from streamlog.client.produce.wire import ACKS_ALL, ACKS_NONE
 from streamlog.client.producer_identity import NO_IDENTITY, ProducerIdentity
 from streamlog.client.settings import (
     BYTES_IN_FLIGHT_MAX,
@@ -47,7 +52,6 @@ from streamlog.errors import (
     InconsistentTopicId,
     Internal,
     Invalid,
-    MessageTooLarge,
     OutcomeUnknown,
     StreamlogError,
     Unauthorized,
@@ -61,12 +65,8 @@ log = logging.getLogger(__name__)
 
 NEVER = float("inf")
 RECORD_OVERHEAD = 100
-"""No record takes more beside its key and value, but for headers; bytes."""
-MESSAGE_OVERHEAD = 1024
-"""Bytes of a message beside its batches: a rough upper bound."""
+"""Upper bound on a record's bytes beside its key, value and headers."""
 _ALONE = Unavailable("the message was larger than the server takes; sent again alone")
-_SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
-"""gRPC's words for a message's size and the largest it takes."""
 _RECORD_TYPES = {bytes, bytearray, memoryview, type(None)}
 
 
@@ -86,30 +86,9 @@ class IdentityState(Enum):
     KNOWN = "known"
 
 
-@dataclass(slots=True)
-class Message:
-    """One request under way. `parts`: partition, batch, attempt; in the order of the answer.
-
-    `pieces` are what it sends of each part: the fields of the topic as the batch was numbered for
-    it, the partition, the batch's bytes. They are taken when the message is made, because `encode`
-    runs without the lock: meanwhile the topic may have been made anew, and its batches belong to
-    the new topic only behind those that the old one refuses; and a batch that expires gives its
-    bytes up.
-    """
-
-    correlation_id: int
-    parts: list[tuple[PartitionQueue, PendingBatch, int]]
-    pieces: list[tuple[bytes, int, Buffer]]
-    size_bytes: int
-    sent_at: float
-
-    def encode(self, acks: int, timeout_ms: int) -> bytes:
-        """Once, without the lock: the pieces are given up, so that an answered batch is freed."""
-        pieces, self.pieces = self.pieces, []
-        return encode_produce(self.correlation_id, acks, timeout_ms, pieces)
-
-
 class ProducerCore:
+    """All topics and messages of one producer. It owns no thread, lock or connection."""
+
     def __init__(self, settings: ProducerSettings, server: str = "the server") -> None:
         self.settings = settings
         self._server = server
@@ -119,7 +98,7 @@ class ProducerCore:
         self._identity_failures = 0
         self._identity_retry_at = 0.0
         self._refusal: StreamlogError | None = None
-        self._away = "it could not be reached"
+        self._unreachable = "it could not be reached"
         self.stale_topics: dict[TopicQueues, None] = {}
         """Topics to look up again: the server says that they were deleted or made anew."""
         self._messages: dict[int, Message] = {}
@@ -138,8 +117,10 @@ class ProducerCore:
     # -- topics
 
     def refreshed(self, topic: TopicQueues, metadata: TopicMetadata | None, now: float) -> None:
-        """Takes over the answer to a repeated look-up of a topic. None: the look-up failed, and the
-        metadata known by now stay, which may be newer than the question."""
+        """Takes over a repeated look-up of a topic.
+
+        None: it failed, and the metadata stay as they are.
+        """
         if metadata is None:
             topic.loaded_at = now
         else:
@@ -186,8 +167,8 @@ class ProducerCore:
     ) -> Run | None:
         """Puts values[start:] into one batch, as many as fit. None: no room; nothing was taken.
 
-        For a list that `check_sizes` took. A limit that was lowered since then is left to the
-        server, which refuses the record alone: here it would end the call with a part of the list
+        For a list that passed `check_sizes`. A limit that was lowered since then is left to the
+        server, which refuses only the record: here it would end the call with a part of the list
         taken. Errors: UnknownTopicOrPartition, where the topic was made anew without the partition.
         """
         accumulator = self.accumulator
@@ -222,12 +203,12 @@ class ProducerCore:
         values: Sequence[Buffer | None],
         keys: Sequence[Buffer | None] | None,
     ) -> None:
-        """Refuses a list before anything of it is taken. Errors: TypeError, MessageTooLarge."""
+        """Checks a list before any of it is taken. Errors: TypeError, Invalid, MessageTooLarge."""
         for column in (values, keys or ()):
             kinds = set(map(type, column))
-            strange = kinds - _RECORD_TYPES
-            if strange:
-                raise TypeError(f"keys and values are bytes or None, not {strange.pop().__name__}")
+            wrong = kinds - _RECORD_TYPES
+            if wrong:
+                raise TypeError(f"keys and values are bytes or None, not {wrong.pop().__name__}")
             if memoryview in kinds and not all(map(_is_contiguous, column)):
                 raise TypeError("keys and values are contiguous; a view with steps is not")
         if keys is not None and len(keys) != len(values):
@@ -242,7 +223,7 @@ class ProducerCore:
     # -- sending
 
     def next_message(self, now: float) -> Message | None:
-        """What to send now; None when there is nothing, or too much is under way."""
+        """The message to send now; None when there is nothing, or too much is under way."""
         if len(self._messages) >= MESSAGES_IN_FLIGHT_MAX:
             return None
         if self._bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
@@ -300,13 +281,13 @@ class ProducerCore:
 
     @property
     def _may_linger_out(self) -> bool:
-        """A batch that is not full may be sent for its age."""
+        """A batch that is not full may be sent because of its age."""
         return len(self._messages) < LINGERING_MESSAGES_MAX or self.accumulator.is_short_of_room
 
     def wake_at(self, now: float, *, can_send: bool) -> float:
-        """When there is something to do without a further event.
+        """When the core has something to do, if no event comes before.
 
-        `can_send`: a connection is there, so that lingering and back-off count.
+        `can_send`: there is a connection, so that ends of lingering and back-off count.
         """
         wake = NEVER
         for queue in self.accumulator.active:
@@ -326,21 +307,21 @@ class ProducerCore:
 
     @property
     def has_work(self) -> bool:
-        """Some batch is not done."""
+        """There is a batch that is not done."""
         return bool(self.accumulator.active)
 
     @property
     def records_under_way(self) -> int:
-        """Taken, and neither stored nor failed."""
+        """Records that are neither stored nor failed."""
         return sum(
             batch.record_count if batch.builder is None else batch.builder.record_count
             for queue in self.accumulator.active
             for batch in queue.batches()
         )
 
-    def warn_when_dropped(self, producer: object) -> None:
-        """Logs what is lost where a program ends, or drops its producer, without closing it."""
-        weakref.finalize(producer, self.warn_of_unsent)
+    def warn_when_dropped(self, owner: object) -> None:
+        """Logs how many records are lost when the owner is dropped, or the program ends."""
+        weakref.finalize(owner, self.warn_of_unsent)
 
     def warn_of_unsent(self) -> None:
         count = self.records_under_way
@@ -356,14 +337,14 @@ class ProducerCore:
         return len(self._messages)
 
     def oldest_sent_at(self) -> float:
-        """When the message was sent that has waited longest for its answer."""
+        """When the oldest message without an answer was sent."""
         message = next(iter(self._messages.values()), None)
         return NEVER if message is None else message.sent_at
 
     # -- answers
 
     def answered(self, answers: Iterable[Any], now: float) -> None:
-        """Takes ProduceStreamAnswers. Errors: Internal for an answer that nobody asked for."""
+        """Takes ProduceStreamAnswers. Errors: Internal for an answer to no message under way."""
         for answer in answers:
             self._answered(answer, now)
 
@@ -371,7 +352,7 @@ class ProducerCore:
         message = self._messages.get(response.correlation_id)
         if message is None:
             raise Internal(f"the server answered the unknown request {response.correlation_id}")
-        results = _results(message, response)
+        results = results_of(message, response)
         del self._messages[response.correlation_id]
         self._bytes_in_flight -= message.size_bytes
         if response.HasField("error"):
@@ -398,7 +379,7 @@ class ProducerCore:
         error: StreamlogError,
         now: float,
     ) -> None:
-        """The server stored nothing of the batch. What is too large goes out again in parts."""
+        """The server stored nothing of the batch. A batch too large goes out again in parts."""
         if isinstance(error, UnknownTopicId | InconsistentTopicId):
             self.stale_topics[queue.topic] = None
         if is_too_large(error):
@@ -416,15 +397,15 @@ class ProducerCore:
         queue.sequencer.failed(batch, attempt, error, now)
 
     def connection_lost(self, error: StreamlogError, now: float) -> None:
-        """Nobody knows what became of the messages under way, but for one that is too large.
+        """Every message under way may be stored, except one that is too large.
 
-        Such a message ends the stream before the server reads it, and would end the next one too.
+        Such a message ends the stream before the server reads it, and would end the next stream.
         """
         messages, self._messages = self._messages, {}
         self._bytes_in_flight = 0
         lost = OutcomeUnknown(f"the connection broke before the answer came: {error}")
-        self._away = str(error)
-        limit = _message_limit(error, messages.values())
+        self._unreachable = str(error)
+        limit = message_limit(error, messages.values())
         if limit is not None:
             self._message_bytes_max = min(self._message_bytes_max, limit)
         for message in messages.values():
@@ -435,10 +416,10 @@ class ProducerCore:
                 elif size + MESSAGE_OVERHEAD <= limit:
                     queue.sequencer.failed(batch, attempt, _ALONE, now)
                 else:
-                    self._refused(queue, batch, attempt, _more_than_a_message(size, limit), now)
+                    self._refused(queue, batch, attempt, more_than_a_message(size, limit), now)
 
     def expire(self, now: float) -> None:
-        """Gives up what has waited longer than the delivery timeout."""
+        """Gives up batches that have waited longer than the delivery timeout."""
         for queue in list(self.accumulator.active):
             queue.sequencer.expire(now)
             opened = queue.open
@@ -456,22 +437,23 @@ class ProducerCore:
                 self._fail_unsent(queue.ready.popleft())
 
     def _fail_unsent(self, batch: PendingBatch) -> None:
-        cause = self._refusal
-        kind = Unavailable if cause is None else type(cause)
+        refusal = self._refusal
+        kind = Unavailable if refusal is None else type(refusal)
+        cause = self._unreachable if refusal is None else refusal
+        limit_ms = self.settings.delivery_timeout_ms
         batch.fail(
             kind(
-                f"{batch.topic}-{batch.partition}: not sent to {self._server} (delivery_timeout_ms "
-                f"= {self.settings.delivery_timeout_ms}): {self._away if cause is None else cause}"
+                f"{batch.topic}-{batch.partition}: not sent to {self._server} "
+                f"(delivery_timeout_ms = {limit_ms}): {cause}"
             )
         )
         self.accumulator.done.append(batch)
 
     def abandon(self, why: StreamlogError | None = None) -> None:
-        """Ends everything that is not done, and nothing is sent afterwards.
+        """Fails all batches that are not done; nothing is sent afterwards.
 
-        `why`: the failure that ended the producer; None: it was closed. The sequencers' rules are
-        left aside, because after a bug they may not hold, and each waiter must be told all the
-        same.
+        `why`: the failure that ended the producer; None: it was closed. Does not rely on the
+        sequencers' invariants, which a bug may have broken: every waiter has to wake up.
         """
         why = why or Closed("the producer was closed")
         batches = {
@@ -555,9 +537,9 @@ class ProducerCore:
             queue.sequencer.renumber(identity)
 
     def identity_refused(self, error: StreamlogError, now: float) -> None:
-        """Asks again later; for a new id only where the node says that the old one is none.
+        """Asks again later; for a new id only where the node does not know the old one.
 
-        A new id does not fence what is still on its way under the old one.
+        A new id would not fence attempts in flight under the old one.
         """
         self._identity_state = IdentityState.MISSING
         self._identity_failures += 1
@@ -566,7 +548,7 @@ class ProducerCore:
             if self.identity == NO_IDENTITY or isinstance(error, Unauthorized):
                 self._fail_all_unsent()
             elif type(error) is Invalid:
-                # Not its subclasses: gRPC's own RESOURCE_EXHAUSTED is one, and says nothing of it.
+                # Not its subclasses: gRPC's own RESOURCE_EXHAUSTED is one, and is not about the id.
                 self.identity = NO_IDENTITY
         self._identity_retry_at = now + backoff_s(
             self._identity_failures,
@@ -575,50 +557,8 @@ class ProducerCore:
         )
 
 
-def _results(message: Message, response: Any) -> list[Any]:
-    """The answer's result of each part of the message. Errors: Internal where one is left out.
-
-    Looked for before anything is changed: a wrong answer leaves the whole message under way, and
-    with its connection all of it is lost and sent again.
-    """
-    if response.HasField("error"):
-        return []
-    by_partition = {
-        (topic.topic, result.partition): result
-        for topic in response.response.topics
-        for result in topic.partitions
-    }
-    results = [
-        by_partition.get((queue.topic.name, queue.partition)) for queue, _, _ in message.parts
-    ]
-    for (queue, _, _), result in zip(message.parts, results, strict=True):
-        if result is None:
-            raise Internal(f"the answer leaves out {queue.topic.name}-{queue.partition}")
-    return results
-
-
 def _given_up(batch: PendingBatch, why: StreamlogError) -> StreamlogError:
     place = f"{batch.topic}-{batch.partition}"
     if batch.may_be_stored or batch.in_flight:
         return OutcomeUnknown(f"{place}: {why} before the answer came")
     return type(why)(f"{place}: {why}")
-
-
-def _message_limit(error: StreamlogError, messages: Iterable[Message]) -> int | None:
-    """The largest message that the server takes, where a larger one broke the stream."""
-    if not isinstance(error, MessageTooLarge):
-        return None
-    sizes = _SIZES.search(error.message)
-    if sizes is not None:
-        return int(sizes[2])
-    return max((message.size_bytes for message in messages), default=1) - 1
-
-
-def _more_than_a_message(size_bytes: int, limit: int) -> MessageTooLarge:
-    most = max(1, limit - MESSAGE_OVERHEAD)
-    return MessageTooLarge(
-        f"a batch of {size_bytes} bytes is more than a message to the server carries, {limit} "
-        "bytes (limits.message_bytes_max); send smaller records, or raise that setting",
-        size_bytes=size_bytes,
-        max_bytes=most,
-    )

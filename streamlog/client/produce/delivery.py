@@ -1,4 +1,4 @@
-"""What send() and send_many() return: views of batches, for threads to wait on."""
+"""The results of send() and send_many(): views of batches, for threads to wait on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _waiters = threading.Lock()
 
 
 class _Thread(threading.local):
-    """Whether this thread is running delivery callbacks, and so brings the answers."""
+    """Whether this thread is running delivery callbacks, and so reads the answers."""
 
     delivers = False
 
@@ -35,7 +35,7 @@ _thread = _Thread()
 
 
 def _after_fork() -> None:
-    """Another thread may have held the lock at that moment; it does not exist in the child."""
+    """Another thread may have held the lock during the fork; it does not exist in the child."""
     global _waiters
     _waiters = threading.Lock()
     _thread.delivers = False
@@ -65,8 +65,8 @@ def deliver(batches: Sequence[PendingBatch]) -> BaseException | None:
 
 
 def deliver_in_background(batches: Sequence[PendingBatch]) -> None:
-    """As `deliver`, for the producer's own threads, which `sys.exit()` in a callback does not end:
-    the next answers come by them."""
+    """As `deliver`, for the producer's own threads, which `sys.exit()` in a callback must not end:
+    they read the next answers."""
     last = deliver(batches)
     if last is not None:
         log.error(
@@ -80,8 +80,8 @@ def deliver_in_background(batches: Sequence[PendingBatch]) -> None:
 def wait(batch: PendingBatch, timeout: float | None) -> None:
     """Returns when the batch is done.
 
-    Errors: TimeoutError, and the batch goes on; Invalid in a delivery callback, which runs on the
-    thread that the answer would come by.
+    Errors: TimeoutError, and the batch is still under way; Invalid in a delivery callback, which
+    runs in the thread that reads the answers.
     """
     with _waiters:
         if batch.done:
@@ -119,7 +119,7 @@ def ended(batch: PendingBatch) -> list[Callable[[], None]]:
 
 
 class Delivery:
-    """One record on its way; a light view of its batch."""
+    """One record on its way: a view of its batch."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
@@ -135,7 +135,7 @@ class Delivery:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is, once durable. `timeout` in seconds.
 
-        Errors: what the producer gave up on; TimeoutError, and the record is still under way.
+        Errors: why the producer gave the record up; TimeoutError, and it is still under way.
         """
         if not self._batch.done:
             wait(self._batch, timeout)
@@ -179,7 +179,7 @@ class ManyDeliveries:
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
         """Where the records are, in runs, once all are durable. `timeout` in seconds.
 
-        Errors: the first batch's that was given up, though others may be stored: see `outcomes`;
+        Errors: the first failed batch's, though other batches may be stored: see `outcomes`;
         TimeoutError.
         """
         self._wait(timeout)
@@ -191,7 +191,7 @@ class ManyDeliveries:
         return next((error for run in self._runs if (error := run.error())), None)
 
     def outcomes(self, timeout: float | None = None) -> list[RunOutcome]:
-        """What became of each run: where it is, or its error. Errors: TimeoutError."""
+        """The outcome of each run: where it is, or its error. Errors: TimeoutError."""
         self._wait(timeout)
         return [outcome for run in self._runs for outcome in run.outcomes(self._timestamp_ms)]
 
@@ -221,7 +221,7 @@ class ManyDeliveries:
             when_done(run.batch, one_done)
 
     def __iter__(self) -> Iterator[RecordMetadata]:
-        """Waits for each batch as it comes to it. Errors: the batch's."""
+        """Waits for each batch when its first record is next. Errors: the batch's."""
         return iterate(self._runs, self._timestamp_ms, self._which, wait)
 
 

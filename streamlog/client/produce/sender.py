@@ -105,7 +105,7 @@ class Sender:
             return self._core.accumulator.update_topic(name, metadata, now_s())
 
     def learn_limit(self, queues: TopicQueues) -> None:
-        """Looks up the topic's limit of batches where it was a guess. Errors as of `load_topic`."""
+        """Looks up the topic's limit of batches where it was a guess. Errors as `load_topic`."""
         retry = blocking_retry(self._settings, self._caller.server)
         metadata = self._look_up_topic(queues.name, retry, self._directory.fresh_metadata)
         with self.lock:

@@ -1,8 +1,8 @@
 """Splitting a batch that the server refuses for its size.
 
-The parts hold the batch's records in their order and take over its sequence numbers: part by part
-they are the numbers that the batch had, so nothing is left out between them, and the server sees
-an unbroken sequence without a new epoch. That holds only for a batch that is not stored for sure.
+The parts hold the batch's records in their order and take over its sequence numbers, so the server
+sees an unbroken sequence without a new epoch. Only a batch that is certainly not stored may be
+split.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from streamlog.codec.records import iterate
 from streamlog.errors import MessageTooLarge, RecordListTooLarge, StreamlogError
 
 DECODED_BYTES_MAX = (1 << 31) - 1
-"""The batch was made here, so that it is no bomb."""
+"""No bound: this producer made the batch, so that it is no decompression bomb."""
 
 
 def is_too_large(error: StreamlogError) -> bool:
-    """The batch is more than the topic, a segment or a message takes."""
+    """The batch is larger than the topic, a segment or a message allows."""
     return isinstance(error, MessageTooLarge | RecordListTooLarge)
 
 
 def bytes_max_of(error: StreamlogError) -> int | None:
-    """What the refused batch may have at most, where the error says it."""
+    """The largest batch that the server takes, where the error says it."""
     limit = error.fields.get("max_bytes")
     return limit if isinstance(limit, int) and limit > 0 else None
 
@@ -30,9 +30,10 @@ def bytes_max_of(error: StreamlogError) -> int | None:
 def split(
     batch: PendingBatch, bytes_max: int | None, compression: Compression
 ) -> list[PendingBatch]:
-    """Two batches or more in its place, of `bytes_max` (uncompressed) or half its size at most.
+    """At least two batches instead of one, each of `bytes_max` (uncompressed) or half its size at
+    most.
 
-    A record larger than that is alone in its part. For a batch of more than one record.
+    A larger record is alone in its part. For a batch of more than one record.
     """
     if batch.data is None:
         raise AssertionError("a batch that was sent has bytes")
