@@ -1,9 +1,9 @@
-"""Offsets of partitions: as Spark's log and checkpoints hold them, and what options make of them.
+"""Offsets of partitions: their form in Spark's log and checkpoints, and those that options mean.
 
     {"version": 1, "offsets": {"topic": {"0": 23, "1": 5}}, "topics": {"topic": "its id"}}
 
-Spark compares these as texts, so keys are always in the same order. Older checkpoints have no
-topic ids: then a topic that was made anew is known by its offsets at best.
+Spark compares these as texts, so keys are always in the same order. Older checkpoints have no topic
+ids: then only offsets can show that a topic was deleted and created again.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 NAMED_MAX = 10
-"""Partitions named in a message."""
+"""At most so many partitions are named in a message."""
 
 PartitionOffsets = Mapping[TopicPartition, int]
 TopicIds = Mapping[str, str]
 
 
 def encode_offsets(offsets: PartitionOffsets, topic_ids: TopicIds | None = None) -> dict[str, Any]:
-    """What Spark writes as JSON; ids of the topics that have offsets, as far as they are given."""
-    found: dict[str, Any] = {"version": VERSION, "offsets": _nested(offsets)}
+    """The value that Spark writes as JSON; with ids of the topics that have offsets, if given."""
+    value: dict[str, Any] = {"version": VERSION, "offsets": _nested(offsets)}
     if topic_ids is not None:
-        names = sorted(topic_ids.keys() & found["offsets"].keys())
-        found["topics"] = {name: topic_ids[name] for name in names}
-    return found
+        names = sorted(topic_ids.keys() & value["offsets"].keys())
+        value["topics"] = {name: topic_ids[name] for name in names}
+    return value
 
 
 def _nested(offsets: PartitionOffsets) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    nested: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
-        found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
-    return found
+        nested.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
+    return nested
 
 
 def encode_report(
-    latest: PartitionOffsets, read: PartitionOffsets, facts: Mapping[str, Any]
+    latest: PartitionOffsets, read: PartitionOffsets, plan_stats: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """For a query's progress: where partitions end, how far the query is behind that, facts."""
-    lag = {at: max(end - read.get(at, end), 0) for at, end in latest.items()}
+    """A query's progress: the partitions' ends, how far the query is behind, and `plan_stats`."""
+    lag = {key: max(end - read.get(key, end), 0) for key, end in latest.items()}
     behind = lag.values() or [0]
     return {
         **encode_offsets(latest),
@@ -59,7 +59,7 @@ def encode_report(
         "minOffsetsBehindLatest": min(behind),
         "maxOffsetsBehindLatest": max(behind),
         "avgOffsetsBehindLatest": sum(behind) / len(behind),
-        **facts,
+        **plan_stats,
     }
 
 
@@ -68,8 +68,8 @@ def decode_offsets(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
     version = value.get("version")
     if not isinstance(version, int):
         raise Corrupt(
-            f"{str(value)[:200]!r} are no offsets of this source: was the checkpoint written by "
-            "another one?"
+            f"{str(value)[:200]!r} are no offsets of this source: did another source write the "
+            "checkpoint?"
         )
     if version > VERSION:
         raise UnsupportedVersion(
@@ -89,26 +89,26 @@ def decode_offsets(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def decode_topic_ids(value: Mapping[str, Any]) -> dict[str, str]:
-    """Of offsets that `decode_offsets` reads. Errors: Corrupt."""
-    found = value.get("topics", {})
-    if not isinstance(found, Mapping) or not all(isinstance(one, str) for one in found.values()):
-        raise Corrupt(f"the topic ids {str(found)[:200]!r} cannot be read")
-    return dict(found)
+    """The topic ids in offsets that `decode_offsets` reads. Errors: Corrupt."""
+    ids = value.get("topics", {})
+    if not isinstance(ids, Mapping) or not all(isinstance(name, str) for name in ids.values()):
+        raise Corrupt(f"the topic ids {str(ids)[:200]!r} cannot be read")
+    return dict(ids)
 
 
 def partition_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
-    return {name: one.partitions for name, one in topics.items()}
+    return {name: topic.partitions for name, topic in topics.items()}
 
 
 def chosen_partitions(options: ReadOptions, cluster: Cluster) -> list[TopicPartition]:
-    """Those that are there now. Errors: UnknownTopicOrPartition for one that is named and is not
-    there."""
+    """The chosen partitions that exist now. Errors: UnknownTopicOrPartition for a named one that
+    does not exist."""
     return chosen_among(options, cluster.topics())
 
 
-def chosen_among(options: ReadOptions, known: Mapping[str, Topic]) -> list[TopicPartition]:
-    """As `chosen_partitions`, of topics that are known."""
-    topics = partition_counts(known)
+def chosen_among(options: ReadOptions, existing: Mapping[str, Topic]) -> list[TopicPartition]:
+    """As `chosen_partitions`, among topics that were looked up before."""
+    topics = partition_counts(existing)
     chosen = options.chosen
     missing = [name for name in chosen.topics or () if name not in topics]
     missing += [f"{t}-{p}" for t, p in chosen.partitions or () if p >= topics.get(t, 0)]
@@ -122,38 +122,41 @@ def chosen_among(options: ReadOptions, known: Mapping[str, Topic]) -> list[Topic
 def resolve(
     bound: Bound,
     partitions: Sequence[TopicPartition],
-    known: Mapping[TopicPartition, Offsets],
+    existing: Mapping[TopicPartition, Offsets],
     cluster: Cluster,
     *,
     name: str,
     is_end: bool,
     is_late_an_error: bool,
 ) -> dict[TopicPartition, int]:
-    """Offsets of all partitions; numbers that were given are not checked against what is there.
+    """Offsets of all partitions; offsets that the bound names are not checked against `existing`.
 
-    Errors: Invalid, where a bound names other partitions, or a time that no record reaches.
+    Errors: Invalid, if a bound names other partitions, or a time that no record reaches.
     """
     if bound.timestamp_ms is not None or bound.timestamps_ms is not None:
         times = bound.timestamps_ms
         if times is None:
             times = dict.fromkeys(partitions, bound.timestamp_ms or 0)
         _check_named(times, partitions, f"{name}ByTimestamp")
-        found = cluster.offsets_at({at: times[at] for at in partitions})
-        late = [at for at, offset in found.items() if offset is None]
+        found = cluster.offsets_at({key: times[key] for key in partitions})
+        late = [key for key, offset in found.items() if offset is None]
         if late and not is_end and is_late_an_error:
             raise Invalid(
-                f"no record of {_shown(late)} is as late as the starting timestamp; set "
+                f"no record of {shown(late)} is as late as the starting timestamp; set "
                 "startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
-        return {at: known[at].end if offset is None else offset for at, offset in found.items()}
+        return {
+            key: existing[key].end if offset is None else offset for key, offset in found.items()
+        }
     if bound.offsets is not None:
         _check_named(bound.offsets, partitions, name)
         ends = {EARLIEST: 0, LATEST: 1}
         return {
-            at: known[at][ends[offset]] if offset in ends else offset
-            for at, offset in bound.offsets.items()
+            key: existing[key][ends[offset]] if offset in ends else offset
+            for key, offset in bound.offsets.items()
         }
-    return {at: known[at].start if bound.everywhere == EARLIEST else known[at].end for at in known}
+    is_earliest = bound.everywhere == EARLIEST
+    return {key: offsets.start if is_earliest else offsets.end for key, offsets in existing.items()}
 
 
 def _check_named(
@@ -162,62 +165,63 @@ def _check_named(
     if set(named) != set(partitions):
         raise Invalid(
             f"{name} must name all partitions that are read (-1: latest, -2: earliest); named: "
-            f"{_shown(sorted(named))}, read: {_shown(partitions)}"
+            f"{shown(sorted(named))}, read: {shown(partitions)}"
         )
 
 
-def _shown(partitions: Sequence[TopicPartition]) -> str:
+def shown(partitions: Sequence[TopicPartition]) -> str:
+    """Their names, for a message."""
     names = [f"{topic}-{partition}" for topic, partition in partitions[:NAMED_MAX]]
     return ", ".join(names) + (" …" if len(partitions) > NAMED_MAX else "")
 
 
 def batch_windows(options: ReadOptions, cluster: Cluster) -> list[OffsetWindow]:
-    """What a batch query reads, pinned down to offsets. Errors: as for what it calls, DataLost."""
+    """The offsets that a batch query reads. Errors: those of `resolve`, DataLost, Unavailable."""
     topics = cluster.topics()
     partitions = chosen_among(options, topics)
-    known = cluster.offsets(partitions)
-    partitions = [at for at in partitions if at in known]
+    existing = cluster.offsets(partitions)
+    partitions = [partition for partition in partitions if partition in existing]
     late = options.is_late_an_error
     starts = resolve(
-        options.start, partitions, known, cluster,
+        options.start, partitions, existing, cluster,
         name="startingOffsets", is_end=False, is_late_an_error=late,
     )  # fmt: skip
     ends = resolve(
-        options.end, partitions, known, cluster,
+        options.end, partitions, existing, cluster,
         name="endingOffsets", is_end=True, is_late_an_error=late,
     )  # fmt: skip
     windows = [
         checked_window(
-            options, at, starts[at], ends[at], known[at], topic_id=topics[at[0]].topic_id
+            options, key, starts[key], ends[key], existing[key], topic_id=topics[key[0]].topic_id
         )
-        for at in partitions
+        for key in partitions
     ]
     return [window for window in windows if window.count > 0]
 
 
 def checked_window(
     options: ReadOptions,
-    at: TopicPartition,
+    partition: TopicPartition,
     start: int,
     end: int,
-    known: Offsets,
+    bounds: Offsets,
     *,
     topic_id: str = "",
 ) -> OffsetWindow:
-    """Cut to what is there. Errors: DataLost, where that leaves out what was asked for."""
-    low, high = max(start, known.start), min(end, known.end)
+    """The window, cut to `bounds`. Errors: DataLost, if that leaves out requested offsets."""
+    low, high = max(start, bounds.start), min(end, bounds.end)
     is_lost = start < end and (low > start or high < end)
-    if start > known.end or is_lost:
+    if start > bounds.end or is_lost:
         lost(
             options,
-            f"offsets {start} to {end} of {at[0]}-{at[1]} were asked for; it has {known.start} to "
-            f"{known.end}: the others were deleted, or the topic was made anew",
+            f"offsets {start} to {end} of {shown([partition])} were asked for; it has "
+            f"{bounds.start} to {bounds.end}: the others were deleted, or the topic was made anew",
         )
-    return OffsetWindow(*at, low, max(low, high), topic_id)
+    return OffsetWindow(*partition, low, max(low, high), topic_id)
 
 
-def lost(options: ReadOptions, what: str) -> None:
-    """Raises DataLost; a warning where failOnDataLoss is false."""
+def lost(options: ReadOptions, message: str) -> None:
+    """Raises DataLost, or warns if failOnDataLoss is false."""
     if options.fail_on_data_loss:
-        raise DataLost(f"{what}; failOnDataLoss=false goes on without them")
-    log.warning("%s; the query goes on without them, for failOnDataLoss is false", what)
+        raise DataLost(f"{message}; failOnDataLoss=false goes on without them")
+    log.warning("%s; the query goes on without them, for failOnDataLoss is false", message)

@@ -1,20 +1,20 @@
-"""A streaming query's driver side: which offsets come next, and the plan of each micro-batch.
+"""The driver side of a streaming query: its next offsets, and the plan of each micro-batch.
 
-1. A partition that appears in mid-query joins the offsets at its start, without records, and is
-   read from the next micro-batch on: what Spark logs tells both ends of all that is read.
-2. What is gone is DataLost when offsets are looked up, before Spark logs them, so that a restart
-   with failOnDataLoss=false can go on.
-3. Each plan has a pin, renewed until a plan of another micro-batch is made or the query ends: a
+1. A partition that appears during the query joins the offsets at its start, without records, and is
+   read from the next micro-batch on. So the offsets that Spark logs have both ends of every read.
+2. Lost records raise DataLost when offsets are looked up, before Spark logs them: a restart with
+   failOnDataLoss=false can go on.
+3. Each plan has a pin. It is renewed until another micro-batch is planned or the query ends: a
    micro-batch may be planned and read several times, also at once (foreachBatch).
 4. With minOffsetsPerTrigger a micro-batch waits until enough records have come. Loss is found, and
    new partitions join, without that wait.
-5. Offsets are of a topic by its id. One that was made anew under its name is lost, and then read
-   from its start, as a new one is.
+5. Offsets belong to a topic by its id. A topic that was deleted and created again counts as lost,
+   and is then read from its start, as a new topic is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from streamlog.model.located import OffsetWindow
@@ -34,13 +34,14 @@ from streamlog.spark.plan.offsets import (
     lost,
     partition_counts,
     resolve,
+    shown,
 )
 from streamlog.spark.plan.session import Planned, open_cluster, plan_read, reads_store
 from streamlog.spark.trigger_delay import TriggerDelay
 
 
 class StreamPlanner:
-    """One for each run of a query; opens the cluster when first asked. Close it."""
+    """One per run of a query. Opens the cluster at the first call. The caller closes it."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -56,8 +57,8 @@ class StreamPlanner:
         self._target_ids: dict[str, str] = {}
         self._latest: dict[TopicPartition, int] = {}
         self._read: dict[TopicPartition, int] = {}
-        self._facts: dict[str, Any] = {}
-        self._told: dict[TopicPartition, str] = {}
+        self._plan_stats: dict[str, Any] = {}
+        self._reported_loss: dict[TopicPartition, str] = {}
 
     @property
     def _cluster(self) -> Cluster:
@@ -66,7 +67,7 @@ class StreamPlanner:
         return self._opened
 
     def let_go(self) -> None:
-        """Between two calls nothing keeps a node from the metadata."""
+        """Releases offline metadata between two calls, so that a node may open it."""
         if self._opened is not None:
             self._opened.let_go()
 
@@ -77,22 +78,22 @@ class StreamPlanner:
         options, cluster = self._options, self._cluster
         topics = cluster.topics()
         partitions = chosen_among(options, topics)
-        known = cluster.offsets(partitions)
-        found = resolve(
+        offsets = cluster.offsets(partitions)
+        starts = resolve(
             options.start,
-            [at for at in partitions if at in known],
-            known,
+            [partition for partition in partitions if partition in offsets],
+            offsets,
             cluster,
             name="startingOffsets",
             is_end=False,
             is_late_an_error=options.is_late_an_error,
         )
-        return encode_offsets(found, _ids(topics))
+        return encode_offsets(starts, _ids(topics))
 
     def prepare_available_now(self) -> None:
-        """What is there now is where the query ends."""
-        known, self._target_ids = self._known()
-        self._targets = {at: found.end for at, found in known.items()}
+        """Makes the current ends the end of the query."""
+        offsets, self._target_ids = self._look_up()
+        self._targets = {partition: bounds.end for partition, bounds in offsets.items()}
 
     def latest(self, start: Mapping[str, Any], rows_max: int | None) -> dict[str, Any]:
         """The end of the next micro-batch, `start` itself when there is nothing new.
@@ -100,102 +101,118 @@ class StreamPlanner:
         Errors: DataLost, Unavailable.
         """
         begins, begun_ids = decode_offsets(start), decode_topic_ids(start)
-        known, ids = self._known()
-        self._facts = self._facts or {"readMode": _mode(self._options, self._cluster)}
-        self._latest = {at: found.end for at, found in known.items()}
-        gone = sorted(at for at in begins if at not in known)
+        offsets, ids = self._look_up()
+        self._plan_stats = self._plan_stats or {"readMode": _mode(self._options, self._cluster)}
+        self._latest = {partition: bounds.end for partition, bounds in offsets.items()}
+        self._check_gone(begins, offsets)
+        recreated = {
+            name for name, known_id in begun_ids.items() if ids.get(name) not in (None, known_id)
+        }
+        waiting = {name for name in ids if self._is_for_the_next_run(name, ids[name])}
+        self._check_recreated(recreated - waiting)
+        ends: dict[TopicPartition, int] = {}
+        joined: dict[TopicPartition, int] = {}
+        for partition, bounds in offsets.items():
+            topic = partition[0]
+            if topic in waiting:
+                if partition in begins:
+                    ends[partition] = begins[partition]
+            elif topic in recreated:
+                joined[partition] = bounds.start
+            elif partition in begins:
+                ends[partition] = max(self._target(partition, bounds.end), begins[partition])
+                self._check_bounds(partition, begins[partition], bounds)
+            elif self._targets is None or partition in self._targets:
+                joined[partition] = self._joined(partition, bounds)
+        ends = self._within_limits(begins, ends, rows_max)
+        self._read = {partition: bounds.start for partition, bounds in offsets.items()}
+        self._read.update({key: end for key, end in ends.items() if key[0] not in waiting})
+        self._read.update(joined)
+        kept = {name: topic_id for name, topic_id in begun_ids.items() if name in waiting}
+        return encode_offsets({**ends, **joined}, {**ids, **kept})
+
+    def _check_gone(
+        self, begins: PartitionOffsets, offsets: Mapping[TopicPartition, Offsets]
+    ) -> None:
+        gone = sorted(partition for partition in begins if partition not in offsets)
         if gone:
-            topic, partition = gone[0]
             lost(
                 self._options,
-                f"{len(gone)} partitions that were read are gone, {topic}-{partition} among them",
+                f"{len(gone)} partitions that were read are gone, {shown(gone[:1])} among them",
             )
-        ends: dict[TopicPartition, int] = {}
-        new: dict[TopicPartition, int] = {}
-        anew = {name for name, one in begun_ids.items() if ids.get(name, one) != one}
-        waiting = {name for name in ids if self._is_for_the_next_run(name, ids[name])}
-        for name in sorted(anew - waiting):
+
+    def _check_recreated(self, topics: Iterable[str]) -> None:
+        for name in sorted(topics):
             lost(
                 self._options,
                 f"topic {name} was deleted and made anew, and may have had records that the query "
                 "had not read",
             )
-        for at, found in known.items():
-            if at[0] in waiting:
-                if at in begins:
-                    ends[at] = begins[at]
-            elif at[0] in anew:
-                new[at] = found.start
-            elif at in begins:
-                ends[at] = max(self._target(at, found.end), begins[at])
-                self._check(at, begins[at], found)
-            elif self._targets is None or at in self._targets:
-                new[at] = self._joined(at, found)
-        rows = sum(end - begins[at] for at, end in ends.items())
+
+    def _within_limits(
+        self, begins: PartitionOffsets, ends: dict[TopicPartition, int], rows_max: int | None
+    ) -> dict[TopicPartition, int]:
+        """Ends of a micro-batch that is due and has at most about `rows_max` records."""
+        rows = sum(end - begins[partition] for partition, end in ends.items())
         if rows > 0 and not self._is_due(rows):
-            ends = {at: begins[at] for at in ends}
-        if rows_max is not None:
-            ends = limited(begins, ends, rows_max)
-        self._read = {at: found.start for at, found in known.items()}
-        self._read.update({at: end for at, end in ends.items() if at[0] not in waiting})
-        self._read.update(new)
-        kept = {name: one for name, one in begun_ids.items() if name in waiting}
-        return encode_offsets({**ends, **new}, {**ids, **kept})
+            ends = {partition: begins[partition] for partition in ends}
+        return ends if rows_max is None else limited(begins, ends, rows_max)
 
     def _is_due(self, rows: int) -> bool:
-        """Whether a micro-batch of `rows` is read now. With AvailableNow it always is: the records
-        that it could wait for come after the query's end."""
+        """Whether a micro-batch of `rows` is read now. With AvailableNow it always is, because any
+        records that it could wait for come after the query's end."""
         return self._delay is None or self._targets is not None or self._delay.is_due(rows)
 
     def report(self) -> dict[str, Any] | None:
-        """For the query's progress, of the last `latest` and the plan before it."""
+        """The query's progress, as of the last `latest` and the plan before it."""
         if not self._latest:
             return None
-        return encode_report(self._latest, self._read, self._facts)
+        return encode_report(self._latest, self._read, self._plan_stats)
 
-    def _known(self) -> tuple[dict[TopicPartition, Offsets], dict[str, str]]:
-        """And the ids of topics, from before the offsets were looked up."""
+    def _look_up(self) -> tuple[dict[TopicPartition, Offsets], dict[str, str]]:
+        """Bounds of all chosen partitions, and ids of topics from before that look-up."""
         cluster = self._cluster
         topics = cluster.topics()
         partitions = self._options.chosen.of(partition_counts(topics))
         return cluster.offsets(partitions), _ids(topics)
 
     def _is_for_the_next_run(self, topic: str, topic_id: str) -> bool:
-        """With AvailableNow, what was made anew since the query began."""
+        """With AvailableNow: whether the topic was created again since the query began."""
         return self._target_ids.get(topic, topic_id) != topic_id
 
-    def _target(self, at: TopicPartition, end: int) -> int:
-        return end if self._targets is None else min(end, self._targets.get(at, 0))
+    def _target(self, partition: TopicPartition, end: int) -> int:
+        return end if self._targets is None else min(end, self._targets.get(partition, 0))
 
-    def _check(self, at: TopicPartition, begin: int, found: Offsets) -> None:
-        if begin < found.start:
+    def _check_bounds(self, partition: TopicPartition, begin: int, bounds: Offsets) -> None:
+        name = shown([partition])
+        if begin < bounds.start:
             self._lost_once(
-                at,
-                f"offsets {begin} to {found.start} of {at[0]}-{at[1]} were deleted before the "
-                "query had read them",
+                partition,
+                f"offsets {begin} to {bounds.start} of {name} were deleted before the query had "
+                "read them",
             )
-        if begin > found.end:
+        if begin > bounds.end:
             self._lost_once(
-                at,
-                f"{at[0]}-{at[1]} was read to offset {begin} and ends at {found.end}: it was made "
-                "anew, or lost records",
+                partition,
+                f"{name} was read to offset {begin} and ends at {bounds.end}: it was made anew, or "
+                "lost records",
             )
 
-    def _lost_once(self, at: TopicPartition, what: str) -> None:
-        """Spark looks up offsets many times a second while a micro-batch waits, and each look-up
-        finds the same loss: one warning is enough."""
-        if self._told.get(at) != what:
-            lost(self._options, what)
-            self._told[at] = what
+    def _lost_once(self, partition: TopicPartition, message: str) -> None:
+        """Warns once: while a micro-batch waits, Spark looks up offsets many times a second, and
+        each look-up finds the same loss."""
+        if self._reported_loss.get(partition) != message:
+            lost(self._options, message)
+            self._reported_loss[partition] = message
 
-    def _joined(self, at: TopicPartition, found: Offsets) -> int:
-        if found.start > 0:
+    def _joined(self, partition: TopicPartition, bounds: Offsets) -> int:
+        if bounds.start > 0:
             lost(
                 self._options,
-                f"the new partition {at[0]}-{at[1]} begins at offset {found.start}: records before "
-                "were deleted",
+                f"the new partition {shown([partition])} begins at offset {bounds.start}: records "
+                "before were deleted",
             )
-        return found.start
+        return bounds.start
 
     # plans
 
@@ -204,42 +221,47 @@ class StreamPlanner:
         options, cluster = self._options, self._cluster
         begins, ends = decode_offsets(start), decode_offsets(end)
         begun_ids, ids = decode_topic_ids(start), decode_topic_ids(end)
-        known = cluster.offsets(sorted(ends))
+        offsets = cluster.offsets(sorted(ends))
         windows: list[OffsetWindow] = []
-        for at, stop in sorted(ends.items()):
-            topic_id = ids.get(at[0], "")
+        for partition, stop in sorted(ends.items()):
+            topic_id = ids.get(partition[0], "")
             # A partition that is not in the start joined without records: it begins where it ends.
-            is_new = begun_ids.get(at[0], topic_id) != topic_id
-            begin = stop if is_new else begins.get(at, stop)
+            is_new = begun_ids.get(partition[0], topic_id) != topic_id
+            begin = stop if is_new else begins.get(partition, stop)
             if begin >= stop:
                 continue
-            if at not in known:
-                lost(options, f"{at[0]}-{at[1]} is gone, offsets {begin} to {stop} were to be read")
+            if partition not in offsets:
+                lost(
+                    options,
+                    f"{shown([partition])} is gone, offsets {begin} to {stop} were to be read",
+                )
                 continue
-            window = checked_window(options, at, begin, stop, known[at], topic_id=topic_id)
+            window = checked_window(
+                options, partition, begin, stop, offsets[partition], topic_id=topic_id
+            )
             if window.count > 0:
                 windows.append(window)
         planned = plan_read(options, cluster, windows)
-        if "storeRecords" not in self._facts or planned.plan.tasks:
-            self._facts = {
+        if "storeRecords" not in self._plan_stats or planned.plan.tasks:
+            self._plan_stats = {
                 "readMode": planned.read_mode if windows else _mode(options, cluster),
                 "storeRecords": planned.plan.store_records,
                 "serviceRecords": planned.plan.service_records,
             }
-        before: list[int] = []
+        old_pins: list[int] = []
         if self._keeper is not None and self._planned != (begins, ends):
-            before = self._keeper.let_go()
+            old_pins = self._keeper.let_go()
         self._planned = begins, ends
         if planned.place.pin_id is not None:
             if self._keeper is None:
                 self._keeper = PinKeeper(open_cluster(options), options.pin_ttl_ms)
             self._keeper.keep(planned.place.pin_id)
-        for pin_id in before:
+        for pin_id in old_pins:
             cluster.unpin(pin_id)
         return planned
 
     def close(self) -> None:
-        """Lets go of the pin. Errors: those of unpinning."""
+        """Removes the pin. Errors: those of unpinning."""
         cluster, self._opened = self._opened, None
         keeper, self._keeper = self._keeper, None
         try:
@@ -254,7 +276,7 @@ class StreamPlanner:
 
 
 def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
-    return {name: one.topic_id for name, one in topics.items()}
+    return {name: topic.topic_id for name, topic in topics.items()}
 
 
 def _mode(options: ReadOptions, cluster: Cluster) -> str:
@@ -264,15 +286,16 @@ def _mode(options: ReadOptions, cluster: Cluster) -> str:
 def limited(
     begins: PartitionOffsets, ends: PartitionOffsets, rows_max: int
 ) -> dict[TopicPartition, int]:
-    """At most about `rows_max` records, shared by how much each partition has, as Spark's Kafka
-    source does it: a partition that has anything gets a record at least.
+    """Ends with at most about `rows_max` records, shared in proportion to what each partition has.
+
+    As in Spark's Kafka source, a partition with new records gets at least one.
     """
-    sizes = {at: end - begins[at] for at, end in ends.items() if end > begins[at]}
+    sizes = {key: end - begins[key] for key, end in ends.items() if end > begins[key]}
     total = sum(sizes.values())
     if total <= rows_max:
         return dict(ends)
-    found = dict(ends)
-    for at, size in sizes.items():
+    limited_ends = dict(ends)
+    for key, size in sizes.items():
         share = rows_max * size // total
-        found[at] = begins[at] + min(max(share, 1), size)
-    return found
+        limited_ends[key] = begins[key] + min(max(share, 1), size)
+    return limited_ends
