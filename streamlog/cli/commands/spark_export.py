@@ -72,7 +72,7 @@ def export(
             from streamlog.spark.jobs.export.job import export as write
 
             exported = write(spark, folder, options, progress=progress)
-            result = exported.facts()
+            result = exported.description()
             last = {"files in all": f"{exported.files_in_all:,}", "folder": folder}
         else:
             assert table is not None
@@ -81,7 +81,7 @@ def export(
             added = export_iceberg(
                 spark, table, options, catalog_properties=properties, progress=progress
             )
-            result = added.facts()
+            result = added.description()
             last = {"snapshots": f"{added.rounds:,}", "table": table}
     if state.json:
         emit(result)

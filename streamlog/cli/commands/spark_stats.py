@@ -67,9 +67,9 @@ def stats(
         svg.write_text(bars("Records over time, by topic", starts, series), "utf-8")
         note(f"wrote {svg}")
     if state.json:
-        emit(topic_stats.facts(top))
+        emit(topic_stats.description(top))
     else:
-        _print_stats(topic_stats.facts(top))
+        _print_stats(topic_stats.description(top))
 
 
 def _print_stats(stats: dict[str, Any]) -> None:

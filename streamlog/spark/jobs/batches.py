@@ -1,4 +1,4 @@
-"""Record batches of the source, of several partitions perhaps, taken apart."""
+"""Splits record batches of the source, which may hold several partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 def runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """(start, end) of rows of one partition that stand together: the source joins small batches."""
+    """(start, end) of each run of rows of one partition. The source joins small batches."""
     topics = batch.column("topic").dictionary_encode().indices.to_numpy()
     partitions = batch.column("partition").to_numpy()
     changes: Any = np.flatnonzero((np.diff(topics) != 0) | (np.diff(partitions) != 0)) + 1

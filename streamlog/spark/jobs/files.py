@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all. Blocking."""
+"""Files that are replaced whole. Blocking."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """On disk when it returns; a crash leaves the file as it was."""
+    """The data is on disk when this returns; a crash leaves the old file."""
     beside = path.with_name(path.name + ".new")
     with beside.open("wb") as file:
         file.write(data)
@@ -18,7 +18,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """What was made, moved or removed in it is on disk."""
+    """Makes creations, moves and removals in the folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,5 +1,5 @@
-"""Jobs read topics in rounds: each is planned, pinned, read and kept for itself, so that a job that
-was stopped goes on behind its last round and holds no pin for long.
+"""Rounds in which jobs read topics. Each round is planned, pinned, read and kept by itself, so that
+a job can go on behind its last round, and holds no pin for long.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 ROUND_RECORDS = 10_000_000
-"""More means fewer and larger files and less time between tasks; less is lost by a stop."""
+"""More records: fewer, larger files, less time between tasks. Fewer: less to repeat after a
+stop."""
 
 
 def rounds(windows: Sequence[OffsetWindow], records_max: int) -> Iterator[list[OffsetWindow]]:
-    """One partition after another, each from its start."""
+    """Cuts the windows into rounds: one partition after another, each from its start."""
     held: list[OffsetWindow] = []
     room = records_max
     for window in windows:
-        at = window.start
-        while at < window.end:
-            end = min(window.end, at + room)
-            held.append(replace(window, start=at, end=end))
-            room -= end - at
-            at = end
+        offset = window.start
+        while offset < window.end:
+            end = min(window.end, offset + room)
+            held.append(replace(window, start=offset, end=end))
+            room -= end - offset
+            offset = end
             if not room:
                 yield held
                 held, room = [], records_max
@@ -45,7 +46,7 @@ def rounds(windows: Sequence[OffsetWindow], records_max: int) -> Iterator[list[O
 
 @dataclass(frozen=True, slots=True)
 class _InTask(Generic[R]):
-    """Travels to the tasks."""
+    """Pickled to the tasks."""
 
     work: Callable[[TaskPlan, ReadPlace], R]
     place: ReadPlace
@@ -61,7 +62,7 @@ def run_round(
     windows: Sequence[OffsetWindow],
     work: Callable[[TaskPlan, ReadPlace], R],
 ) -> list[R]:
-    """`work` in a task for each part of the windows. Errors: those of a plan, of `run_tasks`."""
+    """Runs `work` in a task per part of the windows. Errors: those of a plan and `run_tasks`."""
     planned = plan_read(options, cluster, windows)
     cluster.let_go()
     try:
@@ -72,9 +73,9 @@ def run_round(
 
 
 def _unpin(cluster: Cluster, pin_id: int) -> None:
-    """A pin that stays ends by itself."""
+    """Removes the pin; if that fails, the pin ends by itself."""
     try:
         cluster.unpin(pin_id)
         cluster.let_go()
     except StreamlogError as error:
-        log.warning("pin %d could not be taken away and ends by itself: %s", pin_id, error)
+        log.warning("pin %d could not be removed and ends by itself: %s", pin_id, error)

@@ -1,7 +1,6 @@
-"""Work on executors, one Spark task for each unit; plans go in, small results come back.
+"""Work on executors, one Spark task per unit; plans go in, small results come back.
 
-A wave of tasks is one Spark job. What is to outlive an interruption is kept by the caller between
-waves.
+A wave of tasks is one Spark job. Between waves the caller keeps what must outlive an interruption.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TASKS_PER_CORE = 4
-"""Of a wave: cores are idle at its end, for less than a task's time in so many."""
+"""Tasks of a wave per core. At a wave's end cores are idle, for less than one task's time."""
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
 RANGE_SIZE = 1 << 16
 
 
 class TaskFailed(StreamlogError):
-    """A Spark task failed as often as Spark tries it."""
+    """A Spark task failed in all its attempts."""
 
 
 def wave_size(spark: Any) -> int:
@@ -35,20 +34,20 @@ def wave_size(spark: Any) -> int:
 
 
 def _cores(spark: Any) -> int:
-    found = spark.conf.get("spark.default.parallelism", None)
-    if found:
-        return int(found)
+    parallelism = spark.conf.get("spark.default.parallelism", None)
+    if parallelism:
+        return int(parallelism)
     if "connect" in type(spark).__module__:
-        # Spark Connect has no context to ask; a range has a partition for each core.
+        # Spark Connect has no context to ask; a range has one partition per core.
         numbers = spark.range(RANGE_SIZE).selectExpr("spark_partition_id() number")
         return int(numbers.distinct().count())
     return int(spark.sparkContext.defaultParallelism)
 
 
 def run_tasks(spark: Any, work: Callable[[T], R], units: Sequence[T]) -> list[R]:
-    """The results in the order of the units; all of them pickle.
+    """The results in the order of the units; units and results must pickle.
 
-    Errors: what `work` raises where it is not retryable; TaskFailed.
+    Errors: those of `work` that are not retryable; TaskFailed.
     """
     if not units:
         return []
@@ -56,25 +55,25 @@ def run_tasks(spark: Any, work: Callable[[T], R], units: Sequence[T]) -> list[R]
     def carried_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                found = pickle.dumps(_outcome(work, units[number]), 5)
-                columns = [pa.array([number], pa.int64()), pa.array([found], pa.binary())]
-                yield pa.RecordBatch.from_arrays(columns, names=["id", "found"])
+                result = pickle.dumps(_outcome(work, units[number]), 5)
+                columns = [pa.array([number], pa.int64()), pa.array([result], pa.binary())]
+                yield pa.RecordBatch.from_arrays(columns, names=["id", "result"])
 
     count = len(units)
-    frame = spark.range(0, count, 1, count).mapInArrow(carried_out, "id BIGINT, found BINARY")
+    frame = spark.range(0, count, 1, count).mapInArrow(carried_out, "id BIGINT, result BINARY")
     try:
         rows = frame.collect()
     except PySparkException as error:
         raise task_failed(error) from error
-    found = {row[0]: pickle.loads(row[1]) for row in rows}  # noqa: S301 - our own executors'
-    for outcome in found.values():
+    results = {row[0]: pickle.loads(row[1]) for row in rows}  # noqa: S301 - our own executors'
+    for outcome in results.values():
         if isinstance(outcome, StreamlogError):
             raise outcome
-    return [found[number] for number in range(count)]
+    return [results[number] for number in range(count)]
 
 
 def _outcome(work: Callable[[T], R], unit: T) -> R | StreamlogError:
-    """An error that another attempt would meet again is a result, so that Spark does not try."""
+    """The result, or an error that Spark should not retry because it would occur again."""
     try:
         return work(unit)
     except StreamlogError as error:
@@ -84,8 +83,9 @@ def _outcome(work: Callable[[T], R], unit: T) -> R | StreamlogError:
 
 
 def task_failed(error: PySparkException) -> TaskFailed:
-    """With the last line of the task's traceback."""
-    raised = [found.group(0) for found in _RAISED.finditer(str(error)) if "Error" in found[1]]
-    ours = [found.group(0) for found in _RAISED.finditer(str(error)) if "streamlog." in found[0]]
-    told = (ours or raised or [str(error).splitlines()[0]])[-1]
-    return TaskFailed(f"a task failed: {told}")
+    """The error with the last line of the task's traceback."""
+    matches = list(_RAISED.finditer(str(error)))
+    raised = [match[0] for match in matches if "Error" in match[1]]
+    ours = [match[0] for match in matches if "streamlog." in match[0]]
+    message = (ours or raised or [str(error).splitlines()[0]])[-1]
+    return TaskFailed(f"a task failed: {message}")

@@ -184,7 +184,7 @@ def test_statistics_are_those_of_the_records(
     # What comes now is not for the run that was begun.
     produce(node.server, topic, [(1, b"later")])
     found = stats(spark, options, state_file=file, round_records=70)
-    one = found.facts()["topics"][topic]
+    one = found.description()["topics"][topic]
     assert not file.exists()
     assert one["records"] == 101
     assert one["key_bytes"] == sum(map(len, keys))
@@ -197,7 +197,7 @@ def test_statistics_are_those_of_the_records(
     assert one["keys"]["top"][0] == {"key": "often", "records_at_least": 60}
     assert one["minutes"] == {"0": 60, "1": 40, "5": 1}
     assert over_time(found.topics, 3) == ([0, 120_000, 240_000], {topic: [100, 0, 1]})
-    assert stats(spark, options).facts()["topics"][topic]["records"] == 102
+    assert stats(spark, options).description()["topics"][topic]["records"] == 102
 
 
 # export

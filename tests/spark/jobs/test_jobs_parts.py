@@ -28,9 +28,9 @@ from streamlog.spark.jobs.export.manifest import Manifest, Written
 from streamlog.spark.jobs.export.parquet import ParquetTask
 from streamlog.spark.jobs.rounds import rounds
 from streamlog.spark.jobs.scrub.state import ScrubState
-from streamlog.spark.jobs.stats.facts import TopicFacts
 from streamlog.spark.jobs.stats.sketches import KEYS_MAX, Distinct, Frequent
 from streamlog.spark.jobs.stats.state import StatsState
+from streamlog.spark.jobs.stats.topic_stats import TopicStats
 from streamlog.spark.local import JavaMissing, find_java
 from streamlog.spark.picture import BANDS_MAX, OTHERS, bars
 from streamlog.spark.plan.types import ReadPlace, TaskPlan
@@ -91,11 +91,11 @@ def test_frequent_keys_lie_within_their_bounds() -> None:
     assert merged.top(1)[0][0] == true.most_common(1)[0][0]
 
 
-def _facts() -> TopicFacts:
+def _facts() -> TopicStats:
     names = ("key", "value", "timestamp")
     values = ([b"a", None, b"a\xff"], [b"1", b"22", None], [0, 60_000_000, 61_000_000])
     arrays = [pa.array(v, COLUMNS[n]) for n, v in zip(names, values, strict=True)]
-    facts = TopicFacts()
+    facts = TopicStats()
     facts.add(3, pa.RecordBatch.from_arrays(arrays, names=list(names)))
     return facts
 
@@ -153,7 +153,7 @@ def test_a_manifest_is_for_one_cluster_and_known_versions(tmp_path: Path) -> Non
     manifest.add([written], {("t", 0): 5})
     again = Manifest.open(tmp_path, "c")
     again.check()
-    assert (again.offsets, again.files) == ({("t", 0): 5}, [written.facts()])
+    assert (again.offsets, again.files) == ({("t", 0): 5}, [written.description()])
     assert (tmp_path / written.path).read_bytes() == b"1"
     with pytest.raises(ForeignCluster):
         Manifest.open(tmp_path, "d")

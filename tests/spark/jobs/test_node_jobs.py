@@ -312,7 +312,7 @@ def test_jobs_on_s3(s3: S3Tests, tmp_path: Path) -> None:
     assert deep_fsck(where).is_clean
     options = {"store": url, "meta": meta, "subscribe": TOPIC}
     assert export(InProcess(), tmp_path / "out", options).records == 200
-    assert stats(InProcess(), options).facts()["topics"][TOPIC]["records"] == 200
+    assert stats(InProcess(), options).description()["topics"][TOPIC]["records"] == 200
 
 
 def test_the_commands(

@@ -1,12 +1,12 @@
-"""Compaction on executors, offline: the node's planner and commit, its executor in Spark tasks.
-(Of a node that runs: `node_compaction`.)
+"""Offline compaction on executors: the node's planner and commit, with merges in Spark tasks.
+(For a running node: `compaction.node`.)
 
 1. The driver opens the engine as a node would, without its compactor: no node can run meanwhile.
-2. The compactor plans one spec after another from what lives, largest merges first.
-3. A spec is cut into one job for each output; each is a task that reads the inputs' live ranges
-   from the store and writes its output there.
-4. The driver commits all outputs of a spec at once, as a node's compactor does. What an interrupted
-   run has committed stays; what it wrote and did not commit is swept by the node as an orphan.
+2. The compactor plans one spec after another from the live objects, largest merges first.
+3. A spec is cut into one job per output. Each job is a task that reads the inputs' live ranges from
+   the store and writes its output there.
+4. The driver commits all outputs of a spec at once, as a node's compactor does. Commits of an
+   interrupted run stay; a node sweeps its uncommitted outputs as orphans.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from streamlog.spark.read.worker import worker
 from streamlog.wal.config import WalMode
 
 UNLIMITED = 1 << 40
-"""Bytes per second: nobody is served by these stores meanwhile, as far as this command knows."""
+"""Bytes per second: offline stores serve no clients meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlaces:
-    """As a node's settings name them; None: the node's defaults."""
+    """Places by the names of a node's settings; None: the node's defaults."""
 
     store: str
     meta: str | None = None
@@ -59,7 +59,7 @@ class CompactionPlaces:
 
 @dataclass(slots=True)
 class Compacted:
-    """By one run; `failed`: specs that were given up, by their errors."""
+    """The result of one run; `failed`: errors of the specs that were given up."""
 
     specs: int = 0
     inputs: int = 0
@@ -117,7 +117,7 @@ async def compact(
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """Travels to the tasks."""
+    """Pickled to the tasks."""
 
     store_url: str
     memory_bytes: int
@@ -125,19 +125,19 @@ class CarryOut:
 
     def __call__(self, job: Job) -> MergeOutcome:
         """Errors: Corrupt, ObjectNotFound, StoreUnavailable, DiskFull, ForeignCluster."""
-        at = worker()
+        local = worker()
         executor = InlineExecutor(
-            at.store(self.store_url, job.cluster_id),
-            at.offload,
+            local.store(self.store_url, job.cluster_id),
+            local.offload,
             RateLimit(UNLIMITED, SystemClock()),
             functools.partial(FileSpool, self.spool_dir),
             memory_bytes=self.memory_bytes,
         )
-        return at.run(executor.run(job))
+        return local.run(executor.run(job))
 
 
 class SparkExecutor:
-    """One task for each output. Plans are made here."""
+    """Runs each output in a task of its own; plans on the driver."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class SparkExecutor:
         return await self._offload.run(Lane.CPU, asked.planned)
 
     async def run(self, job: Job) -> MergeOutcome:
-        """Errors: as of an Executor, TaskFailed."""
+        """Errors: those of an Executor, TaskFailed."""
         try:
             outcome = await self._offload.run(Lane.CPU, carry_out, self._spark, self._work, job)
         except StreamlogError as error:
@@ -174,25 +174,25 @@ class SparkExecutor:
         return outcome
 
     def set_busy(self, is_busy: bool) -> None:
-        """Nobody else is served."""
+        """Does nothing: there are no clients to make way for."""
 
     async def close(self) -> None:
-        """What runs is Spark's to end."""
+        """Does nothing: Spark ends its tasks."""
 
 
 def carry_out(spark: Any, work: CarryOut, job: Job) -> MergeOutcome:
-    """Every output is in the store on return. Errors: as an Executor's, TaskFailed."""
-    found = run_tasks(spark, work, split(job))
+    """Every output is in the store on return. Errors: those of an Executor, TaskFailed."""
+    outcomes = run_tasks(spark, work, split(job))
     return MergeOutcome(
-        [row for one in found for row in one.objects],
-        sum(one.bytes_read for one in found),
-        sum(one.bytes_written for one in found),
-        sum(one.gets for one in found),
+        [row for outcome in outcomes for row in outcome.objects],
+        sum(outcome.bytes_read for outcome in outcomes),
+        sum(outcome.bytes_written for outcome in outcomes),
+        sum(outcome.gets for outcome in outcomes),
     )
 
 
 def split(job: Job) -> list[Job]:
-    """A job for each output, with the live ranges of inputs that go into it. Errors: Internal."""
+    """One job per output, with the input ranges that go into it. Errors: Internal."""
     places: dict[int, list[tuple[int, int, int]]] = {}
     for number, output in enumerate(job.spec.outputs):
         for row in output.rows:
@@ -200,19 +200,19 @@ def split(job: Job) -> list[Job]:
     for spans in places.values():
         spans.sort()
     inputs: list[list[SpecInput]] = [[] for _ in job.spec.outputs]
-    for one in job.spec.inputs:
+    for source in job.spec.inputs:
         parts: dict[int, Rows] = {}
-        for row in one.rows:
+        for row in source.rows:
             spans = places.get(row.stream_id, [])
-            at = bisect_right(spans, (row.start, 1 << 64, 0)) - 1
-            if at < 0 or row.end > spans[at][1]:
+            index = bisect_right(spans, (row.start, 1 << 64, 0)) - 1
+            if index < 0 or row.end > spans[index][1]:
                 raise Internal(f"a compaction spec has no output for {row}")
-            parts.setdefault(spans[at][2], Rows()).append(row)
+            parts.setdefault(spans[index][2], Rows()).append(row)
         for number, rows in parts.items():
-            inputs[number].append(SpecInput(one.row, rows))
+            inputs[number].append(SpecInput(source.row, rows))
     return [
-        Job(_only(job, some, number), job.cluster_id, job.tenure, [job.object_ids[number]])
-        for number, some in enumerate(inputs)
+        Job(_only(job, sources, number), job.cluster_id, job.tenure, [job.object_ids[number]])
+        for number, sources in enumerate(inputs)
     ]
 
 

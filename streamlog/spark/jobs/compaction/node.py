@@ -67,13 +67,13 @@ def _answer(spark: Any, call: MergeCall, work: CarryOut, event: MergeJob, done: 
     try:
         outcome = carry_out(spark, work, job)
     except (Corrupt, ObjectNotFound) as error:
-        inputs = {data_key(one.row.object_id) for one in job.spec.inputs}
+        inputs = {data_key(source.row.object_id) for source in job.spec.inputs}
         if error.fields.get("object_key") not in inputs:
             raise
         done.failed.append(f"{type(error).__name__}: {error.message}")
         call.failed(event.number, error)
     except Exception:
-        # Where the node has ended the call, tasks were interrupted: that is not what went wrong.
+        # If the node has ended the call, tasks were interrupted: then its error is the cause.
         call.raise_if_over()
         raise
     else:
@@ -84,7 +84,7 @@ def _answer(spark: Any, call: MergeCall, work: CarryOut, event: MergeJob, done: 
 
 @contextmanager
 def _interrupted_with(spark: Any, call: MergeCall) -> Iterator[None]:
-    """Tasks end when the call does: nobody would commit what they store."""
+    """Interrupts tasks when the call ends: their outputs would not be committed."""
     tag = f"streamlog-{SystemRandom().bytes(8).hex()}"
     spark.addTag(tag)
     call.on_end(lambda: spark.interruptTag(tag))

@@ -1,7 +1,7 @@
 """Export: topics into a folder of Parquet files by topic and day, each record once.
 
-A run goes on where the last one ended: the offsets stand in the manifest beside the data. Executors
-write the files themselves, so the folder is one that they all reach under the same name.
+A run goes on where the last run ended: the manifest beside the data has the offsets. Executors
+write the files themselves, so they must all reach the folder under the same name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=HasSize)
 
 @dataclass(slots=True)
 class Totals:
-    """Of one run."""
+    """Sums of one run."""
 
     records: int = 0
     files: int = 0
@@ -51,7 +51,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """By one run; `files_in_all`: of all runs."""
+    """The result of one run; `files_in_all`: files of all runs."""
 
     records: int
     files: int
@@ -60,7 +60,7 @@ class Exported:
     files_in_all: int
     offsets: Mapping[TopicPartition, int]
 
-    def facts(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         names = ("records", "files", "size_bytes", "rounds", "files_in_all")
         offsets = encode_offsets(self.offsets)["offsets"]
         return {name: getattr(self, name) for name in names} | {"offsets": offsets}
@@ -74,10 +74,10 @@ def export(
     round_records: int = ROUND_RECORDS,
     progress: Progress = no_progress,
 ) -> Exported:
-    """`options`: those of a batch read. Starting offsets are for partitions of which the folder
-    holds nothing yet.
+    """`options`: those of a batch read. Starting offsets apply to partitions of which the folder
+    has no records yet.
 
-    Interrupted, it leaves whole rounds. Errors: DataInUse (another export writes there),
+    An interrupted export leaves whole rounds. Errors: DataInUse (another export writes there),
     ForeignCluster, DataLost, those of a read, TaskFailed, OSError.
     """
     parsed = parse_read_options(options, streaming=False)
@@ -110,18 +110,19 @@ def write_rounds(
     keep: Callable[[Sequence[F], Mapping[TopicPartition, int]], None],
     progress: Progress,
 ) -> Totals:
-    """One round after another: `task()` writes its files, `keep` takes them together with the next
-    offset of each partition. Interrupted, it leaves whole rounds."""
+    """Runs one round after another: tasks write files, then `keep` takes the files together with
+    the next offset of each partition. An interrupted run leaves whole rounds."""
     totals = Totals()
-    total, done = sum(one.count for some in planned for one in some), 0
-    for some in planned:
-        found = [one for files in run_round(spark, options, cluster, some, task()) for one in files]
-        keep(found, {(one.topic, one.partition): one.end for one in some})
-        totals.records += sum(one.rows for one in found)
-        totals.files += len(found)
-        totals.size_bytes += sum(one.size_bytes for one in found)
+    total, done = sum(window.count for windows in planned for window in windows), 0
+    for windows in planned:
+        results = run_round(spark, options, cluster, windows, task())
+        files = [file for written in results for file in written]
+        keep(files, {(window.topic, window.partition): window.end for window in windows})
+        totals.records += sum(file.rows for file in files)
+        totals.files += len(files)
+        totals.size_bytes += sum(file.size_bytes for file in files)
         totals.rounds += 1
-        done += sum(one.count for one in some)
+        done += sum(window.count for window in windows)
         progress("exporting records", done, total)
     return totals
 
@@ -129,37 +130,38 @@ def write_rounds(
 def rounds_behind(
     options: ReadOptions,
     cluster: Cluster,
-    known: Mapping[TopicPartition, int],
+    exported: Mapping[TopicPartition, int],
     round_records: int,
 ) -> list[list[OffsetWindow]]:
-    """From where the last run ended. Starting offsets are for partitions that are not known.
+    """Rounds from where the last run ended: `exported` has its next offsets. Starting offsets apply
+    to other partitions.
 
-    Errors: DataLost where what follows is gone; Invalid.
+    Errors: DataLost, if records after the last run's end are gone; Invalid.
     """
     partitions = chosen_partitions(options, cluster)
-    there = cluster.offsets(partitions)
-    partitions = [at for at in partitions if at in there]
-    new = [at for at in partitions if at not in known]
-    starts = dict(known) | resolve(
-        _start_of(options.start, new), new, {at: there[at] for at in new}, cluster,
+    existing = cluster.offsets(partitions)
+    partitions = [partition for partition in partitions if partition in existing]
+    new = [partition for partition in partitions if partition not in exported]
+    starts = dict(exported) | resolve(
+        _start_of(options.start, new), new, {key: existing[key] for key in new}, cluster,
         name="startingOffsets", is_end=False, is_late_an_error=options.is_late_an_error,
     )  # fmt: skip
     ends = resolve(
-        options.end, partitions, there, cluster,
+        options.end, partitions, existing, cluster,
         name="endingOffsets", is_end=True, is_late_an_error=False,
     )  # fmt: skip
     windows = []
-    for at in partitions:
-        # An end before what is exported already asks for nothing.
-        end = max(starts[at], ends[at])
-        windows.append(checked_window(options, at, starts[at], end, there[at]))
+    for key in partitions:
+        # An end within the exported offsets makes an empty window.
+        end = max(starts[key], ends[key])
+        windows.append(checked_window(options, key, starts[key], end, existing[key]))
     return list(rounds([window for window in windows if window.count > 0], round_records))
 
 
 def _start_of(start: Bound, partitions: Sequence[TopicPartition]) -> Bound:
-    """Without what it says of others."""
+    """The bound, without offsets and times of other partitions."""
     offsets, times = (
-        named and {at: value for at, value in named.items() if at in set(partitions)}
+        named and {key: value for key, value in named.items() if key in set(partitions)}
         for named in (start.offsets, start.timestamps_ms)
     )
     return replace(start, offsets=offsets, timestamps_ms=times)

@@ -1,8 +1,8 @@
 """Import: files into a topic through the sink, each file once.
 
-A streaming query over the folder's files, which ends when all are read: its checkpoint knows which
-files were taken, and the sink writes every micro-batch once. So a run that was stopped goes on, and
-a later run takes the files that are new.
+A streaming query reads the folder's files and ends when all are read. Its checkpoint knows which
+files were read, and the sink writes every micro-batch once. So a run after an interrupted one goes
+on, and a later run reads the new files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamlog.repair.findings import Progress, no_progress
 from streamlog.spark.jobs.tasks import task_failed
 
 FILES_PER_BATCH = 100
-"""Fewer mean smaller commits and less to do again after a stop; more mean less time between."""
+"""Fewer files: smaller commits, less to repeat after a stop. More files: less time between them."""
 POLL_S = 1.0
 
 Format = Literal["text", "json", "parquet"]
@@ -28,7 +28,7 @@ Format = Literal["text", "json", "parquet"]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """By one run."""
+    """The result of one run."""
 
     records: int
     batches: int
@@ -51,8 +51,8 @@ def import_files(
     """`path`: a folder, with its subfolders. `key`, `value`: names of columns.
 
     Text: a line is a value, byte for byte. JSON (one object a line) and Parquet: the column
-    `value`, or where there is none the whole row as JSON; the column `key` where there is one.
-    Interrupted, it leaves whole micro-batches. Errors: Invalid, TaskFailed.
+    `value`, or without it the whole row as JSON; and the column `key`, if there is one.
+    An interrupted import leaves whole micro-batches. Errors: Invalid, TaskFailed.
     """
     query = None
     try:
@@ -83,10 +83,10 @@ def import_files(
 
 
 def _look(query: Any, taken: dict[int, int]) -> None:
-    """Micro-batches with records; Spark tells of the last hundred."""
-    for one in query.recentProgress:
-        if one["numInputRows"]:
-            taken[one["batchId"]] = one["numInputRows"]
+    """Notes micro-batches with records; Spark keeps the last hundred."""
+    for batch in query.recentProgress:
+        if batch["numInputRows"]:
+            taken[batch["batchId"]] = batch["numInputRows"]
 
 
 def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
@@ -94,12 +94,12 @@ def _files(spark: Any, path: str, kind: Format, files_per_batch: int) -> Any:
     reader = reader.option("maxFilesPerTrigger", files_per_batch)
     if kind == "text":
         return reader.option("lineSep", "\n").load(path)
-    known = spark.read.format(kind).option("recursiveFileLookup", "true").load(path).schema
-    return reader.schema(known).load(path)
+    schema = spark.read.format(kind).option("recursiveFileLookup", "true").load(path).schema
+    return reader.schema(schema).load(path)
 
 
 def _columns(rows: Any, key: str | None, value: str | None, *, keep_partitions: bool) -> list[Any]:
-    """Those that the sink knows. Errors: Invalid."""
+    """The columns for the sink. Errors: Invalid."""
     names = rows.schema.names
     for asked in (key, value):
         if asked is not None and asked not in names:
@@ -118,7 +118,7 @@ def _columns(rows: Any, key: str | None, value: str | None, *, keep_partitions: 
 
 
 def _bytes(rows: Any, name: str) -> Any:
-    """As they are in the file; numbers and dates as text, what is nested as JSON."""
+    """The column's bytes: strings unchanged, numbers and dates as text, nested values as JSON."""
     column, kind = f.col(name), rows.schema[name].dataType
     if isinstance(kind, BinaryType | StringType):
         return column.cast("binary")

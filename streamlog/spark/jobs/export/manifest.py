@@ -1,16 +1,16 @@
-"""An export's manifest: what has been written, and up to which offsets. Replaced whole.
+"""The manifest of an export: its files and the next offsets. It is replaced whole.
 
     DIR/_streamlog/manifest.json
     {"version": 1, "cluster_id": "…", "offsets": {"topic": {"0": 23}},
      "files": [{"path": "topic=t/date=2026-01-05/….parquet", "rows": 5, "bytes": 812,
                 "offsets": {"0": [18, 23]}}]}
-    DIR/_streamlog/pending/….parquet       written by tasks, named by no manifest or not moved yet
-    DIR/topic=t/date=2026-01-05/….parquet  named by the manifest, and there for good
+    DIR/_streamlog/pending/….parquet       written by tasks, in no manifest or not moved yet
+    DIR/topic=t/date=2026-01-05/….parquet  named by the manifest, permanent
 
-1. Tasks write under `pending`, every attempt under names of its own.
+1. Tasks write under `pending`, every attempt under new names.
 2. The manifest is replaced: from now on the round counts.
-3. Files are moved to their places. Who opens the folder moves those that a crash left behind, and
-   removes what no manifest names.
+3. Files are moved to their places. Opening the folder moves files that a crash left behind, and
+   removes files that the manifest does not name.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from streamlog.spark.plan.offsets import decode_offsets, encode_offsets
 
 VERSION = 1
 OWN = "_streamlog"
-"""Spark and others that read Parquet folders skip names that begin so."""
+"""Readers of Parquet folders, Spark among them, skip names that begin with an underscore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file; `name` is its own, `folder` where it goes, below DIR. `offsets`: first and last + 1
-    of each partition's records in it."""
+    """A file: its `name`, and its final `folder` below DIR. `offsets`: by partition, the first
+    offset in it and the last + 1."""
 
     folder: str
     name: str
@@ -46,7 +46,7 @@ class Written:
     def path(self) -> str:
         return f"{self.folder}/{self.name}"
 
-    def facts(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         named = {str(partition): list(span) for partition, span in sorted(self.offsets.items())}
         return {
             "path": self.path,
@@ -58,7 +58,7 @@ class Written:
 
 @dataclass(slots=True)
 class Manifest:
-    """Of an export into `folder`; one process at a time has it open."""
+    """Of an export into `folder`. One process at a time may have it open."""
 
     folder: Path
     cluster_id: str
@@ -75,7 +75,7 @@ class Manifest:
 
     @staticmethod
     def open(folder: Path, cluster_id: str) -> Manifest:
-        """Finishes or removes what the last run left.
+        """Moves or removes the files that the last run left pending.
 
         Errors: Corrupt, UnsupportedVersion, ForeignCluster, OSError.
         """
@@ -88,8 +88,8 @@ class Manifest:
 
     def _read(self) -> None:
         try:
-            found = json.loads(self._path.read_bytes())
-            version, known = int(found["version"]), str(found["cluster_id"])
+            value = json.loads(self._path.read_bytes())
+            version, cluster_id = int(value["version"]), str(value["cluster_id"])
             if version > VERSION:
                 raise UnsupportedVersion(
                     f"{self._path} has version {version}, this program knows {VERSION}; use the "
@@ -97,31 +97,31 @@ class Manifest:
                     found=version,
                     supported=VERSION,
                 )
-            self.offsets = decode_offsets({"version": 1, "offsets": found["offsets"]})
-            self.files = list(found["files"])
+            self.offsets = decode_offsets({"version": 1, "offsets": value["offsets"]})
+            self.files = list(value["files"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{self._path} is no manifest of an export: {error}") from error
-        if known != self.cluster_id:
+        if cluster_id != self.cluster_id:
             raise ForeignCluster(
-                f"{self.folder} holds an export of cluster {known}, the topics are of "
+                f"{self.folder} holds an export of cluster {cluster_id}, the topics are of "
                 f"{self.cluster_id}: name another folder",
-                store_cluster=known,
+                store_cluster=cluster_id,
                 meta_cluster=self.cluster_id,
             )
 
     def _finish_pending(self) -> None:
         left = {path.name: path for path in Manifest.pending(self.folder).iterdir()}
-        self._move([one["path"] for one in self.files if Path(one["path"]).name in left])
+        self._move([file["path"] for file in self.files if Path(file["path"]).name in left])
         for path in left.values():
             path.unlink(missing_ok=True)
 
     def add(self, files: Sequence[Written], offsets: Mapping[TopicPartition, int]) -> None:
-        """The round counts when this returns, and if it fails perhaps: `open` tells.
+        """The round counts when this returns. If it fails the round may count: `open` finds out.
 
         Errors: OSError.
         """
         self.offsets.update(offsets)
-        self.files += [one.facts() for one in files]
+        self.files += [file.description() for file in files]
         value = {
             "version": VERSION,
             "cluster_id": self.cluster_id,
@@ -130,7 +130,7 @@ class Manifest:
         }
         sync_folder(Manifest.pending(self.folder))
         replace_file(self._path, json.dumps(value).encode())
-        self._move([one.path for one in files])
+        self._move([file.path for file in files])
 
     def _move(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -141,10 +141,10 @@ class Manifest:
             sync_folder(folder)
 
     def check(self) -> None:
-        """That all files are there. Errors: StreamlogError, which names one that is not."""
-        for one in self.files:
-            if not (self.folder / one["path"]).exists():
+        """Checks that all files exist. Errors: StreamlogError, which names a missing file."""
+        for file in self.files:
+            if not (self.folder / file["path"]).exists():
                 raise StreamlogError(
-                    f"{self.folder / one['path']} is named by the manifest and is gone; put it "
+                    f"{self.folder / file['path']} is named by the manifest and is gone; put it "
                     "back, or export into a new folder"
                 )

@@ -22,8 +22,8 @@ from streamlog.spark.plan.types import ReadPlace, TaskPlan
 from streamlog.spark.read.task import read_task
 
 OPEN_FILES_MAX = 16
-"""Of a task, each with a row group in memory: records that go back and forth over more days than
-this make more files."""
+"""Open files of a task, each with a row group in memory. Records that alternate between more days
+make more files."""
 ROW_GROUP_BYTES = 32 << 20
 DAY_US = 86_400_000_000
 COMPRESSION = "zstd"
@@ -34,17 +34,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DayFile(Protocol[T_co]):
-    """Where one file goes."""
+    """One file under way."""
 
     @property
     def sink(self) -> Any:
-        """What a Parquet writer takes."""
+        """The path or file object for the Parquet writer."""
         ...
 
     def finish(
         self, rows: int, offsets: Mapping[int, tuple[int, int]], footer: pq.FileMetaData
     ) -> T_co:
-        """The file is complete. It is where it belongs when this returns."""
+        """Called when the file is complete; stores it durably."""
         ...
 
     def give_up(self) -> None: ...
@@ -72,8 +72,8 @@ class _Open(Generic[T]):
     def add(self, partition: int, batch: pa.RecordBatch) -> None:
         offsets = batch.column(batch.schema.get_field_index("offset"))
         first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
-        known = self.offsets.get(partition)
-        self.offsets[partition] = (first if known is None else known[0], last + 1)
+        span = self.offsets.get(partition)
+        self.offsets[partition] = (first if span is None else span[0], last + 1)
         self.rows += batch.num_rows
         self.held.append(batch)
         self.held_bytes += batch.nbytes
@@ -82,7 +82,7 @@ class _Open(Generic[T]):
 
     def flush(self) -> None:
         if self.held:
-            # Field ids and what may be null are the schema's alone.
+            # Only the schema has the field ids, and says which columns may be null.
             columns = pa.Table.from_batches(self.held).columns
             table = pa.Table.from_arrays(columns, schema=self.schema)
             self.writer.write_table(table, self.rows)
@@ -100,28 +100,28 @@ def write_days(
     schema: pa.Schema,
     create: Callable[[str, int], DayFile[T]],
 ) -> list[T]:
-    """The task's records in files of `schema`, some of COLUMNS with partition, offset and
-    timestamp among them; `create` is called with a topic and a day, counted from 1970 in UTC.
+    """Writes the task's records to files. `schema` has some of COLUMNS, with partition, offset and
+    timestamp among them; `create` gets a topic and a day, counted from 1970 in UTC.
 
-    Errors: as of `read_task` and of the files.
+    Errors: those of `read_task` and of the files.
     """
     opened: OrderedDict[tuple[str, int], _Open[T]] = OrderedDict()
     done: list[T] = []
     try:
-        for at, partition, batch in _by_day(plan, place, schema):
-            known = opened.get(at)
-            if known is None:
+        for key, partition, batch in _by_day(plan, place, schema):
+            day_file = opened.get(key)
+            if day_file is None:
                 if len(opened) == OPEN_FILES_MAX:
                     done.append(opened.popitem(last=False)[1].close())
-                known = opened[at] = _Open(create(*at), schema)
-            opened.move_to_end(at)
-            known.add(partition, batch)
+                day_file = opened[key] = _Open(create(*key), schema)
+            opened.move_to_end(key)
+            day_file.add(partition, batch)
         while opened:
             done.append(opened.popitem(last=False)[1].close())
     finally:
-        for one in opened.values():
-            one.writer.close()
-            one.file.give_up()
+        for day_file in opened.values():
+            day_file.writer.close()
+            day_file.file.give_up()
     return done
 
 
@@ -132,27 +132,26 @@ def _by_day(
     names = schema.names if "topic" in schema.names else ["topic", *schema.names]
     whole = pa.schema([pa.field(name, COLUMNS[name]) for name in names])
     for batch in read_task(plan, place, whole):
-        for at, end in runs(batch):
-            part = batch.slice(at, end - at)
+        for start, end in runs(batch):
+            part = batch.slice(start, end - start)
             topic, partition = (part.column(name)[0].as_py() for name in ("topic", "partition"))
             days = part.column("timestamp").cast(pa.int64()).to_numpy() // DAY_US
             records = part.select(schema.names)
             for day in np.unique(days):
-                one = records if days[0] == days[-1] == day and (days == day).all() else None
-                if one is None:
-                    one = records.filter(pa.array(days == day))
-                yield (topic, int(day)), partition, one
+                is_whole = days[0] == days[-1] == day and (days == day).all()
+                of_day = records if is_whole else records.filter(pa.array(days == day))
+                yield (topic, int(day)), partition, of_day
 
 
 def file_schema(*, headers: bool) -> pa.Schema:
-    """The columns of the source but for the topic, which the folder tells."""
+    """The columns of the source without the topic, which is in the folder's name."""
     names = [name for name in COLUMNS if name != "topic" and (headers or name != "headers")]
     return pa.schema([pa.field(name, COLUMNS[name]) for name in names])
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A file of the export into a folder, before the manifest names it."""
+    """A file of the export, before the manifest names it."""
 
     folder: str
     sink: Path
@@ -160,7 +159,7 @@ class _Pending:
     def finish(
         self, rows: int, offsets: Mapping[int, tuple[int, int]], footer: pq.FileMetaData
     ) -> Written:
-        """On disk when it returns."""
+        """The file is on disk when this returns."""
         descriptor = os.open(self.sink, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -170,12 +169,12 @@ class _Pending:
         return Written(self.folder, self.sink.name, rows, size, offsets)
 
     def give_up(self) -> None:
-        """Who opens the manifest next removes the file."""
+        """The next open of the manifest removes the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetTask:
-    """Travels to the tasks; `folder` is the export's, the same on all machines."""
+    """Pickled to the tasks; all machines reach the export's folder under the same name."""
 
     folder: str
     headers: bool
@@ -186,8 +185,8 @@ class ParquetTask:
 
     def _create(self, topic: str, day: int) -> _Pending:
         date = np.datetime64(day, "D")
-        # Not after the topic: readers pass over names that begin with _ or a dot, and its name may
-        # fill all that a file's may have.
+        # The topic is not part of the name: it may begin with _ or a dot, which readers skip, and
+        # it may be as long as a file name can be.
         name = f"part-{SystemRandom().uuid().hex}.parquet"
         path = Manifest.pending(Path(self.folder)) / name
         return _Pending(f"topic={quote(topic)}/date={date}", path)

@@ -34,7 +34,7 @@ class IcebergExported:
     snapshot_id: int
     offsets: Mapping[TopicPartition, int]
 
-    def facts(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         names = ("records", "files", "size_bytes", "rounds", "snapshot_id")
         offsets = encode_offsets(self.offsets)["offsets"]
         return {name: getattr(self, name) for name in names} | {"offsets": offsets}

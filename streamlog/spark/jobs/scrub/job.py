@@ -1,11 +1,11 @@
 """Scrub: `fsck`'s deep look at objects, carried out by executors.
 
-1. The driver reads the metadata, offline or as a running node had it (`node_scrub`), and walks all
-   streams, as fsck does: their ranges must meet.
+1. The driver reads the metadata, offline or of a running node (`scrub.node`), and checks all
+   streams as fsck does: their ranges must meet.
 2. Executors read every live object from its first byte to its last: header, blocks, index and
-   footer, every CRC, and whether the object holds the ranges that streams need of it.
-3. With a state file, what a wave of tasks found is kept in it, and a run that was stopped goes on
-   behind the last wave. The walk is done anew by each run.
+   footer, every CRC, and whether the object has the ranges that streams need of it.
+3. With a state file, the findings of each wave of tasks are kept, and the run after an interrupted
+   one goes on behind the last wave. Each run repeats step 1.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from streamlog.spark.read.worker import worker
 TASK_BYTES = 128 << 20
 TASK_OBJECTS_MAX = 1000
 OBJECTS_AT_ONCE = 4
-"""Of one task: while one waits for the store, others are checked."""
+"""Objects that a task checks at once: while one waits for the store, others are checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubUnit:
-    """Objects of one task, by id, with the ranges that streams need of each."""
+    """The objects of one task, by id, with the ranges that streams need of each."""
 
     store_url: str
     cluster_id: str
@@ -55,9 +55,9 @@ async def scrub(
     state_file: Path | None = None,
     progress: Progress = no_progress,
 ) -> Report:
-    """`store_url`: as executors reach the store; no node should run meanwhile.
+    """Scrubs offline data; no node should run meanwhile. `store_url`: as executors reach the store.
 
-    Interrupted, it leaves the state file as of the last wave. Errors: as of fsck, TaskFailed.
+    An interrupted run leaves the state file as of the last wave. Errors: those of fsck, TaskFailed.
     """
     view = await offline_view(kv, store, clock=clock, random=random, offload=offload)
     return await scrub_view(
@@ -80,8 +80,8 @@ async def scrub_view(
     progress: Progress,
     check_kept: Callable[[], Awaitable[None]] = _nothing,
 ) -> Report:
-    """As `scrub`. `check_kept` raises where objects of the view may have been deleted by now: then
-    what was found since it was last called counts for nothing.
+    """As `scrub`, of a view. `check_kept` raises if objects of the view may have been deleted by
+    now: then the findings since its last call do not count.
     """
     cluster_id = view.cluster_id
     state = ScrubState.read(state_file, cluster_id)
@@ -107,8 +107,8 @@ async def scrub_view(
 def _units(part: ObjectBatch, done_to: int, store_url: str, cluster_id: str) -> Iterator[ScrubUnit]:
     held: list[tuple[ObjectRow, list[Range]]] = []
     size = 0
-    for one in part.objects:
-        row = one.row
+    for live in part.objects:
+        row = live.row
         if row.object_id <= done_to:
             continue
         if held and (size + row.size_bytes > TASK_BYTES or len(held) == TASK_OBJECTS_MAX):
@@ -121,10 +121,10 @@ def _units(part: ObjectBatch, done_to: int, store_url: str, cluster_id: str) -> 
 
 
 def check_objects(unit: ScrubUnit) -> Report:
-    """In a task. Errors: StoreUnavailable, Unauthorized, ForeignCluster."""
-    at = worker()
+    """Runs in a task. Errors: StoreUnavailable, Unauthorized, ForeignCluster."""
+    local = worker()
     report = Report(cluster_id=unit.cluster_id)
-    store = at.store(unit.store_url, unit.cluster_id)
-    check = ObjectCheck(unit.cluster_id, store, at.offload, report, deep=True)
-    at.run(in_flight(unit.objects, lambda one: check.run(*one), at_once=OBJECTS_AT_ONCE))
+    store = local.store(unit.store_url, unit.cluster_id)
+    check = ObjectCheck(unit.cluster_id, store, local.offload, report, deep=True)
+    local.run(in_flight(unit.objects, lambda item: check.run(*item), at_once=OBJECTS_AT_ONCE))
     return report

@@ -1,11 +1,10 @@
-"""Scrub of a node that runs: what it had at one moment is checked, while it goes on.
+"""Scrub of a running node: checks its objects as of one moment, while it goes on.
 
-1. The driver pins the node's objects, and renews the pin until it is done.
-2. Then it takes the node's metadata: its keys at one revision, as for a backup, and a copy of the
-   checkpoint files that they name, for the node deletes those when it has newer ones.
-3. The walk and the checks are those at rest. What came after the snapshot is for the next scrub.
-4. After each wave of tasks the pin must still be there: else an object that is missing may have
-   been deleted by right, and the wave counts for nothing.
+1. The driver pins the node's objects, and renews the pin until the scrub ends.
+2. Then it takes a view of the node's metadata (`reading.views`).
+3. The checks are the same as offline. Later objects are left to the next scrub.
+4. After each wave of tasks the pin must still exist: otherwise a missing object may have been
+   deleted rightly, and the wave does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from streamlog.spark.jobs.scrub.job import scrub_view
 
 PIN_TTL_MS = 600_000
 ISOLATION = "read_uncommitted"
-"""No record is read."""
+"""Irrelevant: the scrub reads no records through the node."""
 
 
 async def scrub_node(
@@ -39,10 +38,10 @@ async def scrub_node(
     progress: Progress = no_progress,
     pin_ttl_ms: int = PIN_TTL_MS,
 ) -> Report:
-    """As `scrub` of what the node has in objects now. `store`: where this machine and executors
-    find the store, if not where the node does.
+    """Scrubs the objects that the node has now. `store`: where this machine and executors find the
+    store, if not where the node does.
 
-    Errors: as of scrub; NotFound (the pin has ended: nothing renewed it in time), Unauthorized.
+    Errors: those of scrub; NotFound (the pin was not renewed in time and has ended), Unauthorized.
     """
     clock, random, offload = SystemClock(), SystemRandom(), ThreadOffload()
 
@@ -92,7 +91,7 @@ def _unpin(cluster: Cluster, pin_id: int) -> None:
     try:
         cluster.unpin(pin_id)
     except Unavailable:
-        """It ends by itself."""
+        """The pin ends by itself."""
 
 
 def _backup(server: str) -> bytes:

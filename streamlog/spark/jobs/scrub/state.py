@@ -1,9 +1,9 @@
-"""What a scrub has done so far, as JSON in a file that is replaced whole.
+"""The state of a scrub, as JSON in a file that is replaced whole.
 
     {"version": 1, "cluster_id": "…", "done_to": 123, "counts": {…}, "findings": [{…}]}
 
-`done_to`: objects with this id and lower ones are done. Objects that came since with a lower id are
-for the next scrub.
+`done_to`: objects with this id and lower ids are done. Newer objects with a lower id are left to
+the next scrub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(slots=True)
 class ScrubState:
-    """`path` None: kept in memory alone."""
+    """`path` None: in memory only."""
 
     path: Path | None
     done_to: int = -1
@@ -31,36 +31,36 @@ class ScrubState:
 
     @staticmethod
     def read(path: Path | None, cluster_id: str) -> ScrubState:
-        """New where there is no file. Errors: Corrupt, ForeignCluster."""
+        """A new state if there is no file. Errors: Corrupt, ForeignCluster."""
         state = ScrubState(path, report=Report(cluster_id=cluster_id))
         if path is None or not path.exists():
             return state
         try:
-            found = json.loads(path.read_bytes())
-            is_ours = found["version"] == VERSION
-            known = str(found["cluster_id"])
-            state.done_to = int(found["done_to"])
-            state.report.counts.update(found["counts"])
-            for facts in found["findings"]:
-                state.report.add(_finding(facts))
+            value = json.loads(path.read_bytes())
+            is_this_version = value["version"] == VERSION
+            state_cluster = str(value["cluster_id"])
+            state.done_to = int(value["done_to"])
+            state.report.counts.update(value["counts"])
+            for finding in value["findings"]:
+                state.report.add(_finding(finding))
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{path} is no state of a scrub: name another file") from error
-        if not is_ours:
+        if not is_this_version:
             raise Corrupt(f"{path} was written by another version: name another file")
-        if known != cluster_id:
+        if state_cluster != cluster_id:
             raise ForeignCluster(
-                f"{path} is the state of a scrub of cluster {known}, this one is {cluster_id}: "
-                "name another file",
-                store_cluster=known,
+                f"{path} is the state of a scrub of cluster {state_cluster}, this one is "
+                f"{cluster_id}: name another file",
+                store_cluster=state_cluster,
                 meta_cluster=cluster_id,
             )
         return state
 
     def add(self, reports: Sequence[Report], done_to: int) -> None:
-        for one in reports:
-            for finding in one.findings:
+        for report in reports:
+            for finding in report.findings:
                 self.report.add(finding)
-            self.report.counts.update(one.counts)
+            self.report.counts.update(report.counts)
         self.done_to = done_to
 
     def write(self) -> None:
@@ -71,7 +71,7 @@ class ScrubState:
             "cluster_id": self.report.cluster_id,
             "done_to": self.done_to,
             "counts": dict(self.report.counts),
-            "findings": [one.description() for one in self.report.findings],
+            "findings": [finding.description() for finding in self.report.findings],
         }
         replace_file(self.path, json.dumps(value).encode())
 
@@ -80,16 +80,16 @@ class ScrubState:
             self.path.unlink(missing_ok=True)
 
 
-def _finding(facts: dict[str, Any]) -> Finding:
+def _finding(value: dict[str, Any]) -> Finding:
     """The inverse of Finding.description."""
-    lost = [Range(one["stream_id"], one["start"], one["end"]) for one in facts.get("lost", ())]
+    lost = [Range(item["stream_id"], item["start"], item["end"]) for item in value.get("lost", ())]
     return Finding(
-        Kind(facts["kind"]),
-        Severity[str(facts["severity"]).upper()],
-        str(facts["detail"]),
-        str(facts.get("advice", "")),
-        str(facts.get("key", "")),
-        facts.get("object_id"),
-        facts.get("stream_id"),
+        Kind(value["kind"]),
+        Severity[str(value["severity"]).upper()],
+        str(value["detail"]),
+        str(value.get("advice", "")),
+        str(value.get("key", "")),
+        value.get("object_id"),
+        value.get("stream_id"),
         tuple(lost),
     )

@@ -1,8 +1,8 @@
-"""How many keys there are and which come often, in bounded memory; parts can be merged.
+"""The number of distinct keys, and the frequent keys, in bounded memory; parts can be merged.
 
 `Distinct` is HyperLogLog with 4096 registers: within 5 % in 99 of 100 cases. `Frequent` is the
-mergeable summary of Misra and Gries: of every key that it names, the true count lies between
-`count` and `count + missed`, and no other key came more often than `missed`.
+mergeable summary of Misra and Gries: the true count of a key that it names lies between `count` and
+`count + missed`, and no other key is more frequent than `missed`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Distinct:
         """`hashes`: 64 bits each, as a numpy array."""
         index = (hashes >> np.uint64(_REST_BITS)).astype(np.int64)
         rest = hashes & np.uint64((1 << _REST_BITS) - 1)
-        # A float64 holds the 52 bits exactly; its exponent tells the highest one that is set.
+        # A float64 holds the 52 bits exactly; its exponent gives the highest bit that is set.
         rank = (_REST_BITS + 1 - np.frexp(rest.astype(np.float64))[1]).astype(np.uint8)
         np.maximum.at(self.registers, index, rank)
 
@@ -50,12 +50,12 @@ class Frequent:
     missed: int = 0
 
     def add(self, keys: Sequence[bytes], counts: Any) -> None:
-        """Different keys, and how often each came, as a numpy array."""
+        """`keys` are distinct; `counts` is a numpy array."""
         least = 0
         if len(keys) > KEYS_MAX:
             least = int(np.partition(counts, len(counts) - KEYS_MAX - 1)[-KEYS_MAX - 1])
         chosen = np.flatnonzero(counts > least)
-        part = Frequent({keys[at]: int(counts[at]) - least for at in chosen.tolist()}, least)
+        part = Frequent({keys[n]: int(counts[n]) - least for n in chosen.tolist()}, least)
         self.merge(part)
 
     def merge(self, other: Frequent) -> None:
@@ -70,4 +70,4 @@ class Frequent:
 
     def top(self, most: int) -> list[tuple[bytes, int]]:
         """(key, count at least), the most frequent first."""
-        return sorted(self.counts.items(), key=lambda one: (-one[1], one[0]))[:most]
+        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:most]

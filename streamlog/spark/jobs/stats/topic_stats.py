@@ -1,4 +1,4 @@
-"""What statistics know of a partition's and a topic's records; parts can be merged."""
+"""Statistics of a partition's and a topic's records; parts can be merged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINUTE_US = 60_000_000
 
 
 @dataclass
-class PartitionFacts:
+class PartitionStats:
     """`first_us`, `last_us`: the earliest and the latest timestamp."""
 
     records: int = 0
@@ -29,7 +29,7 @@ class PartitionFacts:
 
     @property
     def size_bytes(self) -> int:
-        """Of keys and values, as producers gave them."""
+        """Bytes of keys and values, uncompressed."""
         return self.key_bytes + self.value_bytes
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -42,7 +42,7 @@ class PartitionFacts:
         span = pc.min_max(batch.column("timestamp").cast(pa.int64())).as_py()
         self._widen(span["min"], span["max"])
 
-    def merge(self, other: PartitionFacts) -> None:
+    def merge(self, other: PartitionStats) -> None:
         self.records += other.records
         self.key_bytes += other.key_bytes
         self.value_bytes += other.value_bytes
@@ -58,38 +58,38 @@ class PartitionFacts:
 
 
 @dataclass
-class TopicFacts:
+class TopicStats:
     """`minutes`: records by minute since 1970, of their timestamps."""
 
-    partitions: dict[int, PartitionFacts] = field(default_factory=dict)
+    partitions: dict[int, PartitionStats] = field(default_factory=dict)
     minutes: Counter[int] = field(default_factory=Counter)
     distinct: Distinct = field(default_factory=Distinct)
     frequent: Frequent = field(default_factory=Frequent)
 
     def add(self, partition: int, batch: pa.RecordBatch) -> None:
-        self.partitions.setdefault(partition, PartitionFacts()).add(batch)
+        self.partitions.setdefault(partition, PartitionStats()).add(batch)
         stamps = batch.column("timestamp").cast(pa.int64()).to_numpy()
         minutes, counts = np.unique(stamps // MINUTE_US, return_counts=True)
         for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
             self.minutes[minute] += count
-        found = batch.column("key").drop_null().value_counts()
-        keys = found.field("values").to_pylist()
+        key_counts = batch.column("key").drop_null().value_counts()
+        keys = key_counts.field("values").to_pylist()
         if keys:
             # A fixed hash, the same in every process.
             self.distinct.add(pd.util.hash_array(np.array(keys, object), categorize=False))
-            self.frequent.add(keys, found.field("counts").to_numpy())
+            self.frequent.add(keys, key_counts.field("counts").to_numpy())
 
-    def merge(self, other: TopicFacts) -> None:
-        for partition, facts in other.partitions.items():
-            self.partitions.setdefault(partition, PartitionFacts()).merge(facts)
+    def merge(self, other: TopicStats) -> None:
+        for number, partition in other.partitions.items():
+            self.partitions.setdefault(number, PartitionStats()).merge(partition)
         self.minutes.update(other.minutes)
         self.distinct.merge(other.distinct)
         self.frequent.merge(other.frequent)
 
     @property
-    def whole(self) -> PartitionFacts:
-        """Of all partitions."""
-        total = PartitionFacts()
-        for facts in self.partitions.values():
-            total.merge(facts)
+    def whole(self) -> PartitionStats:
+        """The sum over all partitions."""
+        total = PartitionStats()
+        for partition in self.partitions.values():
+            total.merge(partition)
         return total
