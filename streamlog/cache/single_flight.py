@@ -1,10 +1,10 @@
-"""A bounded LRU cache in which a missing value is loaded once, whoever asks for it.
+"""A bounded LRU cache that loads a missing value once, for all its readers.
 
-1. `peek` finds a loaded value. `pending` finds one that is being loaded.
-2. `begin` announces a load; `finish` or `fail` ends it and tells everybody who waits.
-3. A load belongs to whoever began it, never to a waiter: a cancelled waiter stops nothing.
+1. `peek` returns a loaded value, `pending` the future of one that is being loaded.
+2. `begin` announces a load; `finish` or `fail` ends it and wakes all waiters.
+3. The caller of `begin` owns the load, never a waiter: a cancelled waiter stops no load.
 4. Values of one group share memory: they are used and dropped together.
-5. The bound covers what is loaded and what was reserved for loads under way.
+5. The bound covers loaded values, and bytes reserved for loads under way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Group(Generic[K]):
 
 
 class SingleFlightCache(Generic[K, V]):
-    """Values by key; the least recently used group goes while the bytes pass the bound."""
+    """Values by key. While the bytes exceed the bound, the least recently used group is dropped."""
 
     def __init__(self, bound_bytes: int) -> None:
         self.bound_bytes = bound_bytes
@@ -37,29 +37,29 @@ class SingleFlightCache(Generic[K, V]):
         self._loaded: dict[K, tuple[V, Hashable]] = {}
         self._groups: OrderedDict[Hashable, _Group[K]] = OrderedDict()
         self._retired: OrderedDict[Hashable, _Group[K]] = OrderedDict()
-        """Groups of which everything was retired, the first one first: somebody else may be behind
-        whoever went past the last one."""
+        """Groups whose values are all retired, oldest first: a second reader may still need the
+        latest ones."""
         self._loading: dict[K, asyncio.Future[V] | None] = {}
-        """None: nobody has asked for it yet."""
+        """None: no reader waits for it yet."""
 
     def peek(self, key: K) -> V | None:
         """The value, its group made the most recently used one; None when it is not loaded."""
-        found = self._loaded.get(key)
-        if found is None:
+        loaded = self._loaded.get(key)
+        if loaded is None:
             return None
-        self._use(found[1])
-        return found[0]
+        self._use(loaded[1])
+        return loaded[0]
 
     def __contains__(self, key: K) -> bool:
-        """Loaded, or being loaded."""
+        """Whether the value is loaded or being loaded."""
         return key in self._loaded or key in self._loading
 
     def pending(self, key: K) -> asyncio.Future[V] | None:
-        """The load under way. Wait for it through `asyncio.shield`."""
+        """The load under way, or None. Wait for it through `asyncio.shield`."""
         future = self._loading.get(key)
         if future is None and key in self._loading:
             future = self._loading[key] = asyncio.get_running_loop().create_future()
-            # A waiter may have gone when the load fails: the next reader loads again.
+            # Without a waiter nothing else retrieves a failed load's error.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 
@@ -68,14 +68,14 @@ class SingleFlightCache(Generic[K, V]):
         self._loading[key] = None
 
     def reserve(self, size_bytes: int) -> None:
-        """Makes room for a load whose bytes are on their way; give it back with a negative size."""
+        """Reserves room for a load under way; a negative size releases it."""
         self.reserved_bytes += size_bytes
         self._evict()
 
     def finish(self, key: K, value: V, size_bytes: int, group: Hashable = None) -> None:
-        """Ends a load; the value is kept, and told to everybody even if it fits no bound.
+        """Ends a load: keeps the value, and hands it to all waiters even if it exceeds the bound.
 
-        `group`: what else lies in the same memory; None: nothing.
+        `group`: values in the same memory have the same group; None: the value has its own memory.
         """
         future = self._loading.pop(key)
         if future is not None and not future.done():
@@ -83,7 +83,7 @@ class SingleFlightCache(Generic[K, V]):
         name: Hashable = (key,) if group is None else group
         self._loaded[key] = (value, name)
         if name in self._retired or name in self._groups:
-            # It may have been retired as far as it was here.
+            # The values loaded so far may all be retired.
             self._use(name)
             members = self._groups[name]
         else:
@@ -100,10 +100,10 @@ class SingleFlightCache(Generic[K, V]):
             future.set_exception(error)
 
     def retire(self, key: K) -> None:
-        """The value will hardly be asked for again: once all of its group are, it goes first."""
-        found = self._loaded.get(key)
-        if found is not None:
-            name = found[1]
+        """Marks a value that is hardly needed any more: a group of such values is dropped first."""
+        loaded = self._loaded.get(key)
+        if loaded is not None:
+            name = loaded[1]
             group = self._groups.get(name) or self._retired[name]
             group.retired.add(key)
             if len(group.retired) == len(group.keys):

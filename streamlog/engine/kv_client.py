@@ -1,4 +1,4 @@
-"""EngineKVClient: the users' keys inside the metadata's key space.
+"""EngineKVClient: users' keys inside the metadata's key space.
 
     <prefix>u/<namespace>/<name>      version u8 (1), then the user's bytes
 
@@ -41,7 +41,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class EngineKVClient:
-    """`prefix` is the cluster's: `/sl/<cluster>/`. What is put is durable on return."""
+    """`prefix` is the cluster's: `/sl/<cluster>/`. A put is durable on return."""
 
     def __init__(self, kv: KVStore, prefix: bytes) -> None:
         self._kv = kv
@@ -73,8 +73,8 @@ class EngineKVClient:
         raise _conflict(key, expected_revision, result.responses[0])
 
     async def get_kv(self, key: Key) -> Value | None:
-        found = await self._kv.get(self._path(key))
-        return None if found is None else _decode(found)
+        stored = await self._kv.get(self._path(key))
+        return None if stored is None else _decode(stored)
 
     async def del_kv(self, key: Key, expected_revision: int | None = None) -> Value | None:
         path = self._path(key)
@@ -96,13 +96,13 @@ class EngineKVClient:
         base, start, end = self._range(namespace, prefix)
         if after is not None:
             start = max(start, base + after + b"\0")
-        found = await self._kv.range(start, end, limit=limit)
-        return [KeyValue(Key(kv.key[len(base) :], namespace), _decode(kv)) for kv in found.kvs]
+        page = await self._kv.range(start, end, limit=limit)
+        return [KeyValue(Key(kv.key[len(base) :], namespace), _decode(kv)) for kv in page.kvs]
 
     async def watch_kv(
         self, namespace: str, prefix: bytes = b"", *, from_revision: int | None = None
     ) -> AsyncGenerator[KVChange, None]:
-        """In place once the first item is asked for; "from now on" means from then."""
+        """The watch starts when the first item is requested; "from now on" means from then."""
         base, start, end = self._range(namespace, prefix)
         if from_revision is None:
             from_revision = await self._kv.revision() + 1
@@ -123,7 +123,7 @@ class EngineKVClient:
         return self._prefix + check_namespace(namespace).encode() + b"/"
 
     def _range(self, namespace: str, prefix: bytes) -> tuple[bytes, bytes, bytes]:
-        """What stands before each name; start and end (exclusive) of the keys."""
+        """The prefix of all names; start and end (exclusive) of the keys."""
         base = self._base(namespace)
         if len(prefix) > NAME_BYTES_MAX:
             raise InvalidName(f"a key has 1 to {NAME_BYTES_MAX} bytes, the prefix {len(prefix)}")
@@ -131,7 +131,7 @@ class EngineKVClient:
 
 
 def check_namespace(namespace: str) -> str:
-    """`namespace`. Errors: InvalidName."""
+    """Returns `namespace`. Errors: InvalidName."""
     if not _NAMESPACE.match(namespace):
         raise InvalidName(
             f"{namespace[:80]!r} is no namespace: 1 to 64 of A-Z a-z 0-9 . _ - (the empty name is "
@@ -156,14 +156,15 @@ def _encode(key: Key, data: bytes) -> bytes:
     return stored_value(data)
 
 
-def _decode(found: StoredKeyValue) -> Value:
-    version = found.value[:1]
+def _decode(stored: StoredKeyValue) -> Value:
+    version = stored.value[:1]
     if version == _VERSION_BYTE:
-        return Value(found.value[1:], found.mod_revision)
+        return Value(stored.value[1:], stored.mod_revision)
     if not version:
-        raise Corrupt(f"the value of {found.key!r} has no version byte")
+        raise Corrupt(f"the value of {stored.key!r} has no version byte")
     raise UnsupportedVersion(
-        f"the value of {found.key!r} has version {version[0]}, this release reads {VALUE_VERSION}; "
+        f"the value of {stored.key!r} has version {version[0]}, this release reads "
+        f"{VALUE_VERSION}; "
         "use a newer release",
         found=version[0],
         supported=VALUE_VERSION,

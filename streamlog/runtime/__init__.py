@@ -1,4 +1,4 @@
-"""What everything stands on: time, randomness, blocking work, disks. All of it is injected."""
+"""The base of all packages: clocks, randomness, blocking work, disks. All of it is injected."""
 
 from __future__ import annotations
 

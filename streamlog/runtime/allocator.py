@@ -1,12 +1,10 @@
-"""Settings of the process's memory that suit a node under load.
-
-glibc's malloc keeps large blocks: messages of megabytes come and go all the time.
+"""Settings of glibc's malloc for a node under load, which allocates messages of megabytes.
 
 By default every block above 128 KiB is mapped, faulted in page by page and unmapped again, which
-costs more than half of a 4 MiB fetch. And each thread has a heap of its own, which grows with what
-that thread takes although the event loop's gives it back; one heap for all is hardly ever waited
-for beside the interpreter's lock. The price is resident memory: up to `trim_bytes` at the heap's
-end stay with the process, until `give_back`.
+costs more than half of a 4 MiB fetch. And each thread has a heap of its own, which grows although
+the event loop frees the memory. Here large blocks come from one heap for all threads; they hardly
+ever wait for it, because of the interpreter's lock. The cost is resident memory: up to `trim_bytes`
+at the heap's end stay with the process, until `give_back`.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ _M_ARENA_MAX = -8
 
 
 def keep_large_blocks(trim_bytes: int = TRIM_BYTES) -> bool:
-    """True where the allocator is glibc's and took the settings; harmless elsewhere.
+    """Returns True if the allocator is glibc's and took the settings; harmless elsewhere.
 
-    Called early: heaps of threads that are there stay.
+    Call it early: threads that run already keep their heaps.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -43,17 +41,17 @@ def keep_large_blocks(trim_bytes: int = TRIM_BYTES) -> bool:
 
 
 def give_back() -> None:
-    """What is free goes back to the system, whatever was to stay; harmless without glibc."""
+    """Returns all free memory to the system; harmless without glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def collect_rarely() -> None:
-    """Has the cycle collector look at young objects a tenth as often, and at those of now never.
+    """Makes the cycle collector run on young objects a tenth as often, and never on present ones.
 
-    What requests leave behind is freed by its count; a search for cycles every 700 objects costs a
-    node a twentieth of its time.
+    Reference counts free nearly everything that requests allocate; a search for cycles every 700
+    objects costs a node a twentieth of its time.
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)

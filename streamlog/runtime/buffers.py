@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 Buffer = bytes | bytearray | memoryview
-"""Read only by contract: whoever is handed a buffer keeps it and never writes to it."""
+"""Read-only by contract: a receiver may keep a buffer and never writes to it."""
 
 Parts = tuple[Buffer, ...]
 """One run of bytes in pieces, in order."""
 
 
 def parts_size(parts: Sequence[Buffer]) -> int:
-    """Bytes in all pieces together."""
+    """Size of all pieces together."""
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
 
 def join(parts: Sequence[Buffer]) -> Buffer:
-    """One buffer; no copy where there is one piece."""
+    """One buffer; without a copy if there is only one piece."""
     return parts[0] if len(parts) == 1 else b"".join(parts)

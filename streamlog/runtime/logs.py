@@ -1,6 +1,6 @@
-"""Log lines: one formatter for people, one for machines, and the trace id that both carry.
+"""Log lines: a text and a JSON formatter; both add the request's trace id.
 
-Facts go in `extra=`; they come out as `name=value` pairs, or as JSON members.
+Values in `extra=` become `name=value` pairs, or JSON members.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 trace_id: ContextVar[str] = ContextVar("streamlog_trace_id", default="")
-"""The trace id of the request that this task serves; set by whoever accepts the request."""
+"""Trace id of the request that this task serves; set where the request is accepted."""
 client_id: ContextVar[str] = ContextVar("streamlog_client_id", default="")
-"""The name that the request's client gives itself; set with the trace id."""
+"""Name of the request's client, from the client; set with the trace id."""
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,16 +22,16 @@ LEVELS = ("debug", "info", "warning", "error")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    facts = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    if "trace_ids" in facts:
-        # Work for many requests: it may have begun within one of them, which says nothing.
-        return facts
+def _values(record: logging.LogRecord) -> dict[str, Any]:
+    values = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    if "trace_ids" in values:
+        # Work for many requests: the trace id of this task is only one of them.
+        return values
     for name, variable in (("trace_id", trace_id), ("client_id", client_id)):
         current = variable.get()
-        if current and name not in facts:
-            facts[name] = current
-    return facts
+        if current and name not in values:
+            values[name] = current
+    return values
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -44,7 +44,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname.lower()} {record.name}: {record.getMessage()}"
-        for name, value in _facts(record).items():
+        for name, value in _values(record).items():
             text = str(value)
             line += f" {name}={json.dumps(text) if ' ' in text or not text else text}"
         if record.exc_info:
@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_facts(record),
+            **_values(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -69,11 +69,11 @@ class JsonFormatter(logging.Formatter):
 
 
 CHATTY = ("boto3", "botocore")
-"""Libraries that tell of each thing done; from them only what went wrong is of use."""
+"""Libraries that log every call; only their warnings are useful."""
 
 
 def set_up(stream: TextIO, *, style: str = "text", level: str = "info") -> logging.Handler:
-    """Sends all of the process's log lines to `stream`; the handler made, already in place."""
+    """Sends all of the process's log lines to `stream`; returns the handler that does it."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()

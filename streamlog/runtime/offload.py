@@ -1,4 +1,4 @@
-"""The one door through which the event loop hands away whatever blocks or burns.
+"""Runs work that blocks, or takes long, off the event loop.
 
 A call that may take more than 2 ms (fdatasync, a synced RocksDB write, zstd, a store request, a CRC
 over more than 256 KiB) goes through `Offload.run`, never directly. Under simulation the same call
@@ -25,11 +25,11 @@ class Lane(Enum):
     META = "meta"
     """RocksDB: one thread, in order."""
     STORE = "store"
-    """Object store requests; of remote stores all but GETs. Local GETs are decoded here, too."""
+    """Object store requests, except GETs of remote stores. Local GETs are decoded here, too."""
     GET = "get"
-    """GETs of remote stores, and decoding of what they bring."""
+    """GETs of remote stores, and decoding of their bytes."""
     READ = "read"
-    """Store reads of consumers that lag far behind."""
+    """Decoding of blocks for catch-up reads."""
     CPU = "cpu"
     """Compression, decoding, building of objects and checkpoints."""
 
@@ -82,10 +82,10 @@ class ThreadOffload:
 async def run_owned(
     offload: Offload, lane: Lane, fn: Callable[[], T], undo: Callable[[T], object]
 ) -> T:
-    """What `fn()` opens, off the loop, for the caller to close.
+    """Opens something with `fn()` off the loop; the caller closes the result.
 
-    Cancellation does not stop `fn`, and its result would be nobody's: what it opened is closed by
-    `undo(result)`, off the loop too, before the cancellation goes on.
+    Cancellation does not stop `fn`, whose result would then have no owner: `undo(result)` closes
+    it, off the loop too, before the cancellation is raised.
     """
     work = asyncio.ensure_future(offload.run(lane, fn))
     try:

@@ -1,14 +1,15 @@
-"""One watch over a node's own progress: work that is due and does not move becomes an alarm.
+"""Watches a node's own progress: work that is due and does not move raises an alarm.
 
-1. A component tells by a *check* what it waits for now: `Due`, or None while nothing is due. Its
-   `moved` is any value that changes when the work moves: a counter mostly, or the oldest piece of
-   work itself (never its id(), which a later piece may get). Components keep no times, and what
-   they pay is one addition per batch or request.
-2. `tick` asks every check once a second. Work that is due with the same `moved` for `stalled_after`
-   is an alarm; so is a request without an answer for `unanswered_after` (`Answers`).
-3. An alarm ends by itself at the first tick at which its work is no longer due, or has moved.
-4. A single late tick raises nothing: after a pause of the process, or of its event loop, answers
-   that have arrived must be taken first. So two ticks in a row have to see the same.
+1. A component has a *check*, which returns what the component waits for now: `Due`, or None while
+   nothing is due. `Due.moved` is any value that changes when the work moves: usually a counter, or
+   the oldest piece of work itself (never its id(), which a later piece may get). Components keep no
+   times; their cost is one addition per batch or request.
+2. `tick` calls every check once a second. Work that is due with the same `moved` for
+   `stalled_after` raises an alarm; so does a request without an answer for `unanswered_after`
+   (`Answers`).
+3. An alarm ends at the first tick at which its work has moved or is no longer due.
+4. A single late tick raises no alarm: after a pause of the process, or of its event loop, answers
+   that have arrived are processed first. So two ticks in a row must see the same.
 
 Every alarm is in `alarms` (status, /readyz), in the gauge, and in the log: when it begins, every
 five minutes while it lasts, and when it ends.
@@ -36,32 +37,33 @@ REPEAT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressConfig:
-    """When the node says that it does not get on (docs/operations.md lists the alarms)."""
+    """When the node raises alarms (docs/operations.md lists them)."""
 
     stalled_after_ms: int = setting(
         60_000,
-        "Work that is due and has not moved for so long becomes an alarm: in status, /readyz, "
-        "metrics and the log. Lower: told sooner, and more often for what passes by itself.",
+        "Work that is due and has not moved for so long raises an alarm: in status, /readyz, "
+        "metrics and the log. Lower: earlier alarms, and more of them for delays that pass by "
+        "themselves.",
         minimum=1000,
     )
     unanswered_after_ms: int = setting(
         10_000,
-        "An object store or metadata store that has not answered for so long becomes an alarm. "
-        "Lower: told sooner, and false alarms on slow networks.",
+        "An object store or metadata store that has not answered for so long raises an alarm. "
+        "Lower: earlier alarms, and false ones on slow networks.",
         minimum=100,
     )
     probe_interval_ms: int = setting(
         10_000,
-        "After so long without an answer the stores are asked for something small, that an idle "
-        "node, too, notices when one is away. On S3 an idle node sends 0.26 million HEADs a month "
+        "After so long without an answer a store gets a small request, so that an idle node, too, "
+        "notices when it is away. On S3 an idle node sends 0.26 million HEADs a month "
         "at 10 s ($0.10); a busy one none.",
         minimum=100,
     )
 
 
 class Due(NamedTuple):
-    """Work that is due. `waits_for`: for people. `after_s`: when it is an alarm, where that is
-    another time than `stalled_after`. `since` (monotonic): where the component knows it."""
+    """Work that is due. `waits_for`: text for people. `after_s`: when it becomes an alarm; None:
+    after `stalled_after`. `since` (monotonic): since when, if the component knows it."""
 
     moved: Hashable
     waits_for: str
@@ -86,31 +88,31 @@ class Alarm:
 
 
 class _Watched:
-    """One check and what was seen of it."""
+    """One check, and its state at the last tick."""
 
-    __slots__ = ("alarm", "check", "is_ripe", "moved", "name", "since", "told_at")
+    __slots__ = ("alarm", "check", "is_ripe", "logged_at", "moved", "name", "since")
 
     def __init__(self, name: str, check: Check) -> None:
         self.name = name
         self.check = check
         self.moved: Hashable = None
         self.since: float | None = None
-        """When `moved` was first seen as it is; None: nothing is due."""
+        """When `moved` got its present value; None: nothing is due."""
         self.is_ripe = False
-        """The tick before saw it late, too."""
+        """Whether the work was late at the last tick, too."""
         self.alarm: Alarm | None = None
-        self.told_at = 0.0
+        self.logged_at = 0.0
 
     def due(self) -> Due | None:
         try:
             return self.check()
         except Exception as error:  # noqa: BLE001 - it becomes the alarm
-            # The watch itself must not end the node; that it fails is told like all else.
+            # A bug in a check must not end the node: it becomes an alarm like any other.
             return Due("failed", f"the check of {self.name} failed by a bug: {error!r}", 0.0)
 
 
 class ProgressWatch:
-    """Call `tick` every TICK_S."""
+    """Runs the checks and keeps their alarms. Call `tick` every TICK_S."""
 
     def __init__(self, config: ProgressConfig, clock: Clock, registry: CollectorRegistry) -> None:
         self.config = config
@@ -126,11 +128,13 @@ class ProgressWatch:
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
-        """Those that are raised, in the order in which checks were added."""
-        return tuple(one.alarm for one in self._watched.values() if one.alarm is not None)
+        """Raised alarms, in the order in which their checks were added."""
+        return tuple(
+            watched.alarm for watched in self._watched.values() if watched.alarm is not None
+        )
 
     def watch(self, name: str, check: Check) -> None:
-        """Asks `check` at every tick; its alarm has this name, a new one for each."""
+        """Calls `check` at every tick. `name` must be new: it is that of the alarm."""
         if name in self._watched:
             raise ValueError(f"there is a check named {name}")
         self._watched[name] = _Watched(name, check)
@@ -139,45 +143,48 @@ class ProgressWatch:
     def tick(self) -> None:
         """Raises and ends alarms."""
         now = self._clock.monotonic()
-        for one in self._watched.values():
-            self._look(one, one.due(), now)
+        for watched in self._watched.values():
+            self._update(watched, watched.due(), now)
 
-    def _look(self, one: _Watched, due: Due | None, now: float) -> None:
+    def _update(self, watched: _Watched, due: Due | None, now: float) -> None:
         if due is None:
-            one.moved = one.since = None
-        elif one.since is None or one.moved != due.moved:
-            one.moved, one.since = due.moved, now
-        if due is None or one.since is None:
-            one.is_ripe = False
-            self._end(one)
+            watched.moved = watched.since = None
+        elif watched.since is None or watched.moved != due.moved:
+            watched.moved, watched.since = due.moved, now
+        if due is None or watched.since is None:
+            watched.is_ripe = False
+            self._end(watched)
             return
-        since = one.since if due.since is None else due.since
+        since = watched.since if due.since is None else due.since
         after_s = self.config.stalled_after_ms / 1000 if due.after_s is None else due.after_s
         is_late = now - since >= after_s
-        if is_late and (one.is_ripe or one.alarm is not None):
-            self._raise(one, due, since, now)
+        if is_late and (watched.is_ripe or watched.alarm is not None):
+            self._raise(watched, due, since, now)
         elif not is_late:
-            self._end(one)
-        one.is_ripe = is_late
+            self._end(watched)
+        watched.is_ripe = is_late
 
-    def _raise(self, one: _Watched, due: Due, since: float, now: float) -> None:
+    def _raise(self, watched: _Watched, due: Due, since: float, now: float) -> None:
         since_ms = self._clock.now_ms() - int((now - since) * 1000)
-        if one.alarm is not None:
-            # The same standstill, whatever is the oldest part of it now.
-            since_ms = min(since_ms, one.alarm.since_ms)
-        is_new = one.alarm is None
-        one.alarm = Alarm(one.name, due.waits_for, since_ms)
-        if is_new or now - one.told_at >= REPEAT_S:
-            one.told_at = now
-            self._gauge.labels(one.name).set(1)
-            log.error("alarm %s", one.alarm, extra={"alarm": one.name})
+        if watched.alarm is not None:
+            # The same standstill, even if another piece of work is the oldest now.
+            since_ms = min(since_ms, watched.alarm.since_ms)
+        is_new = watched.alarm is None
+        watched.alarm = Alarm(watched.name, due.waits_for, since_ms)
+        if is_new or now - watched.logged_at >= REPEAT_S:
+            watched.logged_at = now
+            self._gauge.labels(watched.name).set(1)
+            log.error("alarm %s", watched.alarm, extra={"alarm": watched.name})
 
-    def _end(self, one: _Watched) -> None:
-        if one.alarm is None:
+    def _end(self, watched: _Watched) -> None:
+        if watched.alarm is None:
             return
-        lasted_s = (self._clock.now_ms() - one.alarm.since_ms) / 1000
+        lasted_s = (self._clock.now_ms() - watched.alarm.since_ms) / 1000
         log.warning(
-            "alarm %s has passed after %.0f s", one.name, lasted_s, extra={"alarm": one.name}
+            "alarm %s has passed after %.0f s",
+            watched.name,
+            lasted_s,
+            extra={"alarm": watched.name},
         )
-        one.alarm = None
-        self._gauge.labels(one.name).set(0)
+        watched.alarm = None
+        self._gauge.labels(watched.name).set(0)

@@ -1,4 +1,4 @@
-"""A WAL file and where it stands."""
+"""An open WAL file and its write position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.runtime.disk.interface import DiskFile
 
 @dataclass(slots=True, eq=False)
 class WalFile:
-    """`position` of the next frame; `last_sequence` of this life's last durable frame, or 0."""
+    """`position`: of the next frame. `last_sequence`: of this life's last durable frame, or 0."""
 
     name: str
     file: DiskFile
@@ -31,7 +31,7 @@ class WalFile:
         return self.position + size_bytes <= self.size_bytes
 
     def begin(self, superblock: Superblock) -> None:
-        """A new life, which the caller writes to the disk."""
+        """Begins a new life; the caller writes the superblock."""
         self.superblock = superblock
         self.position = SUPERBLOCK_BYTES
         self.last_sequence = 0

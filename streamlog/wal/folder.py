@@ -1,16 +1,16 @@
 """Reads a WAL folder when the log is opened. Blocking.
 
-1. Read every superblock; scan the files that are in use; plan the recovery.
-2. Only when that holds together: remove files whose making was interrupted, and make durable what
-   the log goes on from.
+1. Read every superblock; scan the files in use; plan the recovery.
+2. Only if the plan succeeds: remove files whose making was interrupted, and make durable what the
+   log continues from.
 
-What was read may be in the page cache alone. A sync of a new descriptor writes what a process left
-behind that died, but not what a failed write-back left: after that the kernel keeps the pages and
-takes them for clean. A failed write can only have left the last group and the superblock of the
-newest file (log, rule 3), so these are written once more.
+The bytes read may be in the page cache only. A sync of a new descriptor writes the pages of a
+process that died, but not those of a failed write-back: the kernel keeps such pages and takes them
+for clean. A failed write can only have left the last group and the superblock of the newest file
+(log, rule 3), so these are written once more.
 
-Where the user accepts the loss, a file whose superblock cannot be read is renamed to `lost-…`, and
-holes are passed over.
+If the operator accepts the loss, a file with an unreadable superblock is renamed to `lost-…`, and
+missing groups are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streamlog.wal.scan import ScannedFile, scan_file
 
 WAL_FILE_NAME = re.compile(r"wal-([0-9a-f]{8})")
 LOST_PREFIX = "lost-"
-"""Of the names of files that could not be read when a loss was accepted; nothing uses them."""
+"""Prefix of unreadable files after an accepted loss; nothing uses them."""
 
 
 def file_name(number: int) -> str:
@@ -45,9 +45,9 @@ def file_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """`next_number` is above that of every file in the folder.
+    """`next_number`: above the number of every file in the folder.
 
-    `tenures`: of a folder whose identity was lost, those that its files name.
+    `tenures`: the tenures that the files name, if the identity was lost.
     `lost`: the damage whose loss was accepted.
     """
 
@@ -60,7 +60,7 @@ class Folder:
 
 
 def load_folder(disk: Disk, *, accept_data_loss: bool = False) -> Folder:
-    """Everything that `plan.live` names is durable on return.
+    """On return all frames in `plan.live` are durable.
 
     Errors: OSError, UnsupportedVersion; Corrupt, unless the loss is accepted.
     """
@@ -96,7 +96,7 @@ def load_folder(disk: Disk, *, accept_data_loss: bool = False) -> Folder:
 
 
 class _Reading:
-    """A folder as far as it was read."""
+    """Collects what is read of a folder."""
 
     def __init__(self, disk: Disk, accept_data_loss: bool) -> None:
         self._disk = disk
@@ -140,7 +140,7 @@ class _Reading:
 
 
 def _make_durable(plan: RecoveryPlan) -> None:
-    """What the log goes on from. Errors: OSError."""
+    """Syncs everything that the log continues from. Errors: OSError."""
     for scanned in {id(scanned): scanned for scanned, _ in plan.live}.values():
         scanned.file.sync()
     if plan.newest is not None:
@@ -178,7 +178,7 @@ def read_superblock(name: str, file: DiskFile, *, may_be_short: bool = False) ->
 
 
 def shortened(superblock: Superblock, file: DiskFile) -> Superblock:
-    """With the size that the file has, where it was cut short."""
+    """The superblock, with the file's real size if the file was truncated."""
     if superblock.file_bytes <= file.size():
         return superblock
     return replace(superblock, file_bytes=file.size() // ALIGNMENT * ALIGNMENT)

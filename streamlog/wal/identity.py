@@ -1,8 +1,8 @@
-"""The folder's identity file: whose log this is, which tenures' logs it holds.
+"""The folder's identity file: the cluster of the log, and the tenures whose logs it holds.
 
-Replaced as a whole: written under another name, then renamed. The file for the next change is kept
-ready, since on a full disk there is no room to make it: before the log gives a file back to the
-disk, which is what makes room there, the identity has to state the release.
+The file is replaced as a whole: written under another name, then renamed. A file for the next
+change is kept ready, because on a full disk there is no room to make it: the log makes room by
+removing one of its files, but before that the identity has to state the release.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEW_NAME = "wal-identity.new"
 
 
 def load_identity(disk: Disk) -> WalIdentity | None:
-    """None in a folder that no log was begun in. Blocking. Errors: OSError, Corrupt."""
+    """None in a folder without a log. Blocking. Errors: OSError, Corrupt."""
     if IDENTITY_NAME not in disk.list():
         return None
     file = disk.open(IDENTITY_NAME)
@@ -32,20 +32,20 @@ def load_identity(disk: Disk) -> WalIdentity | None:
 
 
 def store_identity(disk: Disk, identity: WalIdentity) -> None:
-    """Durable on return; after an error the old or the new one is there. Blocking."""
+    """Durable on return; after an error the old or the new identity is stored. Blocking."""
     data = encode_identity(identity)
     file = _next_file(disk, len(data))
     try:
         file.write_sync(0, [data])
     except OSError:
-        # A failed write is not repeated in place.
+        # Never repeat a failed write in place.
         with contextlib.suppress(OSError):
             disk.remove(_NEW_NAME)
         raise
     finally:
         file.close()
     disk.rename(_NEW_NAME, IDENTITY_NAME)
-    # Where there is no room now, the next change may find some.
+    # Without room now, the next change tries to make it.
     with contextlib.suppress(OSError):
         disk.create(_NEW_NAME, len(data)).close()
 
@@ -62,9 +62,9 @@ def _next_file(disk: Disk, size: int) -> DiskFile:
 
 
 class IdentityKeeper:
-    """The identity in force, and its changes one after another.
+    """Owns the current identity, and runs its changes one after another.
 
-    A change goes on when its caller is cancelled: the thread that writes cannot be stopped, and a
+    A change continues when its caller is cancelled: the writing thread cannot be stopped, and a
     second one beside it would write the same temporary file.
     """
 
@@ -80,15 +80,15 @@ class IdentityKeeper:
     async def change(self, edit: Callable[[WalIdentity | None], WalIdentity]) -> None:
         """Durable on return. Errors: OSError; Closed when the log ends first."""
 
-        async def carry_out() -> OSError | None:
+        async def change() -> OSError | None:
             return await self._change(edit)
 
-        failure = await self._background.shielded(carry_out, name="identity")
+        failure = await self._background.shielded(change, name="identity")
         if failure is not None:
             raise failure
 
     async def idle(self) -> None:
-        """No change that was called before is under way on return."""
+        """Waits for all changes called before."""
         async with self._lock:
             pass
 

@@ -1,8 +1,8 @@
-"""Reads a WAL folder without changing it, also a damaged one, also of a node that runs. Blocking.
+"""Reads a WAL folder without changing it, even if it is damaged or in use. Blocking.
 
-What the log itself refuses at the first damage is gone through to the end here: each damaged place
-is named, and the groups are listed that a start which accepts the loss goes on from. Of a running
-node the newest group may look torn, and a file that it takes into use meanwhile may look damaged.
+The log itself refuses a folder at the first damage. The inspection reads on: it names each damaged
+place, and lists the groups that a start with accept_data_loss would keep. If the node is running,
+the newest group may look torn, and a file that it has just taken into use may look damaged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamlog.wal.scan import ScannedFile, scan_file
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """`state`: active, free, unfinished (never used) or damaged. Sequences of its groups."""
+    """`state`: active, free, unfinished (never used) or damaged. Sequences: of its groups."""
 
     name: str
     state: str
@@ -58,7 +58,7 @@ class Damage:
 
 @dataclass(slots=True)
 class WalContent:
-    """`entries`: not released, by group. `torn`: the write that was under way at a crash, which was
+    """`entries`: appends that are not released. `torn`: the write under way at a crash, which was
     never acknowledged and is no damage."""
 
     identity: WalIdentity | None = None
@@ -70,11 +70,11 @@ class WalContent:
 
     @property
     def node_ids(self) -> set[int]:
-        """Whose acknowledged appends these are; with none left, who used the folder."""
-        found = {entry.tenure.node_id for entry in self.entries}
-        if not found and self.identity is not None:
-            found = {tenure.node_id for tenure in self.identity.tenures}
-        return found
+        """The nodes that wrote the entries; without entries, those that used the folder."""
+        nodes = {entry.tenure.node_id for entry in self.entries}
+        if not nodes and self.identity is not None:
+            nodes = {tenure.node_id for tenure in self.identity.tenures}
+        return nodes
 
 
 def inspect(disk: Disk) -> WalContent:
@@ -91,9 +91,9 @@ def inspect(disk: Disk) -> WalContent:
             if WAL_FILE_NAME.fullmatch(name) is not None:
                 file = disk.open(name)
                 opened.append(file)
-                found = _scan(name, file, content)
-                if found is not None:
-                    scanned.append(found)
+                result = _scan(name, file, content)
+                if result is not None:
+                    scanned.append(result)
         _read(scanned, content)
     finally:
         for file in opened:
@@ -130,7 +130,7 @@ def _scan(name: str, file: DiskFile, content: WalContent) -> ScannedFile | None:
 
 
 def _of_short_file(name: str, file: DiskFile) -> Superblock | None:
-    """Of a file that was cut short; None where the superblock itself cannot be read."""
+    """The superblock of a truncated file; None if it cannot be read."""
     try:
         superblock = read_superblock(name, file, may_be_short=True)
     except Corrupt:
@@ -145,7 +145,7 @@ def _read(scanned: list[ScannedFile], content: WalContent) -> None:
     except Corrupt:
         plan = plan_recovery(scanned, released_through=stated, accept_data_loss=True)
         content.damage += map(_damage, plan.lost)
-        released = max([stated, *(one.released_through for one in scanned)])
+        released = max([stated, *(file.released_through for file in scanned)])
     else:
         released = plan.released_through
     if plan.torn is not None:
@@ -162,14 +162,14 @@ def _read(scanned: list[ScannedFile], content: WalContent) -> None:
             SeenEntry(
                 group.sequence,
                 group.tenure,
-                one.stream_id,
-                one.epoch,
-                one.base_offset,
-                one.end_offset,
-                one.base_timestamp_ms,
-                one.size_bytes,
+                entry.stream_id,
+                entry.epoch,
+                entry.base_offset,
+                entry.end_offset,
+                entry.base_timestamp_ms,
+                entry.size_bytes,
             )
-            for one in group.entries
+            for entry in group.entries
         ]
 
 

@@ -4,16 +4,16 @@
    is written as soon as the one before is durable. A group is a frame in the active file; one that
    does not fit activates the next file, which the pool keeps ready.
 2. Sequences count up without a gap over all files, tenures and restarts.
-3. A failed write: how much of the frame is on the disk is unknown, and it is not written again in
-   place, since after a failed sync the kernel may take lost pages for clean. The file is left as it
-   is; the next group gets the same sequence and activates another file, whose superblock states
-   that sequence as its first. From that write on, whatever the failed one left is void (recovery,
-   rule 1). Until then it may be found whole: stored, unacknowledged, the last of all.
-   So an acknowledged group is never followed by a doubtful one, and none is lost behind one.
-4. `release` frees whole files in the background. How far the release went is stated by later frames
-   and superblocks; after a crash released groups may be yielded again.
-5. A tenure stays in `tenures` until everything of earlier tenures is released and this one has
-   appended: from then on nobody asks for them.
+3. After a failed write it is unknown how much of the frame is on the disk. The frame is not written
+   again in place, because after a failed sync the kernel may take lost pages for clean. The next
+   group gets the same sequence and activates another file, whose superblock states that sequence as
+   its first. From that write on, the remains of the failed write are void (recovery, rule 1). Until
+   then a recovery may find the failed group whole: stored, unacknowledged, the last of all.
+   So no acknowledged group is followed by a doubtful one, or lost behind one.
+4. `release` frees whole files in the background. Later frames and superblocks state how far the
+   release went; after a crash released groups may be recovered again.
+5. A tenure stays in `tenures` until everything of earlier tenures is released and this tenure has
+   appended: then nothing needs the earlier ones any more.
 
 Reading is in folder, scan and recovery; writing in writer; space in pool.
 """
@@ -110,7 +110,7 @@ class WriteAheadLog:
         )
         for file in _adopted(folder):
             self._pool.adopt(file)
-        self._turn = asyncio.Lock()
+        self._stall_lock = asyncio.Lock()
         self._waiting = 0
         self._failures_told = 0
         self._is_closing = False
@@ -130,10 +130,10 @@ class WriteAheadLog:
     ) -> WriteAheadLog:
         """Reads the folder. What `recover` will yield is durable on return.
 
-        `uploads_bytes`: of all uploads at a time, where objects are stored on the same disk: the
-        log leaves room for them.
-        Nothing new is made or written before `begin`. With `accept_data_loss` damage is passed over
-        and logged; whole groups behind it are kept.
+        `uploads_bytes`: size of all concurrent uploads if objects are stored on the same disk; the
+        log leaves room for them. None: they are not.
+        No file is made or written before `begin`. With `accept_data_loss` damage is logged and
+        skipped; whole groups behind it are kept.
         Errors: Corrupt (file name and byte range), UnsupportedVersion, StoreUnavailable.
         """
         accept_data_loss = config.accept_data_loss
@@ -160,19 +160,19 @@ class WriteAheadLog:
 
     @property
     def cluster_id(self) -> str | None:
-        """Whose log this is; None before the first `begin`."""
+        """The cluster that the log belongs to; None before the first `begin`."""
         identity = self._keeper.identity
         return identity.cluster_id if identity else None
 
     @property
     def tenures(self) -> frozenset[Tenure]:
-        """Those whose whole log is in hand: what they acknowledged is stored or in `recover`."""
+        """Tenures whose log is complete: what they acknowledged is stored or in `recover`."""
         identity = self._keeper.identity
         return identity.tenures if identity else self._lost_tenures
 
     @property
     def last_sequence(self) -> int:
-        """Of the last durable group; 0 where there was none."""
+        """Sequence of the last durable group; 0: there was none."""
         return self._writer.next_sequence - 1
 
     @property
@@ -181,19 +181,20 @@ class WriteAheadLog:
 
     @property
     def live_bytes(self) -> int:
-        """On disk, of groups that are not released."""
+        """Bytes on disk of groups that are not released."""
         return self._writer.stored_bytes - self._freed_bytes
 
     @property
     def group_bytes_max(self) -> int:
         """Size of the largest group that `append` takes, tables included."""
-        # Half: the newest file is kept until the next is active, and both may be this large.
+        # Half, because the newest file is kept until the next one is active, and both may be this
+        # large.
         return self._config.wal_bytes_max // 2 // ALIGNMENT * ALIGNMENT - SUPERBLOCK_BYTES
 
     async def begin(self, tenure: Tenure, *, cluster_id: str) -> None:
-        """From now on `tenure` appends; its name is durable in the folder on return.
+        """From now on `tenure` appends; on return its name is durable in the folder.
 
-        Call it once, before take_over_previous. The first append says that this was done.
+        Call it once, before take_over_previous.
         Errors: ForeignCluster, DiskFull, StoreUnavailable.
         """
         if self._writer.tenure is not None:
@@ -223,9 +224,9 @@ class WriteAheadLog:
         self._tasks.append(self._background.spawn(self._pool.run(), name="files"))
 
     async def recover(self) -> AsyncIterator[RecoveredGroup]:
-        """The groups that are not released, in order; all are durable.
+        """Yields the groups that are not released, in order; all are durable.
 
-        Payloads are slices of pieces of the file of a few MiB. Errors: Corrupt, StoreUnavailable.
+        Payloads are slices of buffers of a few MiB. Errors: Corrupt, StoreUnavailable.
         """
         for scanned, frames in reading_order(self._unread):
             if frames[-1].sequence <= self._released_through:
@@ -240,11 +241,11 @@ class WriteAheadLog:
         self._unread = []
 
     async def append(self, entries: Sequence[StreamEntry]) -> int:
-        """Stores one group; its sequence is returned when it is durable.
+        """Stores one group, and returns its sequence when the group is durable.
 
-        Calls may overlap: groups are written in the order of calls, and when one fails, those that
-        were called behind it before that was told fail as well. Waits while the log is full.
-        Cancelling stops the wait; the group may be stored.
+        Calls may overlap: groups are written in the order of calls. When one fails, later calls
+        made before that failure was raised fail as well. Waits while the log is full. Cancellation
+        stops the wait; the group may be stored.
         Errors: DiskFull, StoreUnavailable (`has_no_side_effects` False: the group may be found at
         recovery if nothing is appended after it); MessageTooLarge; Closed.
         """
@@ -256,7 +257,7 @@ class WriteAheadLog:
         try:
             written = None if self._waiting else await self._write(entries, told)
             if not isinstance(written, Written):
-                written = await self._write_in_turn(entries, told)
+                written = await self._write_after_stall(entries, told)
         except OSError as error:
             self._failures_told = self._writer.failures
             self._metrics.write_failures.inc()
@@ -280,7 +281,7 @@ class WriteAheadLog:
         return written.sequence
 
     def release(self, through_sequence: int) -> None:
-        """All groups up to `through_sequence` are uploaded and committed; their space is freed."""
+        """Frees the space of groups up to `through_sequence`, which are uploaded and committed."""
         if through_sequence > self.last_sequence:
             raise Internal(f"released {through_sequence}, appended {self.last_sequence}")
         if through_sequence <= self._released_through:
@@ -293,17 +294,17 @@ class WriteAheadLog:
         self._pool.release(through_sequence)
         self._forget_earlier()
         if 0 < self._lost_through <= through_sequence:
-            # From now on the log opens without accept_data_loss.
+            # The accepted loss is behind us: from now on the log opens without accept_data_loss.
             self._lost_through = 0
             self._tasks.append(self._background.spawn(self._state_loss(), name="state_loss"))
 
     def give_room(self, is_giving: bool) -> None:
-        """Whether uploads to the same disk find no room: free files are given back to it then."""
+        """Whether uploads to the same disk find no room: then free files are removed."""
         if not self._is_closing:
             self._pool.give_room(is_giving)
 
     async def persist_release(self) -> None:
-        """What was released before the call is never recovered again, on return.
+        """On return no group released before the call is ever recovered again.
 
         Errors: DiskFull, StoreUnavailable, Closed.
         """
@@ -316,7 +317,7 @@ class WriteAheadLog:
             raise self._typed(error, "stating the release in the write-ahead log") from error
 
     async def forget_tenures(self, tenures: frozenset[Tenure]) -> None:
-        """They are not named any more, on return: who holds their streams asks for them no longer.
+        """On return the log names the tenures no more: their streams may be taken without this log.
 
         Their groups stay until they are released. Errors: DiskFull, StoreUnavailable.
         """
@@ -331,16 +332,16 @@ class WriteAheadLog:
             raise self._typed(error, "forgetting tenures in the write-ahead log") from error
 
     async def close(self) -> None:
-        """Waits for groups under way; those that wait for room are told Closed.
+        """Waits for groups under way; groups that wait for room fail with Closed.
 
-        What was released is durable on return, unless the disk fails (then it is logged).
+        On return the release is durable, unless the disk fails, which is logged.
         """
         if self._is_closing:
             return
         self._is_closing = True
         self._pool.close()
-        # Nothing is cancelled: threads that write must not outlive the file handles. The lane keeps
-        # its order, so that behind this call there is none at work for an append.
+        # Tasks are not cancelled, because writing threads must not outlive the file handles. The
+        # lane runs calls in order: once this one returns, no append is at work.
         await self._offload.run(Lane.WAL, _nothing)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._keeper.idle()
@@ -359,11 +360,11 @@ class WriteAheadLog:
             Lane.WAL, self._writer.write, entries, self._released_through, told
         )
 
-    async def _write_in_turn(self, entries: Sequence[StreamEntry], told: int) -> Written:
-        """Behind a stall: one after another in the order of calls."""
+    async def _write_after_stall(self, entries: Sequence[StreamEntry], told: int) -> Written:
+        """After a stall, one group at a time in the order of calls."""
         self._waiting += 1
         try:
-            async with self._turn:
+            async with self._stall_lock:
                 self._check_open()
                 outcome = await self._write(entries, told)
                 if isinstance(outcome, Written):
@@ -380,10 +381,11 @@ class WriteAheadLog:
         try:
             return await self._pool.take(frame_bytes)
         except Closed:
-            self._check_open()  # a bug closes the pool as well, and is what is told then
+            self._check_open()  # raises the bug, if one closed the pool
             raise
         except OSError as error:
-            # Those behind must not overtake; the stalled writer leaves its count alone meanwhile.
+            # Later groups must fail as well, to keep the order. The writer is stalled, so it does
+            # not change the count meanwhile.
             self._writer.failures += 1
             self._failures_told = self._writer.failures
             raise self._typed(error, "making a file of the write-ahead log") from error
@@ -396,7 +398,7 @@ class WriteAheadLog:
         await self._keeper.change(released)
 
     async def _state_loss(self) -> None:
-        """The identity says that nothing before the released groups is missing any more."""
+        """Records in the identity file that no group is missing behind the released ones."""
         try:
             await self._persist_release(self._released_through)
         except OSError as error:
@@ -437,13 +439,13 @@ class WriteAheadLog:
             raise Closed("the write-ahead log was closed")
 
     def _fail(self, error: BaseException) -> None:
-        """A bug: nothing more is appended, and every caller hears why."""
+        """A bug: every later call fails with it."""
         self._failure = error
         self._pool.close()
 
 
 def _damaged(folder: str, error: Corrupt) -> Corrupt:
-    """`error` with what a user of the log can do about it."""
+    """The error, with what an operator can do about it."""
     return Corrupt(
         f"{error.message.partition('; restore')[0]} in the write-ahead log {folder}; acknowledged "
         "appends are missing. Restore the folder from a copy. Without one, keep what is there: "
@@ -455,7 +457,7 @@ def _damaged(folder: str, error: Corrupt) -> Corrupt:
 
 
 def _nothing() -> None:
-    """What is handed over to wait for what was handed over before."""
+    """Run in a lane to wait for the calls before it."""
 
 
 def _adopted(folder: Folder) -> list[WalFile]:

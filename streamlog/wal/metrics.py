@@ -1,4 +1,4 @@
-"""What the write-ahead log tells Prometheus."""
+"""Metrics of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 
 
 
 class WalMetrics:
-    """Written once per group."""
+    """Updated once per group."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.group_bytes = Histogram(

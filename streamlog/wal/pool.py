@@ -1,17 +1,17 @@
 """Which WAL files are free, and the background work that keeps some ready.
 
-A file's way: made (zeros, superblock "free") → free → ready → active → sealed → free …
+Life of a file: made (zeros, superblock "free") → free → ready → active → sealed → free …
 
 Invariants
 - A sealed file is freed only when all of its groups are released.
-- The file of the newest generation is never freed: its first sequence is what makes the remains of
-  failed writes in older files void. Activating a newer one takes that over.
-- Where objects are on the same disk, a file is made, or made ready, only where room for another one
-  is left, on the disk or in free files: what waits in a full log can only be uploaded if there is
-  room for it. While an upload finds none (`give_room`), files are given back to the disk as soon as
-  they are free, and none are made: appends wait for uploads, not the other way round.
-- Before a file is removed, the identity file says that its groups are released; a file that is
-  freed says so in its own superblock. So a group that is absent is always known to be released.
+- The file of the newest generation is never freed: its first sequence makes the remains of failed
+  writes in older files void. Activating a newer file takes that over.
+- If objects are on the same disk, a file is made, or made ready, only if room for another one is
+  left, on the disk or in free files: a full log can only be emptied if the disk has room for the
+  uploads. While an upload finds none (`give_room`), free files are removed and none are made:
+  appends wait for uploads, not the other way round.
+- Before a file is removed, the identity file states that its groups are released; a freed file
+  states it in its own superblock. So an absent group is always known to be released.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class FilePool:
         persist_release: Callable[[int], Awaitable[None]],
         uploads_bytes: int | None,
     ) -> None:
-        """`persist_release(through)`: the identity file says so on return; raises OSError.
-        `uploads_bytes`: of all uploads at a time, where objects are on the same disk; else None."""
+        """`persist_release(through)` makes the release durable in the identity file; it raises
+        OSError. `uploads_bytes`: as in WriteAheadLog.open."""
         self._shelf = shelf
         self._disk = disk
         self._offload = offload
@@ -78,13 +78,13 @@ class FilePool:
         self._trouble: OSError | None = None
         self._is_closed = False
         self._is_giving_room = False
-        # What a file holds needs a little more as objects, with their indexes; and of uploads at
-        # the same time later ones may be stored before the first finds no room.
+        # A file's groups take a little more space as objects, with their indexes; and later ones of
+        # several concurrent uploads may be stored before the first one finds no room.
         full_bytes = config.file_bytes * 9 // 8
         self._reserve_bytes = 0 if uploads_bytes is None else full_bytes + uploads_bytes
 
     def adopt(self, file: WalFile) -> None:
-        """A file found in the folder; active ones in the order of their generations."""
+        """Takes a file found in the folder; active ones in the order of their generations."""
         if file.superblock.state is FileState.FREE:
             self._free.append(file)
         else:
@@ -93,24 +93,24 @@ class FilePool:
         self._count(file.size_bytes)
 
     def nudge(self) -> None:
-        """The writer took a ready file or sealed one."""
+        """The writer has taken a ready file or sealed a file."""
         self._wake.set()
 
     def release(self, through: int) -> None:
-        """Groups up to `through` are stored elsewhere."""
+        """Groups up to `through` are in the object store."""
         self._released_through = through
         self._wake.set()
 
     def give_room(self, is_giving: bool) -> None:
-        """Whether uploads to the same disk want its room: spare files go then."""
+        """Whether uploads to the same disk need its room: then free files are removed."""
         self._is_giving_room = is_giving
         self._wake.set()
 
     async def take(self, frame_bytes: int) -> WalFile:
-        """A file with room for a frame of this size; waits until one is free or can be made.
+        """A file for a stalled writer, with room for a frame of this size.
 
-        For a stalled writer. Cancellation takes none. Errors: OSError where none could be made,
-        Closed.
+        Waits until one is free or can be made. Cancellation takes none. Errors: OSError if none can
+        be made, Closed.
         """
         size = max(aligned(SUPERBLOCK_BYTES + frame_bytes), self._config.file_bytes)
         file = await self._pop(size)
@@ -129,7 +129,7 @@ class FilePool:
         while True:
             if self._is_closed:
                 raise Closed("the write-ahead log was closed")
-            # Before the look, which takes a while: what changes meanwhile is looked at again.
+            # Cleared before the attempt, which awaits: a change meanwhile causes another attempt.
             self._changed.clear()
             file = await self._pop(size)
             if file is not None:
@@ -140,9 +140,9 @@ class FilePool:
             await self._changed.wait()
 
     async def _pop(self, size: int) -> WalFile | None:
-        """For a stalled writer, which takes no ready file itself.
+        """Takes a file for a stalled writer, which takes no ready file itself, if one is free.
 
-        Errors: OSError where there is one, but it is the room that uploads need.
+        Errors: OSError if uploads need the room of the free file.
         """
         while True:
             self._free += self._shelf.ready
@@ -158,9 +158,11 @@ class FilePool:
                 return file
 
     async def _leaves_room(self, file: WalFile) -> bool:
-        """Whether uploads have room to empty a full file when this one is filled as well: on the
-        disk, or in free files that can be given back to it."""
-        left = self._reserve_bytes - sum(one.size_bytes for one in self._free if one is not file)
+        """Whether uploads of a full file still have room when this file is filled as well: on the
+        disk, or in free files that can be removed."""
+        left = self._reserve_bytes - sum(
+            other.size_bytes for other in self._free if other is not file
+        )
         return left <= 0 or left <= await self._offload.run(Lane.CPU, self._disk.free_bytes)
 
     async def run(self) -> None:
@@ -176,7 +178,7 @@ class FilePool:
             await self._wake.wait()
 
     def close(self) -> None:
-        """`run` ends after the step under way; a waiting `take` is told Closed."""
+        """`run` ends after the step under way; a waiting `take` fails with Closed."""
         self._is_closed = True
         self._wake.set()
         self._changed.set()
@@ -203,7 +205,7 @@ class FilePool:
                 file = self._free[0]
                 if not await self._leaves_room(file):
                     return
-                # A stalled writer may have taken it meanwhile, or wait for it by now.
+                # During the await a stalled writer may have taken it, or may want it now.
                 if file in self._free and not self._wanted_bytes:
                     self._free.remove(file)
                     self._shelf.ready.append(file)
@@ -213,9 +215,9 @@ class FilePool:
                 return
 
     async def _give_back(self) -> None:
-        """All that is free goes; an append that waits for a file is told that there is no room."""
+        """Removes all free files; an append that waits for a file fails."""
         while self._shelf.ready:
-            # The writer may take the last one at the same time.
+            # The writer's thread may take the last one at the same time.
             with contextlib.suppress(IndexError):
                 self._free.append(self._shelf.ready.pop())
         while self._free:
@@ -232,7 +234,7 @@ class FilePool:
         return file is not self._shelf.newest and file.last_sequence <= self._released_through
 
     def _is_misfit(self, file: WalFile) -> bool:
-        """Made for one large group, or under other settings; not wanted now."""
+        """Whether the file was made for one large group, or under other settings."""
         is_wanted = 0 < self._wanted_bytes <= file.size_bytes
         return file.size_bytes != self._config.file_bytes and not is_wanted
 
@@ -251,7 +253,7 @@ class FilePool:
         self._changed.set()
 
     async def _make_large(self, size: int) -> None:
-        """A file for one group that no regular one can hold; regular ones give way to it."""
+        """Makes a file for one group that no regular file can hold; removes free regular files."""
         if any(file.size_bytes >= size for file in self._free):
             return
         while self._free and self._disk_bytes + size > self._config.wal_bytes_max:

@@ -1,22 +1,22 @@
-"""Decides which frames of a folder hold, which are void and what is damage. Pure.
+"""Decides which frames of a folder are valid, void or damaged. Pure.
 
-Files are taken in the order of their generations; F is a file's first sequence, R the highest
-"released through" that is found anywhere.
+Files are examined in the order of their generations. F is a file's first sequence, R the highest
+"released through" in any file.
 
-1. A frame with a sequence ≥ the F of a later generation is void: its write failed, and the log went
-   on without it (its callers were told). It is the only way in which a sequence occurs twice.
-2. Frames ≤ R are stored elsewhere: they may be absent, damaged or present, and are left out.
-3. Frames from R + 1 on must be there one after another. A missing one with a valid later header,
-   or a file that begins past the next sequence, is damage: Corrupt. The log writes a frame, or a
-   superblock with a higher F, only after all before it is durable; so a later one proves it was.
-4. Where frames end and nothing valid follows, the write under way was torn, and is cut. It was
-   never acknowledged.
+1. A frame with a sequence ≥ the F of a later generation is void: its write failed, its callers got
+   the error, and the log continued without it. Only so can a sequence occur twice.
+2. Frames ≤ R are in the object store: they may be absent, damaged or present, and are left out.
+3. Frames from R + 1 on must follow one another. A missing frame before a valid header, or a file
+   that begins past the next sequence, is damage: Corrupt. The log writes a frame, or a superblock
+   with a higher F, only after everything before it is durable; so a later one proves the loss.
+4. If frames end and nothing valid follows, the last write was torn, and is cut. It was never
+   acknowledged.
 
-A write that failed and after which nothing was written may be found whole: it is then yielded like
-any other, stored though never acknowledged. It is the last, so nothing can follow it. What is read
-may be in the page cache alone: the folder writes it again before it is yielded.
+A failed write that was the last one may be found whole: it is recovered like any other group,
+although it was never acknowledged. The bytes may be in the page cache only, so the folder writes
+them again before they are used.
 
-Where the user accepts the loss, damage by rule 3 is listed instead, and the log goes on behind it.
+If the operator accepts the loss, damage by rule 3 is listed, and the log continues behind it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads planned frames back, several at a time. Blocking where it says so."""
+"""Reads the groups of planned frames, several at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveredGroup:
-    """What one append stored, and under which tenure."""
+    """One group of appends, and the tenure that wrote it."""
 
     sequence: int
     tenure: Tenure
@@ -26,19 +26,19 @@ class RecoveredGroup:
 def reading_order(
     live: Sequence[tuple[ScannedFile, FrameRef]],
 ) -> Iterator[tuple[ScannedFile, list[FrameRef]]]:
-    """Neighbouring frames of a file together, up to a few MiB."""
-    at = 0
-    while at < len(live):
-        file, first = live[at]
-        end = at + 1
+    """Batches of neighbouring frames of a file, up to a few MiB each."""
+    begin = 0
+    while begin < len(live):
+        file, first = live[begin]
+        end = begin + 1
         while (
             end < len(live)
             and live[end][0] is file
             and live[end][1].end - first.position <= _PIECE_BYTES
         ):
             end += 1
-        yield file, [frame for _, frame in live[at:end]]
-        at = end
+        yield file, [frame for _, frame in live[begin:end]]
+        begin = end
 
 
 def read_groups(scanned: ScannedFile, frames: Sequence[FrameRef]) -> list[RecoveredGroup]:

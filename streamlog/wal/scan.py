@@ -1,7 +1,7 @@
-"""Finds the frames of a WAL file by walking from frame to frame. Blocking.
+"""Finds the frames of a WAL file, going from frame to frame. Blocking.
 
-Where the walk meets no valid frame it looks for a later one of the same life at every place where
-one may start: one that is found shows that the bytes between are damaged, not the torn end.
+Behind an invalid frame the scan looks for a later one of the same life at every possible position:
+if there is one, the bytes in between are damaged, and not a torn end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WINDOW_BYTES = 1 << 20
 
 
 class FrameRef(NamedTuple):
-    """A frame with a valid header. `is_whole`: its tables and payloads are right as well.
+    """A frame with a valid header. `is_whole`: its tables and payloads are valid as well.
 
-    `follows` is where the frame before it ended: what lies between is damaged.
+    `follows`: end of the frame before it; bytes in between are damaged.
     """
 
     sequence: int
@@ -64,7 +64,7 @@ def scan_file(name: str, file: DiskFile, superblock: Superblock) -> ScannedFile:
     is_header_torn = False
     released_through = superblock.released_through
     if superblock.state is FileState.ACTIVE:
-        # A file that was cut short, or a size that makes no sense, is not walked past its end.
+        # The stated size may be wrong, or the file truncated: never read past its end.
         window = _Window(file, min(superblock.file_bytes, file.size()))
         follows = SUPERBLOCK_BYTES
         for header in _headers(name, window, superblock):

@@ -1,17 +1,18 @@
-"""Writes groups one after another: the part of the log that runs in the WAL lane, call by call.
+"""Writes groups one after another: the part of the log that runs in the WAL lane.
 
-A group that is handed over while another syncs is written next, without a turn of the loop between.
+A group handed over while another one syncs is written next, without a step of the event loop in
+between.
 
-1. A group that fits the active file is a frame in it. One that does not seals it and activates a
-   ready file; where none is ready the writer stalls: this group and those behind come back
-   unwritten.
-2. After a failed write those that were handed over before the failure was told fail too, unwritten:
-   groups never change places.
+1. A group that fits the active file becomes a frame in it. A group that does not seals that file
+   and activates a ready one. If none is ready, the writer stalls: it returns this group and later
+   ones unwritten.
+2. After a failed write, groups that were handed over before the caller knew of the failure fail
+   too, unwritten: groups never change their order.
 
 Invariants
 - A file is activated by one write of superblock and first frame together, and only when it is free
   (its superblock says so, durably) or taken back after a failed activation.
-- Frames follow one another without a gap; none is ever written over in the same life.
+- Frames are written without gaps, and never overwritten in the same life of the file.
 - After a failed write nothing more is written in this life.
 """
 
@@ -37,7 +38,7 @@ from streamlog.wal.file import WalFile
 
 
 class Written(NamedTuple):
-    """`has_rolled`: a file was activated for it."""
+    """`has_rolled`: the group activated a file."""
 
     sequence: int
     size_bytes: int
@@ -57,7 +58,7 @@ class EarlierFailed(Exception):
 
 @dataclass(slots=True)
 class Shelf:
-    """Where files change hands between writer and pool; every step on a field is atomic.
+    """Files that writer and pool hand to each other; each operation on a field is atomic.
 
     `ready`: filled by the pool, emptied by the writer (by the pool while the writer is stalled).
     `sealed`: filled by the writer, emptied by the pool.
@@ -70,7 +71,7 @@ class Shelf:
 
 
 class GroupWriter:
-    """`write` and `resume` block and run in Lane.WAL alone; fields may be read from elsewhere."""
+    """`write` and `resume` block, and run only in Lane.WAL; other threads may read the fields."""
 
     def __init__(
         self,
@@ -91,9 +92,9 @@ class GroupWriter:
         self.is_stalled = False
         self.failures = 0
         self.stored: deque[tuple[int, int]] = deque()
-        """(sequence, bytes on disk) of groups, appended here and taken off by the log."""
+        """(sequence, bytes on disk) of groups; the log removes released ones."""
         self.stored_bytes = 0
-        """Of all groups that were ever appended to `stored`."""
+        """Bytes of all groups ever added to `stored`."""
 
     def write(
         self, entries: Sequence[StreamEntry], released_through: int, failures_told: int

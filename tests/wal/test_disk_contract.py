@@ -242,7 +242,7 @@ async def _removed_unsaid(self: Any, file: Any, owner: Any) -> None:
 
 BREAKAGES: dict[str, tuple[Patch, Scenario]] = {
     "writes without dsync": (
-        (torn_disk._Content, "settle", lambda self, sectors: None),
+        (torn_disk._Content, "make_durable", lambda self, sectors: None),
         acknowledged_groups_survive_a_power_cut,
     ),
     "sync does nothing": (

@@ -1,6 +1,7 @@
-"""Attributes of what a commit attached, object by object: each index region is read once.
+"""Attributes of the batches that a commit attached, object by object.
 
-Stream by stream it would be read once for each of its streams, or held in memory meanwhile.
+So each index region is read once. Stream by stream, it would be read once for each of its streams,
+or kept in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from streamlog.metadata.interface import ObjectRow, StreamView
 from streamlog.model.batch import BatchAttributes
 
 _INDEXES_AHEAD = 16
-"""Index regions that are on their way while one is looked at."""
+"""Index regions that are loaded while one is used."""
 _ROWS_AT_ONCE = 256
-"""Objects that are looked up before others get a turn: about 1 ms."""
+"""Objects that one step of the event loop looks up: about 1 ms."""
 
 
 async def attached_attributes(
@@ -26,10 +27,10 @@ async def attached_attributes(
     *,
     ahead_bytes_max: int,
 ) -> AsyncIterator[tuple[int, Sequence[BatchAttributes]]]:
-    """Runs of batches: the stream's id, and a block's batches at their offsets in the stream.
+    """Yields a stream id and the attributes of one block's batches, at their offsets in the stream.
 
-    A stream's runs come in the order of the objects. `ahead_bytes_max`: of index regions, less than
-    `blocks` keeps. Errors: ObjectNotFound, StoreUnavailable, Corrupt.
+    A stream's blocks come in the order of the objects. `ahead_bytes_max`: bytes of index regions to
+    load ahead, less than `blocks` keeps. Errors: ObjectNotFound, StoreUnavailable, Corrupt.
     """
     rows = await _rows(metadata, object_ids)
     for number, row in enumerate(rows):
@@ -47,13 +48,13 @@ async def attached_attributes(
 
 
 async def _rows(metadata: StreamView, object_ids: Iterable[int]) -> list[ObjectRow]:
-    """At once: while all of them are read, compaction may put others in the place of some, which
-    stay in the store for a while and are not known any more. One that is dead is left out."""
-    found: list[ObjectRow] = []
+    """Looks up all objects first: while they are read, compaction may replace some, whose rows are
+    then gone although the objects stay in the store for a while. Dead objects are left out."""
+    rows: list[ObjectRow] = []
     for number, object_id in enumerate(object_ids):
         if number % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
         row = await metadata.object(object_id)
         if row is not None:
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows

@@ -1,12 +1,12 @@
-"""StagedStreams over an engine: objects known to the metadata before they are in any stream.
+"""StagedStreams over an engine: objects that the metadata knows before they are in any stream.
 
-1. Staging: build, PUT, a commit record that names the object. Offsets in it count from 0.
-2. Attaching: the streams' gates close, so that appends wait before they are sequenced. What was
-   sequenced is committed; then one record attaches everything at the streams' ends; the gates open.
-   With wal=disk an append behind the attached offsets would else be acknowledged out of a WAL that
-   is replayed without them. A checkpoint follows: with wal=object before the gates open, with
-   wal=disk soon (`save_interval_ms`).
-3. What expired is dropped, and so are writers that were silent for long, by any node.
+1. Staging builds and PUTs an object, and commits a record that names it. Its offsets start at 0.
+2. Attaching raises an append barrier on each stream, waits until everything sequenced is committed,
+   commits one record that attaches all objects at the streams' ends, and lifts the barriers.
+   Without them an append behind the attached offsets could, with wal=disk, be acknowledged out of a
+   WAL that is replayed without these offsets. A checkpoint follows: with wal=object before the
+   barriers are lifted, with wal=disk soon (`save_interval_ms`).
+3. Any node drops expired objects, and forgets writers that were silent for long.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ LEADER_EPOCH_MAX = (1 << 31) - 1
 _PUT_TRIES_MAX = 5
 _UNSTAGED_AT_ONCE = 1000
 _STREAMS_AT_ONCE = 128
-"""Streams whose turn is taken before others get a turn on the loop."""
+"""Streams that are locked in one step of the event loop."""
 _ROWS_AT_ONCE = 20_000
-"""Rows that are gone through before others get a turn: about 1 ms."""
+"""Rows that one step of the event loop processes: about 1 ms."""
 
 
 class StagingMetadata(Metadata, Protocol):
@@ -96,13 +96,13 @@ class EngineStaging:
         self._under_way: KeyedLock[tuple[str, str]] = KeyedLock()
         self._attaching: KeyedLock[str] = KeyedLock()
         self._is_unsaved = True
-        """With wal=disk: something was attached here, and a checkpoint may not have it. At the
-        start, by the tenure before."""
+        """With wal=disk: whether an attach may be in no checkpoint yet. True at the start, because
+        of the previous tenure's attaches."""
         self._metrics = StagingMetrics(engine.parts.registry)
         self._metrics.staged.set_function(lambda: len(metadata.staging.staged))
 
     def start(self) -> None:
-        """Begins to look for what has expired, and with wal=disk for what no checkpoint has."""
+        """Starts to drop what has expired and, with wal=disk, to save attaches in checkpoints."""
         self._engine.background.every(
             lambda: self._config.sweep_interval_ms / 1000, self.drop_expired, name="staging"
         )
@@ -127,16 +127,16 @@ class EngineStaging:
         expires_ms = checked_int("expires_ms", expires_ms, 0, EPOCH_MAX - 1)
         entries, size_bytes = await self._entries(batches)
         async with AsyncExitStack() as held:
-            # Two copies of a request that was sent again must not store two objects.
+            # A request that was sent again must not store a second object.
             await held.enter_async_context(self._under_way.holding((writer_id, attempt)))
-            known = self._metadata.staging.of_attempt(writer_id, attempt)
-            if known is not None:
-                return staged_object(known)
+            stage = self._metadata.staging.of_attempt(writer_id, attempt)
+            if stage is not None:
+                return staged_object(stage)
             await held.enter_async_context(self._slots)
             await held.enter_async_context(self._bytes_in_flight.holding(size_bytes))
             self._check_count()
             expires_at = self._clock.now_ms() + (expires_ms or self._config.expiry_ms)
-            # Whoever waits may leave; what has begun holds all this to its own end.
+            # If the caller is cancelled, the work goes on and holds all of this to its end.
             return await self._engine.background.shielded_holding(
                 held,
                 lambda: self._store(writer_id, attempt, entries, expires_at),
@@ -144,7 +144,7 @@ class EngineStaging:
             )
 
     def _check_count(self) -> None:
-        """What is under way is not counted: stages_in_flight_max may come on top."""
+        """Does not count objects under way: up to stages_in_flight_max may come on top."""
         count, bound = len(self._metadata.staging.staged), self._config.staged_objects_max
         if count >= bound:
             raise Overloaded(
@@ -199,8 +199,8 @@ class EngineStaging:
                 writer_id,
                 attempt,
                 expires_at_ms,
-                array("Q", [one.stream_id for one in ranges]),
-                array("I", [one.end for one in ranges]),
+                array("Q", [row.stream_id for row in ranges]),
+                array("I", [row.end for row in ranges]),
             )
             entry = CommitEntry(stages=[stage])
             self._metadata.check_fits(entry)
@@ -209,7 +209,7 @@ class EngineStaging:
             )
             await self._metadata.commit(entry)
         self._metrics.stages.inc()
-        self._metrics.stage_bytes.inc(sum(parts_size(one.parts) for one in entries))
+        self._metrics.stage_bytes.inc(sum(parts_size(entry.parts) for entry in entries))
         return staged_object(stage)
 
     # attaching
@@ -232,10 +232,10 @@ class EngineStaging:
             for stream_id, leader_epoch in (leader_epochs or {}).items()
         }
         if self._metadata.staging.last_epoch(writer_id) >= epoch:
-            # The call that attached it may be waiting for its checkpoint yet.
+            # The call that attached the epoch may still wait for its checkpoint.
             await self._saved(writer_id, epoch)
             async with self._attaching.holding(writer_id):
-                pass  # It has shown what came.
+                pass  # That call has moved the streams' ends.
             self._metrics.attaches.labels("known").inc()
             return self._attached(writer_id, epoch, was_attached=True)
         streams = await self._check_rows(writer_id, object_ids)
@@ -245,7 +245,7 @@ class EngineStaging:
                 name="attach",
             )
         except Closed as error:
-            # The work was cut off, or the metadata's commit was.
+            # The engine or the metadata was closed while the commit was under way.
             self._metrics.attaches.labels("refused").inc()
             raise maybe_attached(writer_id, epoch) from error
         except StreamlogError:
@@ -270,7 +270,7 @@ class EngineStaging:
         return streams
 
     async def _check_rows(self, writer_id: str, object_ids: Sequence[int]) -> list[int]:
-        """The streams, in order."""
+        """The ids of the streams with staged rows, sorted. Errors: StagedNotFound, Invalid."""
         staged = self._metadata.staging.staged
         for object_id in object_ids:
             if object_id not in staged:
@@ -297,14 +297,14 @@ class EngineStaging:
         streams: Sequence[int],
         leader_epochs: Mapping[int, int],
     ) -> Attached:
-        async with AsyncExitStack() as alone:
-            await alone.enter_async_context(self._attaching.holding(writer_id))
-            # In order of their ids: two of these never wait for each other.
+        async with AsyncExitStack() as locked:
+            await locked.enter_async_context(self._attaching.holding(writer_id))
+            # In the order of stream ids, so that two attaches never deadlock.
             for number, stream_id in enumerate(streams):
-                await alone.enter_async_context(self._streams.holding(stream_id))
+                await locked.enter_async_context(self._streams.holding(stream_id))
                 if number % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
                     await asyncio.sleep(0)
-                    alone.push_async_callback(asyncio.sleep, 0)
+                    locked.push_async_callback(asyncio.sleep, 0)
             cores = [self._core(stream_id) for stream_id in streams]
             sequencer = self._engine.sequencer
             began = self._clock.monotonic()
@@ -325,9 +325,9 @@ class EngineStaging:
                 try:
                     await self._saved(writer_id, epoch)
                 finally:
-                    # Readers see nothing that a recovery from the bucket would not find.
+                    # Only now: readers must not see what a recovery from the bucket would lose.
                     for core in cores:
-                        self._moved(core)
+                        self._move_end(core)
             finally:
                 for core in cores:
                     sequencer.lift_barrier(core)
@@ -336,7 +336,7 @@ class EngineStaging:
             return self._attached(writer_id, epoch, was_attached=not committed.has_changed)
 
     async def _save_late(self) -> None:
-        """What was attached here; another node saves its own."""
+        """Saves the attaches of this node."""
         if self._is_unsaved:
             self._is_unsaved = False
             await self._engine.save_attaches_late()
@@ -367,8 +367,8 @@ class EngineStaging:
             raise core.stop()
         return core
 
-    def _moved(self, core: StreamCore) -> None:
-        """The stream's end is where the fold has it; what was attached is not in memory."""
+    def _move_end(self, core: StreamCore) -> None:
+        """Moves the stream's end in memory to its end in the fold, behind the attached batches."""
         row: StreamRow | None = self._metadata.stream(core.stream_id)
         if core.stop is not None or row is None or row.epoch != core.epoch or row.end == core.next:
             return
@@ -417,7 +417,7 @@ class EngineStaging:
         return WriterState(row.epoch, row.at_ms, attached_rows(row), count)
 
     async def drop_expired(self) -> None:
-        """Drops what expired, and forgets writers of long ago."""
+        """Drops expired objects, and forgets writers that were silent for `writer_memory_ms`."""
         staging, now_ms = self._metadata.staging, self._clock.now_ms()
         expired: list[int] = []
         for number, (object_id, stage) in enumerate(list(staging.staged.items())):
@@ -438,8 +438,7 @@ class EngineStaging:
                 )
                 del expired[:_UNSTAGED_AT_ONCE], silent[:_UNSTAGED_AT_ONCE]
         except (Fenced, Closed):
-            # Whoever is sealed hears of it elsewhere; another node's sweep goes on.
-            return
+            return  # This node is ending; other nodes drop what expires.
 
 
 def not_staged(writer_id: str, object_id: int) -> StagedNotFound:

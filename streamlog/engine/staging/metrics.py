@@ -1,4 +1,4 @@
-"""What staged writes count."""
+"""Metrics of staged writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StagingMetrics:
         )
         self.attach_seconds = Histogram(
             "streamlog_staging_commit_seconds",
-            "From closing the streams' gates to opening them: appends wait so long.",
+            "How long a staged commit holds back appends to its streams.",
             buckets=SECONDS,
             registry=registry,
         )

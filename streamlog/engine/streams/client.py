@@ -1,6 +1,7 @@
-"""StreamClient over an engine: creating, opening, trimming, closing, destroying streams.
+"""StreamClient over an engine: creates, opens, trims, closes and destroys streams.
 
-Every change but an open is an entry of a commit record. A stream's changes wait for one another.
+Every change but an open is an entry of a commit record. Changes of one stream run one after
+another.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class EngineStreamClient:
     async def open_stream(self, stream_id: int, options: OpenStreamOptions = _OPEN) -> Stream:
         engine = self._engine
         engine.check_open()
-        # Before the old epoch is given up: the stream goes on under it.
+        # Checked first: the stream must stay usable under its old epoch.
         check_epoch(stream_id, options.epoch)
         await engine.save_attaches()
         async with self._changing.holding(stream_id):
@@ -147,13 +148,13 @@ class EngineStreamClient:
                     [(stream_id, options.epoch)], accept_data_loss=options.accept_data_loss
                 )
             except BaseException as error:
-                self._go_on(stream_id, error)
+                self._reopen_old_epoch(stream_id, error)
                 raise
             old = engine.cores.pop(stream_id, None)
             if old is not None:
                 old.halt(fenced(stream_id, row.epoch))
             core = engine.core(row)
-            # What its last holder attached.
+            # For the attaches of the stream's last holder.
             await engine.save_attaches()
             return self._handed_out(core)
 
@@ -186,12 +187,13 @@ class EngineStreamClient:
     async def set_token(self, core: StreamCore, token: bytes, context: AppendContext) -> None:
         """As Stream.set_fencing_token."""
         change = TokenChange(self._engine, self._changing, self._check_kept, core, token, context)
-        await change.carry_out()
+        await change.apply()
 
     async def trim(self, core: StreamCore, new_start_offset: int) -> None:
-        """As Stream.trim. Waits until what lies below is in the store: the fold trims only that."""
+        """As Stream.trim. Waits until everything below the offset is in the store, because the fold
+        trims only that."""
         _check_core(core)
-        # Its range is checked below, against the stream's own; a number that is none would end the
+        # Checks the type; the range is checked below. A value of another type would end the
         # commit loop.
         new_start_offset = checked_int(
             "new_start_offset", new_start_offset, -OFFSET_MAX - 1, 2 * OFFSET_MAX
@@ -220,7 +222,7 @@ class EngineStreamClient:
         )
 
     async def destroy_core(self, core: StreamCore) -> None:
-        """As Stream.destroy. Appends under way are finished first: they have been promised."""
+        """As Stream.destroy. Appends under way finish first, because they have offsets."""
         await self._end(
             core, CommitEntry(destroys=[StreamEpoch(core.stream_id, core.epoch)]), _destroyed
         )
@@ -229,8 +231,8 @@ class EngineStreamClient:
         self, core: StreamCore, entry: CommitEntry, reason: Callable[[int], StreamlogError]
     ) -> None:
         _check_core(core)
-        async with AsyncExitStack() as turn:
-            await turn.enter_async_context(self._changing.holding(core.stream_id))
+        async with AsyncExitStack() as locked:
+            await locked.enter_async_context(self._changing.holding(core.stream_id))
             _check_core(core)
             core.is_closing = True
             try:
@@ -245,12 +247,12 @@ class EngineStreamClient:
                 self._engine.forget(core)
                 core.halt(lambda: reason(core.stream_id))
 
-            # From here on the entry may be applied whatever happens to this call: no append after,
-            # and the turn is kept to the end, or an open meanwhile would make a second core.
-            await self._engine.background.shielded_holding(turn, finish, name="end_stream")
+            # The entry may be applied even if this call is cancelled, so no append may follow; and
+            # the lock is held to the end, or an open meanwhile would make a second core.
+            await self._engine.background.shielded_holding(locked, finish, name="end_stream")
 
     def _check_newest(self, row: StreamRow) -> None:
-        """A later tenure of this node has the stream: this one was sealed, and will hear of it."""
+        """Raises if a later tenure of this node holds the stream: this tenure was sealed."""
         if row.holder.node_epoch > self._metadata.tenure.node_epoch:
             raise TenureFenced(
                 f"stream {row.stream_id} is held by {row.holder}, a later process of this node; "
@@ -258,10 +260,10 @@ class EngineStreamClient:
             )
 
     async def _give_up_old_epoch(self, stream_id: int) -> None:
-        """Everything appended under the epoch held so far is in the store on return.
+        """On return everything appended under the old epoch is in the store.
 
-        A commit under the old epoch would be stripped after the move, and a WAL that still holds
-        appends of an epoch that was lost could be taken for the new one's.
+        A commit under the old epoch would be stripped after the move; and appends of a lost epoch
+        that are still in the WAL could be taken for appends of the new one.
         """
         engine = self._engine
         await engine.forget_foreign(stream_id)
@@ -274,11 +276,11 @@ class EngineStreamClient:
                 core.is_closing = False
                 raise
 
-    def _go_on(self, stream_id: int, error: BaseException) -> None:
-        """The stream was not opened: who has it under the old epoch may go on.
+    def _reopen_old_epoch(self, stream_id: int, error: BaseException) -> None:
+        """The stream was not opened, so the handle of the old epoch becomes usable again.
 
-        Unless the move may still take place and an append, acknowledged out of the WAL before its
-        commit, could then never be committed: with wal=disk such a handle stays closed.
+        Not so with wal=disk if the move may still take place: an append acknowledged out of the WAL
+        could then never be committed, so the handle stays closed.
         """
         core = self._engine.cores.get(stream_id)
         is_definite = isinstance(error, StreamlogError) and not isinstance(
@@ -295,15 +297,15 @@ class EngineStreamClient:
             raise fenced(core.stream_id, epoch)()
 
     async def _create(self, entry: CommitEntry) -> None:
-        """Commits the entry; once the caller is cancelled its streams are destroyed again.
+        """Commits the entry. If the caller is cancelled, the new streams are destroyed again,
+        because no caller knows their ids.
 
-        The caller never hears of their ids, so nobody else could. Streams of a process that ends
-        before that stay: `list_streams` shows them, with their tags.
+        If the process ends before that, they stay: `list_streams` shows them, with their tags.
         """
         background = self._engine.background
         is_created = is_cancelled = False
 
-        async def carry_out() -> None:
+        async def commit() -> None:
             nonlocal is_created
             await self._metadata.commit(entry)
             is_created = True
@@ -311,7 +313,7 @@ class EngineStreamClient:
                 await self._destroy_new(entry.creates)
 
         try:
-            await background.shielded(carry_out, name="create")
+            await background.shielded(commit, name="create")
         except asyncio.CancelledError:
             is_cancelled = True
             if is_created:
@@ -319,13 +321,16 @@ class EngineStreamClient:
             raise
 
     async def _destroy_new(self, creates: Sequence[CreateEntry]) -> None:
-        destroys = [StreamEpoch(one.stream_id, one.epoch) for one in creates]
+        destroys = [StreamEpoch(create.stream_id, create.epoch) for create in creates]
         try:
             await self._metadata.commit(CommitEntry(destroys=destroys))
         except StreamlogError as error:
             log.warning(
                 "streams of a cancelled create stay",
-                extra={"stream_ids": [one.stream_id for one in creates], "reason": str(error)},
+                extra={
+                    "stream_ids": [create.stream_id for create in creates],
+                    "reason": str(error),
+                },
             )
 
     def _new(self, stream_id: int, entries: Sequence[StreamEntry]) -> EngineStream:
@@ -334,7 +339,7 @@ class EngineStreamClient:
             raise Internal(f"stream {stream_id} was created and is not in the fold")
         core = self._engine.core(row)
         if entries and core.tail.first == core.next == row.end:
-            # The first batches are read back soon: a tail that starts at the beginning holds them.
+            # The first batches are usually read back soon, so the tail keeps them.
             core.tail = self._engine.tails.tail(entries[0].base_offset)
             for entry in entries:
                 core.tail.push(entry, entry.size_bytes)
@@ -421,8 +426,11 @@ def _first_entries(
 
 
 def _outline(entries: Sequence[StreamEntry]) -> NewObject:
-    """Takes as much of a record as their object will."""
-    rows = [RangeRow(one.stream_id, one.epoch, one.base_offset, one.end_offset) for one in entries]
+    """An object that takes as much of a commit record as the real one will."""
+    rows = [
+        RangeRow(entry.stream_id, entry.epoch, entry.base_offset, entry.end_offset)
+        for entry in entries
+    ]
     return NewObject(ObjectRow(0, 0, 0, 0, 0), rows)
 
 

@@ -23,7 +23,7 @@ from streamlog.model.batch import (
 
 
 class StreamChanges(Protocol):
-    """What changes a stream beside appends; each rides in a commit record."""
+    """Changes of a stream other than appends; each is an entry of a commit record."""
 
     async def set_token(self, core: StreamCore, token: bytes, context: AppendContext) -> None: ...
 
@@ -35,7 +35,7 @@ class StreamChanges(Protocol):
 
 
 class EngineStream:
-    """One epoch of a stream; of no more use once another epoch is opened."""
+    """One epoch of a stream; unusable once a later epoch is opened."""
 
     __slots__ = ("_changes", "_core", "_fetcher", "_sequencer")
 

@@ -1,12 +1,13 @@
 """A change of a stream's fencing token, in its place among the appends.
 
-1. The stream's gate closes: what is sequenced behind this point waits.
-2. What was sequenced before is confirmed. The conditions are tested then: a refusal reveals nothing
-   that may still vanish, and no append under the old token shows up after the change was answered.
-3. The token is committed. Only then the gate opens: with wal=disk an append that passed under the
-   new token would else be acknowledged out of the WAL while a crash brings the old token back.
+1. An append barrier is raised: later appends wait.
+2. When all earlier appends are confirmed, the conditions are tested. So a refusal reveals nothing
+   that may still vanish, and no append under the old token appears after the change was answered.
+3. The token is committed. Only then the barrier is lifted: with wal=disk an append under the new
+   token would otherwise be acknowledged out of the WAL, although a crash brings the old token back.
 
-From the commit on the change goes on when its caller leaves, with the gate in hand.
+Once the commit is sent, the change continues even if its caller is cancelled; it keeps the barrier
+until it is done.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from streamlog.runtime.concurrency.keyed_lock import KeyedLock
 
 
 class TokenChange:
-    """One change. `check_kept(core, stripped)` raises when the stream was lost."""
+    """One change. `check_kept(core, stripped)` raises if the stream was lost."""
 
     def __init__(
         self,
         engine: Engine,
-        turns: KeyedLock[int],
+        changing: KeyedLock[int],
         check_kept: Callable[[StreamCore, frozenset[int]], None],
         core: StreamCore,
         token: bytes,
@@ -45,20 +46,20 @@ class TokenChange:
         check_token(token)
         check_deadline(context.deadline)
         self._engine = engine
-        self._turns = turns
+        self._changing = changing
         self._check_kept = check_kept
         self._core = core
         self._token = token
         self._context = context
         self._is_sent = False
 
-    async def carry_out(self) -> None:
+    async def apply(self) -> None:
         """Errors: as Stream.set_fencing_token."""
         deadline = self._context.deadline
         left_s = None if deadline is None else deadline - self._engine.parts.clock.monotonic()
         try:
             async with asyncio.timeout(left_s) as timeout:
-                await self._in_turn()
+                await self._change()
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -71,11 +72,11 @@ class TokenChange:
                 "the fencing token was not changed; what was appended before is under way"
             ) from None
 
-    async def _in_turn(self) -> None:
+    async def _change(self) -> None:
         engine, core = self._engine, self._core
         async with AsyncExitStack() as held:
-            # Not while the stream is opened, closed, or gets what was staged.
-            await held.enter_async_context(self._turns.holding(core.stream_id))
+            # Excludes opens, closes and staged commits of the stream.
+            await held.enter_async_context(self._changing.holding(core.stream_id))
             if core.stop is not None:
                 raise core.stop()
             if core.is_closing:

@@ -1,14 +1,14 @@
-"""Puts one object into the store, whatever it takes: same key, same bytes, until it is there.
+"""Puts one object into the store: same key, same bytes, again and again until it is there.
 
-What a PUT does on an error is decided here, for data, first batches and staged objects alike:
+The rules for errors are the same for data, first batches and staged objects:
 
-1. All that a store may answer, also what is on no list (a proxy's refusal, a key service that
-   throttles, access that is denied for a while): the PUT is tried again with back-off. What was
-   sequenced waits; `under_way` and a log line a minute say for what.
-2. With `tries_max` (creates, staging) the last try's error ends it, as one that may be retried:
+1. Any answer of a store, also an unexpected one (a proxy's refusal, a key service that throttles,
+   access that is denied for a while): the PUT is tried again with back-off. Sequenced appends wait;
+   `under_way` and a log line each minute name the reason.
+2. With `tries_max` (creates, staging) the last try's error is raised, as one that may be retried:
    nothing was committed.
-3. A bug here, or a process that must stop (`may_succeed_later` is False): raised at once, and the
-   engine ends with that reason.
+3. A bug here, or a process that must stop (`may_succeed_later` is False): the error is raised at
+   once, and stops the engine.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from streamlog.runtime.rand import Random
 log = logging.getLogger(__name__)
 
 TOLD_AGAIN_AFTER_S = 60.0
-"""A PUT that still fails is logged so often."""
+"""How often a PUT that still fails is logged."""
 
 
 @dataclass(slots=True)
 class PutUnderWay:
-    """A PUT that has begun and not ended. `error`: the last failed try's; None: none has failed."""
+    """A PUT that has not ended. `error`: that of the last failed try; None: no try has failed."""
 
     key: str
     size_bytes: int
@@ -47,12 +47,12 @@ class PutUnderWay:
     failures: int = 0
     error: StreamlogError | None = None
     failed_at: float = 0.0
-    """When the last one failed; a further try may be under way since."""
+    """When the last try failed; another one may have started since."""
     told_at: float = 0.0
 
 
 class ObjectPut:
-    """PUTs with back-off and hedging. `is_hedging`: only remote stores have slow stragglers."""
+    """PUTs with back-off; hedged (`is_hedging`) for remote stores, which are slow at times."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class ObjectPut:
         self._is_hedging = is_hedging
         self._latencies = LatenciesBySize()
         self.under_way: dict[str, PutUnderWay] = {}
-        """By key, in the order of their beginning."""
+        """By key, in the order in which they began."""
         metrics.puts_retried.set_function(
-            lambda: sum(one.error is not None for one in self.under_way.values())
+            lambda: sum(put.error is not None for put in self.under_way.values())
         )
 
     async def put(
@@ -89,9 +89,9 @@ class ObjectPut:
         tries_max: int | None = None,
         full_is_final: bool = False,
     ) -> None:
-        """The object is in the store on return; without tries_max it tries for ever.
+        """On return the object is in the store; without tries_max it tries for ever.
 
-        `full_is_final`: the caller can send less where there is no room for this much.
+        `full_is_final`: the caller will send a smaller object if there is no room for this one.
         Errors: with tries_max Unavailable, after the last try; with `full_is_final` DiskFull, after
         the first; a bug's, or this process's end.
         """
@@ -158,7 +158,7 @@ class ObjectPut:
             )
 
     async def _hedged(self, key: str, parts: Sequence[Buffer], usual: Latencies) -> float:
-        """The first of up to two PUTs that succeeds: its seconds; the other one is given up."""
+        """Seconds that the first successful one of up to two PUTs took; the other is cancelled."""
         _, sent = await self._hedging.run(
             partial(self._store.put, key, parts),
             usual.hedge_delay_s(self._delay_min_s),
@@ -172,7 +172,7 @@ class ObjectPut:
 
 
 def _given_up(error: StreamlogError, tries: int) -> Unavailable:
-    """As one that may be retried: without its commit an object counts for nothing."""
+    """An error that may be retried: an object without a commit has no effect."""
     if isinstance(error, Unavailable):
         return error
     return StoreUnavailable(

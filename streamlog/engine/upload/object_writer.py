@@ -1,4 +1,4 @@
-"""Builds the object of a batch: entries sorted by stream, an id of this tenure's own block."""
+"""Builds the object of a batch: entries sorted by stream, under an id of this tenure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILD_INLINE_BYTES = 64 * 1024
 
 
 class WrittenObject:
-    """An object as it goes to the store; `parts` may be dropped once it is there."""
+    """A built object; `parts` may be dropped once it is in the store."""
 
     __slots__ = ("new_object", "object_id", "parts", "size_bytes")
 
@@ -40,6 +40,8 @@ class WriterMetadata(SessionInfo, IdSource, Protocol):
 
 
 class ObjectWriter:
+    """Builds objects, and owns their ids until they are committed."""
+
     def __init__(self, metadata: WriterMetadata, offload: Offload, config: ObjectConfig) -> None:
         self._metadata = metadata
         self._offload = offload
@@ -49,11 +51,11 @@ class ObjectWriter:
     async def writing(
         self, entries: list[StreamEntry], *, is_staged: bool = False, is_patient: bool = False
     ) -> AsyncIterator[WrittenObject]:
-        """An object of the entries, built; its id is owned until the end of the block.
+        """Builds an object of the entries, and owns its id for the block.
 
-        PUT it and commit it there. At the end an id that no commit has is given up, whatever
-        happened. `entries` hold each stream's batches in order; `is_staged`: from offset 0 on;
-        `is_patient`: waits for an id without end. Errors: as Metadata.owned_object_id.
+        The caller PUTs and commits the object inside the block. At its end an id that is in no
+        commit is given up. `entries` hold each stream's batches in order; `is_staged`: from offset
+        0 on; `is_patient`: waits for an id without end. Errors: as Metadata.owned_object_id.
         """
         # Stable: within a stream the order of appends, which is offset order, stays.
         entries.sort(key=attrgetter("stream_id"))

@@ -1,4 +1,5 @@
-"""Waiting and working at once: answers watched, background tasks, locks by key, gathering.
+"""Concurrency: background tasks, keyed locks, byte semaphores, gathering, back-off, and the watch
+over a store's answers.
 
-Imports the clock and progress of `runtime`. Used everywhere above.
+Imports the clock and progress of `runtime`. Used by all packages above.
 """

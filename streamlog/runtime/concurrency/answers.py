@@ -1,8 +1,8 @@
-"""Whether a store answers: what was asked and not answered, and what fails again and again.
+"""Watches whether a store answers: requests without an answer, and those that fail repeatedly.
 
-A failure of the *call* is no answer (Unavailable, OutcomeUnknown). Whatever else comes back is one:
-that there is no such object, that a compare did not hold. A full disk is told apart: the store
-answers, and can take nothing more.
+A failed *call* is no answer (Unavailable, OutcomeUnknown). Every other result is one, also that
+there is no such object, or that a compare did not hold. A full disk is a case of its own: the store
+answers, but can store nothing more.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FORGET_S = 60.0
-"""A failure is forgotten when no request of its kind was made for so long."""
+"""A failure is forgotten when no request of its kind was sent for so long."""
 PROBES_MAX = 4
 PROBE_S_MAX = 60.0
 
 
 class _Failing:
-    """One kind of request that has failed since it last succeeded."""
+    """Failures of one kind of request since its last success."""
 
     __slots__ = ("count", "error", "last_at", "since")
 
     def __init__(self, since: float) -> None:
         self.since = since
-        """When the first of them was sent."""
+        """When the first failed request was sent."""
         self.count = 0
         self.last_at = since
         self.error: BaseException | None = None
@@ -45,10 +45,10 @@ class _Failing:
 
 
 class Answers:
-    """Of one store; two reads of the clock per request.
+    """Sees all requests to one store. Costs two reads of the clock per request.
 
     `is_quick`: every request must be answered in time (metadata). Otherwise a large body may take
-    longer, as long as the store answers others meanwhile (`Probes` asks).
+    longer, as long as the store answers other requests meanwhile (`Probes` sends some).
     """
 
     def __init__(self, name: str, clock: Clock, *, is_quick: bool) -> None:
@@ -56,15 +56,15 @@ class Answers:
         self._clock = clock
         self._is_quick = is_quick
         self._open: dict[int, tuple[float, str]] = {}
-        """Requests without an answer, by number: in the order in which they were sent."""
+        """Requests without an answer, by number, in the order in which they were sent."""
         self._number = 0
         self._failing: dict[bool, _Failing] = {}
-        """By whether they write."""
+        """Key: whether the requests write."""
         self._full: _Failing | None = None
         self.answered_at = clock.monotonic()
 
     async def of(self, operation: str, request: Awaitable[T], *, writes: bool = False) -> T:
-        """What `request` returns or raises."""
+        """Awaits `request`; returns or raises what it does."""
         self._number += 1
         number, sent_at = self._number, self._clock.monotonic()
         self._open[number] = (sent_at, operation)
@@ -101,11 +101,11 @@ class Answers:
 
     @property
     def is_silent(self) -> bool:
-        """Something waits for an answer, or failed."""
+        """Whether a request waits for its answer, or failed."""
         return bool(self._open or self._failing)
 
     def unanswered(self, after_s: float) -> Due | None:
-        """A check: since when there is no answer."""
+        """A check: the request that the store does not answer, and since when."""
         now = self._clock.monotonic()
         for kind, failing in list(self._failing.items()):
             if now - failing.last_at > FORGET_S:
@@ -115,14 +115,14 @@ class Answers:
         for sent_at, operation in self._open.values():
             if self._is_quick or sent_at >= self.answered_at:
                 waits_for = f"{self._name} has not answered a {operation}"
-                error = next((one.error for one in self._failing.values()), None)
+                error = next((failing.error for failing in self._failing.values()), None)
                 if error is not None:
                     waits_for += f"; the last one failed: {error}"
                 return Due("", waits_for, after_s, sent_at)
         return None
 
     def full(self) -> Due | None:
-        """A check: a write that found the disk full, until one succeeds or none is tried."""
+        """A check: a write found the disk full. Ends when a write succeeds, or none is tried."""
         full = self._full
         if full is None:
             return None
@@ -133,7 +133,7 @@ class Answers:
 
 
 class Probes:
-    """Asks a store for something small when nothing else has been answered for a while."""
+    """Sends a small request when the store has answered none for a while."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Probes:
         clock: Clock,
         background: Background,
     ) -> None:
-        """`ask` goes through `answers`."""
+        """`ask` must go through `answers`."""
         self._answers = answers
         self._ask = ask
         self._interval_s = config.probe_interval_ms / 1000
@@ -153,7 +153,7 @@ class Probes:
         self._sent_at = clock.monotonic()
 
     def tick(self) -> None:
-        """Sends one if it is time; twice as often where there is no answer."""
+        """Sends a probe if it is time; twice as often while the store is silent."""
         now = self._clock.monotonic()
         interval_s = self._interval_s / 2 if self._answers.is_silent else self._interval_s
         last = max(self._answers.answered_at, self._sent_at)

@@ -1,7 +1,7 @@
-"""Background work: every owner has one `Background`, the only place where tasks are made.
+"""Background tasks: every owner has one `Background`, the only place where tasks are made.
 
-The first task that fails is remembered, told to the owner once, and stops nothing else by itself:
-the owner decides (it closes, with the reason for every caller).
+The first failure of a task is kept and reported to the owner once. It stops no other task: the
+owner decides what to do, usually to close with this reason for every caller.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Background:
         self._owner = owner
         self._on_failure = on_failure
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """In the order of their making, which is that of their end: a simulated close replays."""
+        """By creation, the order in which `close` cancels them: simulations rely on it."""
         self.failure: BaseException | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Runs `work`; an exception out of it is the owner's failure."""
+        """Runs `work`. An exception is the owner's failure."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}.{name}")
         self._tasks[task] = None
         task.add_done_callback(self._done)
@@ -39,7 +39,7 @@ class Background:
     def every(
         self, interval_s: Callable[[], float], tick: Callable[[], Awaitable[None]], *, name: str
     ) -> asyncio.Task[None]:
-        """Calls `tick` again and again, `interval_s()` seconds after it last ended."""
+        """Calls `tick` repeatedly, `interval_s()` seconds after its last end."""
 
         async def loop() -> None:
             while True:
@@ -49,21 +49,21 @@ class Background:
         return self.spawn(loop(), name=name)
 
     async def shielded(self, work: Callable[[], Awaitable[T]], *, name: str) -> T:
-        """What `work()` returns or raises; it goes on when the caller is cancelled.
+        """Runs `work()` to its end even if the caller is cancelled; returns or raises what it does.
 
-        For what must not stop half-way. A StreamlogError out of it is the caller's alone. Errors
-        beside those: Closed, when the owner ends first; Internal, when `work` fails by a bug.
+        For work that must not stop half-way. Its StreamlogErrors go to the caller and not to the
+        owner. Other errors: Closed, if the owner ends first; Internal, if `work` fails by a bug.
         """
         results: list[T] = []
         errors: list[StreamlogError] = []
 
-        async def carry_out() -> None:
+        async def run() -> None:
             try:
                 results.append(await work())
             except StreamlogError as error:
                 errors.append(error)
 
-        task = self.spawn(carry_out(), name=name)
+        task = self.spawn(run(), name=name)
         await asyncio.wait({task})
         if errors:
             raise errors[0]
@@ -76,7 +76,7 @@ class Background:
     async def shielded_holding(
         self, held: AsyncExitStack, work: Callable[[], Awaitable[T]], *, name: str
     ) -> T:
-        """As `shielded`; what the caller has in `held` is kept until `work` ends."""
+        """As `shielded`; the resources in `held` are released only when `work` ends."""
         kept = held.pop_all()
 
         async def holding() -> T:
@@ -86,7 +86,7 @@ class Background:
         try:
             return await self.shielded(holding, name=name)
         except Closed:
-            # It may have been ended before it began.
+            # The task may have been cancelled before its first step.
             await kept.aclose()
             raise
 
@@ -101,8 +101,8 @@ class Background:
             self._on_failure(error)
 
     def _log(self, name: str, error: BaseException) -> None:
-        """That a newer owner exists is an expected end, whose message says all: one line without a
-        traceback, from the first owner alone where the error ends several."""
+        """Fenced is an expected end, whose message suffices: one line without a traceback, and only
+        once if the error ends several owners."""
         if not isinstance(error, Fenced):
             log.error("%s failed", name, exc_info=error)
         elif not error.is_logged:
@@ -110,7 +110,7 @@ class Background:
             log.error("%s ended: %s: %s", name, type(error).__name__, error)
 
     async def close(self) -> None:
-        """Cancels what still runs and waits for its end."""
+        """Cancels all tasks and waits for their end."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Waits between tries: doubling, with jitter, from injected randomness."""
+"""Waits between tries: they double, with jitter from injected randomness."""
 
 from __future__ import annotations
 
