@@ -216,7 +216,7 @@ class LogConformance(ABC):
 
         self.run(test)
 
-    def test_what_is_under_way_is_not_seen(self) -> None:
+    def test_appends_under_way_are_not_visible(self) -> None:
         async def test(t: LogUnderTest) -> None:
             log = t.log
             await append(log, encoded([b"a"]))

@@ -297,7 +297,7 @@ def test_the_command_line_says_it_in_one_line(kept: Kept, name: str) -> None:
     kept.goes_on()
 
 
-def test_unknown_settings_suggest_the_near_one(kept: Kept) -> None:
+def test_unknown_settings_suggest_a_similar_name(kept: Kept) -> None:
     with Admin(kept.server) as admin, pytest.raises(errors.InvalidConfig) as caught:
         admin.create_topic("t", 1, {"retention.msec": "1"})
     assert "retention.ms" in caught.value.message

@@ -157,7 +157,7 @@ def test_nothing_is_left_of_a_deleted_topic_and_its_name_is_free():
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "a\0", "x" * 250, "x" * 10_000, "a:b"]
 )
-def test_names_that_are_refused(name):
+def test_invalid_topic_names_are_refused(name):
     async def test(made, logs):
         error = await refused(InvalidName, logs.create_topic(name))
         assert len(str(error)) < 400
@@ -470,7 +470,7 @@ def test_a_creation_that_this_node_has_not_heard_of_is_finished():
     run(test)
 
 
-def test_a_creation_that_another_node_finished_before_it_was_sent_again_is_ours():
+def test_a_creation_that_another_node_finished_succeeds_when_sent_again():
     async def test(made, first):
         second = await made.node()
         real = made.medium.kv
@@ -493,7 +493,7 @@ def test_a_creation_that_another_node_finished_before_it_was_sent_again_is_ours(
 
 
 @pytest.mark.parametrize("gone", [1, 2])
-def test_a_topic_goes_when_none_of_its_partitions_is_there(gone):
+def test_a_topic_without_any_partition_left_is_removed(gone):
     async def test(made, logs):
         await logs.create_topic("t", 2)
         client = made.running[0][1]
@@ -512,7 +512,7 @@ def test_a_topic_goes_when_none_of_its_partitions_is_there(gone):
     run(test)
 
 
-def test_partitions_that_are_gone_are_not_added():
+def test_pending_partitions_whose_data_is_gone_are_given_up():
     async def test(made, logs):
         await logs.create_topic("t", 1)
         old = cached_topic(logs, "t")
@@ -586,7 +586,7 @@ def test_producer_ids_are_unique_over_nodes_and_crashes():
     run(test, producer_id_block=3)
 
 
-def test_retention_in_virtual_time_reaches_partitions_that_nobody_opened():
+def test_retention_in_virtual_time_reaches_partitions_that_are_not_open():
     async def test(made, logs):
         configs = {"retention.ms": str(24 * HOUR_MS), "segment.ms": str(HOUR_MS)}
         await logs.create_topic("t", 1, configs)
@@ -681,7 +681,7 @@ def test_a_topic_made_anew_elsewhere_leaves_no_log_of_the_old_one():
     run(test)
 
 
-def test_the_topic_cache_survives_a_kv_store_that_is_away_when_it_must_be_read_again():
+def test_the_topic_cache_reloads_when_the_kv_store_is_back():
     async def test(made, logs):
         kv = made.medium.kv
         topics = Topics(kv, lambda name, record: None)
@@ -736,7 +736,7 @@ def test_callers_that_give_up_leave_no_streams_behind(turns):
     run(test)
 
 
-def test_the_lines_of_a_deleted_topic_go_with_it():
+def test_metrics_of_a_deleted_topic_are_dropped():
     async def test(made, logs):
         def lines():
             found = made.registry.collect()
@@ -756,7 +756,7 @@ def test_the_lines_of_a_deleted_topic_go_with_it():
     run(test)
 
 
-def test_background_work_that_stops_is_told():
+def test_failed_background_work_is_reported():
     async def test(made, logs):
         made.medium.kv.list_kv = None
         logs._background.spawn(topics_of(logs).load(), name="broken")
@@ -789,7 +789,7 @@ def test_late_events_of_a_deleted_topic_do_not_bring_it_back():
     run(test)
 
 
-def test_topics_made_and_removed_while_all_are_read_again_stay_so():
+def test_a_reload_keeps_topics_created_and_deleted_meanwhile():
     async def test(made, logs):
         kv, events = made.medium.kv, []
         record = TopicRecord(made.random.uuid(), 1, {})

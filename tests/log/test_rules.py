@@ -149,7 +149,7 @@ def test_records_that_cannot_follow_are_corrupt(record):
         state.apply(record)
 
 
-def test_nothing_is_cut_where_the_data_is_all_there():
+def test_complete_data_keeps_all_meta_state():
     state = folded(*HISTORY)
     before = state.records()
     assert not state.truncate(205, 20)
@@ -166,7 +166,7 @@ def test_nothing_is_cut_where_the_data_is_all_there():
         (99, [0], 1, 1),
     ],
 )
-def test_lost_data_takes_the_records_that_told_of_it_along(end, bases, kept, last_epoch):
+def test_lost_data_takes_its_meta_records_along(end, bases, kept, last_epoch):
     state = folded(*HISTORY)
     assert state.truncate(end, 33)
     assert state.active is not None
@@ -264,14 +264,14 @@ def config(**values) -> TopicConfig:
     return replace(TopicConfig(), retention_ms=-1, **values)
 
 
-def test_nothing_goes_without_limits():
+def test_retention_without_limits_removes_nothing():
     assert expired(log(FOUR), config(), 10**12) == []
 
 
 @pytest.mark.parametrize(
     ("limit", "end"), [(350, 0), (349, 0), (251, 0), (250, 10), (151, 10), (150, 20), (0, 40)]
 )
-def test_by_bytes_only_what_the_excess_covers(limit, end):
+def test_retention_by_bytes_removes_segments_that_the_excess_covers(limit, end):
     found = expired(log(FOUR), config(retention_bytes=limit), 0)
     assert found == ([Expired(end, "bytes")] if end else [])
 
@@ -279,12 +279,12 @@ def test_by_bytes_only_what_the_excess_covers(limit, end):
 @pytest.mark.parametrize(
     ("now", "end"), [(1500, 0), (1501, 10), (3500, 10), (3501, 30), (4501, 40)]
 )
-def test_by_ms_only_a_prefix(now, end):
+def test_retention_by_ms_removes_a_prefix(now, end):
     found = expired(log(FOUR), replace(TopicConfig(), retention_ms=500), now)
     assert found == ([Expired(end, "ms")] if end else [])
 
 
-def test_rules_follow_one_another_and_stop_at_the_high_watermark():
+def test_retention_rules_apply_in_order_up_to_the_high_watermark():
     settings = replace(TopicConfig(), retention_ms=500, retention_bytes=150)
     assert expired(log(FOUR, start=12), settings, 10**6) == [
         Expired(10, "start_offset"),
@@ -294,7 +294,7 @@ def test_rules_follow_one_another_and_stop_at_the_high_watermark():
     assert expired(log(FOUR, high_watermark=29), settings, 10**6) == [Expired(20, "bytes")]
 
 
-def test_an_empty_active_segment_stays_and_append_time_stands_in_for_timestamps():
+def test_retention_spares_an_empty_active_segment_and_falls_back_to_append_time():
     settings = replace(TopicConfig(), retention_ms=500)
     assert expired(log([Segment(40, 40, 0, -1, True)]), settings, 10**6) == []
     unstamped = Segment(0, 9, 10, -1, appended=1000)
@@ -327,7 +327,7 @@ def test_settings_have_kafkas_names_and_defaults():
         ("zzzzqqqq", "known are"),
     ],
 )
-def test_unknown_settings_suggest_the_near_one(name, hint):
+def test_unknown_settings_suggest_a_similar_name(name, hint):
     with pytest.raises(InvalidConfig, match=hint):
         topic_config.parse({name: "1"})
 
@@ -336,7 +336,7 @@ def test_stored_settings_of_a_later_version_are_passed_over():
     assert topic_config.parse({"new.key": "1"}, is_stored=True) == TopicConfig()
 
 
-def test_producers_of_a_checkpoint_in_any_order_are_forgotten_in_that_of_their_appends():
+def test_restored_producers_expire_in_the_order_of_their_appends():
     """Earlier versions wrote them in the order of their first appends."""
     batch = [ProducerBatch(0, 0, 0, 0)]
     states = ProducerStateManager(ProducerLimits(1000, ids_max=3))

@@ -137,7 +137,7 @@ def test_a_large_snapshot_is_written_again_only_after_as_many_bytes():
     run(test, meta_compaction_bytes=1000)
 
 
-def test_meta_records_wait_for_the_data_they_tell_of():
+def test_meta_records_wait_for_the_data_that_they_describe():
     async def test(t):
         await append(t.log, encoded([b"a"]))
         await turns()
@@ -159,7 +159,7 @@ def test_meta_records_wait_for_the_data_they_tell_of():
     run(test)
 
 
-def test_deletions_are_in_the_meta_stream_before_data_goes():
+def test_deletions_are_in_the_meta_stream_before_data_is_trimmed():
     async def test(t):
         for i in range(6):
             await append(t.log, encoded([b"%d" % i]))
@@ -343,7 +343,7 @@ def test_lost_data_is_recovered_from_and_the_log_goes_on():
     run(test, {"internal.segment.bytes": "500", "index.interval.bytes": "100"})
 
 
-def test_a_fenced_log_gives_itself_up():
+def test_a_fenced_log_fails():
     async def test(t):
         await append(t.log, encoded([b"a"]))
         old = t.log
@@ -366,7 +366,7 @@ def test_a_fenced_log_gives_itself_up():
     run(test)
 
 
-def test_a_meta_stream_taken_by_another_ends_the_log_too():
+def test_a_log_whose_meta_stream_is_taken_over_fails():
     async def test(t):
         await append(t.log, encoded([b"a"]))
         await t.client.open_stream(t.log.stream_ids.meta, OpenStreamOptions())
@@ -523,7 +523,7 @@ def test_an_expired_producer_that_begins_anew_has_no_duplicates_among_its_old_ba
     run(test, producer_id_expiration_ms=1000)
 
 
-def test_what_is_not_a_meta_stream_is_corrupt():
+def test_a_stream_without_meta_records_is_corrupt():
     async def test(t):
         await t.log.close()
         meta = t.medium.rows[t.handle]

@@ -45,7 +45,9 @@ def numbered(*values: bytes) -> list[tuple[int, bytes]]:
 
 
 @MODES
-def test_sixteen_partitions_come_at_once_and_stay(tmp_path: Path, wal: WalMode) -> None:
+def test_a_commit_to_sixteen_partitions_is_visible_at_once_and_survives(
+    tmp_path: Path, wal: WalMode
+) -> None:
     async def scenario() -> None:
         site = Site(tmp_path, wal)
         async with site.open(crash=True) as engine:
@@ -114,7 +116,7 @@ def test_commits_between_produces_keep_every_record_once(tmp_path: Path, wal: Wa
     run(scenario)
 
 
-def test_what_compaction_has_replaced_meanwhile_is_read_from_the_stream(
+def test_batches_that_compaction_replaced_meanwhile_are_read_from_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     all_of_them = EngineStaging.attributes
@@ -142,7 +144,7 @@ def test_what_compaction_has_replaced_meanwhile_is_read_from_the_stream(
     run(scenario)
 
 
-def test_many_partitions_and_objects_come_by_one_commit(tmp_path: Path) -> None:
+def test_one_commit_attaches_many_partitions_and_objects(tmp_path: Path) -> None:
     """What came is noted object by object, and written down: the next opening reads no index."""
 
     async def scenario() -> None:
@@ -262,7 +264,7 @@ def test_log_append_time_is_that_of_staging(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_cannot_be_appended_cannot_be_staged(tmp_path: Path) -> None:
+def test_batches_that_an_append_refuses_cannot_be_staged(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Site(tmp_path, "object").open() as engine:
             (partition,) = await topic(engine, 1, {"max.message.bytes": "1000"})
@@ -283,7 +285,7 @@ def test_what_cannot_be_appended_cannot_be_staged(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_topic_made_anew_does_not_get_what_was_staged_for_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_gets_no_batches_staged_for_the_old_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Site(tmp_path, "object").open() as engine:
             (partition,) = await topic(engine)
@@ -304,7 +306,7 @@ def test_a_topic_made_anew_does_not_get_what_was_staged_for_the_old_one(tmp_path
     run(scenario)
 
 
-def test_a_log_that_cannot_read_what_came_is_opened_again(
+def test_a_log_that_cannot_account_for_attached_batches_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit stands; the log is given up and knows it at its next opening."""
@@ -346,7 +348,7 @@ def test_a_commit_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_commit_that_a_crash_cuts_off_is_done_by_the_same_epoch(
+def test_a_commit_cut_off_by_a_crash_is_finished_by_the_same_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

@@ -70,7 +70,7 @@ class HeldStore(MemoryObjectStore):
         return await super().put(key, parts, if_absent=if_absent)
 
 
-def test_what_is_under_way_when_a_node_stops_is_answered_and_checkpointed() -> None:
+def test_appends_under_way_when_a_node_stops_are_answered_and_checkpointed() -> None:
     async def main() -> None:
         store, kv = HeldStore(), MemoryKVStore(SystemClock())
         components = Components(store=store, kv=kv)

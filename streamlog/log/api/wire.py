@@ -56,12 +56,12 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Takes fields from a buffer; past its end is Corrupt, and so is what `end()` finds left."""
+    """Takes fields from a buffer. A field past its end is Corrupt, as are bytes left at `end()`."""
 
-    def __init__(self, data: Buffer, what: str) -> None:
+    def __init__(self, data: Buffer, subject: str) -> None:
         self._data = memoryview(data)
         self._position = 0
-        self._what = what
+        self._subject = subject
 
     def raw(self, count: int) -> bytes:
         end = self._position + count
@@ -113,4 +113,4 @@ class FieldReader:
             raise self.corrupt(f"has {self.left} bytes too many")
 
     def corrupt(self, fault: str) -> Corrupt:
-        return Corrupt(f"{self._what} {fault}")
+        return Corrupt(f"{self._subject} {fault}")
