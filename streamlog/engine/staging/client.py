@@ -153,6 +153,11 @@ class EngineStaging:
                 "others to expire, or raise the bound; then retry"
             )
 
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of the calls of `stage` that have begun; `bytes_in_flight_max` bounds them."""
+        return self._bytes_in_flight.used_bytes
+
     def staged(self, object_id: int) -> StagedObject | None:
         stage = self._metadata.staging.staged.get(object_id)
         return None if stage is None else staged_object(stage)

@@ -16,6 +16,10 @@ class ByteSemaphore:
         self._used_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
     @asynccontextmanager
     async def holding(self, size_bytes: int) -> AsyncIterator[None]:
         """Holds `size_bytes` until the block ends. A cancelled wait holds nothing."""

@@ -217,7 +217,7 @@ def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
                 await asyncio.sleep(0)
                 call.cancel()
                 assert isinstance(await error_of(call), asyncio.CancelledError)
-                assert staging._bytes_in_flight._used_bytes == 1
+                assert staging.bytes_in_flight == 1
             assert len(keys) == len(staging._under_way) == 1
             last = asyncio.create_task(staged(engine, {a.stream_id: [b"s"]}, attempt="1"))
             await asyncio.sleep(0)
@@ -225,7 +225,7 @@ def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
             one = await last
             assert len(keys) == 1
             assert staging.staged(one.object_id) == one
-            await until(lambda: not staging._bytes_in_flight._used_bytes)
+            await until(lambda: not staging.bytes_in_flight)
             assert not len(staging._under_way)
 
     run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import streamlog
 from streamlog.engine.config import StreamEngineConfig, UploadConfig
 from streamlog.errors import AlreadyExists, Corrupt, ForeignCluster, Invalid, StoreUnavailable
 from streamlog.kvstore.memory.store import MemoryKVStore
-from streamlog.log.api.log_factory import LogKind, TopicIdentity
+from streamlog.log.api.log_factory import TopicIdentity
 from streamlog.log.api.topic_config import TopicConfig
 from streamlog.model.batch import CreateStreamOptions
 from streamlog.model.kv import Key
@@ -29,6 +30,49 @@ from streamlog.runtime.rand import SeededRandom
 from streamlog.wal.config import WalConfig
 from streamlog.wiring import open_metadata_store, open_object_store
 from tests.repair.cluster import Cluster, append, consume, partition, produce, read, recovered, run
+from tests.support.log_insides import factory_of
+
+
+@dataclass
+class Written:
+    """What a cluster held before it lost its metadata."""
+
+    partitions: list[bytes]
+    """The bytes of the partitions of topic t."""
+    old_stream: int
+    """Trimmed to 3; its last append came after the checkpoint."""
+    new_stream: int
+    """Made after the checkpoint, as was the topic `later`."""
+
+
+async def written_and_lost(
+    cluster: Cluster, *, crash: bool = True, checkpoint: str = "some"
+) -> Written:
+    """`checkpoint`: none, some, or deleted from the store."""
+    async with cluster.node(crash=crash) as engine:
+        await engine.logs.create_topic("t", 3, {"retention.ms": "77000"})
+        logs = [await partition(engine, "t", number) for number in range(3)]
+        for number in range(4):
+            await produce(logs[number % 2], b"first %d" % number)
+        old = await engine.streams.create_and_open_stream(
+            CreateStreamOptions(tags={"name": "mine"})
+        )
+        await append(old, *(b"%d" % number for number in range(5)))
+        await old.trim(3)
+        if checkpoint != "none":
+            await engine.metadata.checkpoint()
+        await append(old, b"after")
+        await produce(logs[0], b"after the checkpoint")
+        new = await engine.streams.create_and_open_stream(CreateStreamOptions())
+        await append(new, b"made after it")
+        await engine.logs.create_topic("later", 1)
+        await produce(await partition(engine, "later"), b"x", b"y")
+        contents = [await consume(one) for one in logs]
+    if checkpoint == "deleted":
+        files = (await cluster.store.list("checkpoint/")).objects
+        await cluster.store.delete([info.key for info in files])
+    cluster.lose_metadata()
+    return Written(contents, old.stream_id, new.stream_id)
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -36,37 +80,8 @@ from tests.repair.cluster import Cluster, append, consume, partition, produce, r
 def test_all_that_was_acknowledged_comes_back(crash: bool, checkpoint: str) -> None:
     async def scenario() -> None:
         cluster = Cluster()
-        async with cluster.node(crash=crash) as engine:
-            await engine.logs.create_topic("t", 3, {"retention.ms": "77000"})
-            logs = [await partition(engine, "t", number) for number in range(3)]
-            for number in range(4):
-                await produce(logs[number % 2], b"first %d" % number)
-            stream = await engine.streams.create_and_open_stream(
-                CreateStreamOptions(tags={"name": "mine"})
-            )
-            await append(stream, *(b"%d" % number for number in range(5)))
-            await stream.trim(3)
-            if checkpoint != "none":
-                await engine.metadata.checkpoint()
-            await append(stream, b"after")
-            await produce(logs[0], b"after the checkpoint")
-            new = await engine.streams.create_and_open_stream(CreateStreamOptions())
-            await append(new, b"made after it")
-            await engine.logs.create_topic("later", 1)
-            await produce(await partition(engine, "later"), b"x", b"y")
-            expected = [await consume(one) for one in logs]
-            stream_id, new_id = stream.stream_id, new.stream_id
-        if checkpoint == "deleted":
-            files = (await cluster.store.list("checkpoint/")).objects
-            await cluster.store.delete([info.key for info in files])
-        cluster.lose_metadata()
-        with pytest.raises(ForeignCluster):
-            async with cluster.node():
-                raise AssertionError("a node started without its metadata")
-        dry = await recovered(cluster, dry_run=True)
-        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
+        written = await written_and_lost(cluster, crash=crash, checkpoint=checkpoint)
         report = await recovered(cluster)
-        assert dry.counts == report.counts
         assert report.counts["partitions"] == 4
         await cluster.is_clean()
         async with cluster.node() as engine:
@@ -74,24 +89,58 @@ def test_all_that_was_acknowledged_comes_back(crash: bool, checkpoint: str) -> N
             assert topic is not None
             assert (topic.partitions, dict(topic.configs)) == (3, {"retention.ms": "77000"})
             logs = [await partition(engine, "t", number) for number in range(3)]
-            assert [await consume(one) for one in logs] == expected
-            mine = await engine.streams.open_stream(stream_id)
-            content = await read(mine)
+            assert [await consume(one) for one in logs] == written.partitions
+            old = await engine.streams.open_stream(written.old_stream)
+            content = await read(old)
             assert {3: b"3", 4: b"4", 5: b"after"}.items() <= content.items()
             if checkpoint == "some":
-                assert mine.start_offset == 3
-            assert await read(await engine.streams.open_stream(new_id)) == {0: b"made after it"}
-            # And on it goes.
-            await append(mine, b"more")
-            assert (await read(mine))[6] == b"more"
-            for one in logs:
-                end = one.high_watermark
-                assert await produce(one, b"again") == end
-            await engine.logs.create_topic("another", 1)
+                assert old.start_offset == 3
+            new = await engine.streams.open_stream(written.new_stream)
+            assert await read(new) == {0: b"made after it"}
             assert (await consume(await partition(engine, "later"))).count(b"x") == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "some", "deleted"])
+def test_a_recovered_cluster_is_written_on(checkpoint: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        written = await written_and_lost(cluster, checkpoint=checkpoint)
+        await recovered(cluster)
+        async with cluster.node() as engine:
+            await append(await engine.streams.open_stream(written.old_stream), b"more")
+            for number in range(3):
+                log = await partition(engine, "t", number)
+                end = log.high_watermark
+                assert await produce(log, b"again") == end
+            await engine.logs.create_topic("another", 1)
         await cluster.is_clean()
         async with cluster.node() as engine:
-            assert (await read(await engine.streams.open_stream(stream_id)))[6] == b"more"
+            old = await engine.streams.open_stream(written.old_stream)
+            assert (await read(old))[6] == b"more"
+
+    run(scenario)
+
+
+def test_a_node_does_not_start_without_its_metadata() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await written_and_lost(cluster)
+        with pytest.raises(ForeignCluster):
+            async with cluster.node():
+                raise AssertionError("a node started without its metadata")
+
+    run(scenario)
+
+
+def test_a_dry_run_of_a_recovery_counts_the_same_and_writes_nothing() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await written_and_lost(cluster)
+        dry = await recovered(cluster, dry_run=True)
+        assert not (await cluster.kv.range(b"\0", b"\xff")).kvs
+        assert dry.counts == (await recovered(cluster)).counts
 
     run(scenario)
 
@@ -361,7 +410,7 @@ def test_what_a_lost_attempt_to_create_a_topic_left_does_not_pass_for_the_topic(
             await produce(logs[0], b"kept")
             expected = [await consume(one) for one in logs]
             attempt = TopicIdentity("t", cluster.random.uuid(), "second")
-            factory = engine.logs._admin._factories.of(LogKind.SHARED)
+            factory = factory_of(engine.logs)
             await factory.create(attempt, left, TopicConfig())
         cluster.lose_metadata()
         report = await recovered(cluster)
