@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +20,10 @@ from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Drain
 from streamlog.server.limits.requests import ActiveRequests
 from streamlog.server.limits.shared import ListenerResources
+from streamlog.server.listeners.grpc_listener import GrpcListener
+from streamlog.server.listeners.http import HttpListener
+from streamlog.server.listeners.listener import Listener
+from streamlog.server.listeners.listeners import Listeners
 from streamlog.server.metrics import ClientMetrics, ServerMetrics
 from streamlog.server.node_server import NodeServer
 from streamlog.settings import Settings, load
@@ -64,12 +68,19 @@ def listener_resources(registry: CollectorRegistry) -> ListenerResources:
     )
 
 
+def _is_starting() -> str:
+    return "starting"
+
+
 async def _status() -> dict[str, Any]:
     return {"cluster_id": "c", "node_id": 1}
 
 
 @asynccontextmanager
-async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings | None = None, *, more: Sequence[Listener] = (), **parts: Any
+) -> AsyncIterator[Running]:
+    """`more`: listeners beside those of the settings. `parts`: of the Backend."""
     logs = FakeLogs()
     await logs.create_topic("t", 2)
     registry = CollectorRegistry()
@@ -94,7 +105,9 @@ async def running(settings: Settings | None = None, **parts: Any) -> AsyncIterat
             **parts,
         }
     )
-    service = NodeServer(backend, (settings or with_limits()).for_mode("serve"))
+    settings = (settings or with_limits()).for_mode("serve")
+    standard = [HttpListener(settings, _is_starting), GrpcListener(settings, _is_starting)]
+    service = NodeServer(backend, settings, Listeners([*standard, *more]))
     await service.start()
     channel = new_channel(service)
     try:

@@ -10,12 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from streamlog.errors import DataInUse, Invalid, StreamlogError, Unavailable
 from streamlog.server.banner import durability
+from streamlog.server.listeners.listeners import Listeners
 from streamlog.server.node import Node
 from streamlog.settings import Settings, load
+from streamlog.v1 import admin_pb2
+from streamlog.v1.admin_pb2_grpc import AdminServiceStub
 
 
 @contextmanager
@@ -109,3 +113,57 @@ def test_the_banner_promises_what_store_and_metadata_allow(
     assert promise in said
     assert loss in said
     assert "loses nothing" not in said
+
+
+@pytest.mark.parametrize("address", ["log.example", "log.example:0", "0.0.0.0:9644"])
+def test_an_advertised_address_that_no_client_can_reach_is_refused(
+    tmp_path: Path, address: str
+) -> None:
+    node = Node(settings(tmp_path / "data", listen="127.0.0.1:0", advertised=address))
+    with pytest.raises(Invalid, match=r"node\.advertised"):
+        asyncio.run(node.start())
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_node_shows_its_advertised_addresses(tmp_path: Path) -> None:
+    asyncio.run(_advertised(tmp_path))
+
+
+async def _advertised(tmp_path: Path) -> None:
+    flags = {"listen": "127.0.0.1:0", "advertised": "log.example:9644"}
+    node = Node(settings(tmp_path / "data", **flags), mode="dev")
+    banner = await node.start()
+    try:
+        async with grpc.aio.insecure_channel(banner.grpc) as channel:
+            status = await AdminServiceStub(channel).GetStatus(admin_pb2.GetStatusRequest())
+    finally:
+        await node.stop()
+    listeners = {listener.name: listener for listener in status.listeners}
+    assert listeners["grpc"].address == banner.grpc
+    assert listeners["grpc"].advertised == "log.example:9644"
+    assert listeners["http"].address == listeners["http"].advertised == banner.http
+    assert "grpc clients are told log.example:9644" in banner.as_text()
+
+
+def test_the_addresses_are_known_before_the_engine_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a node can register with them."""
+    bound: list[tuple[str, ...]] = []
+
+    async def open_and_listen(node: Node, listeners: Listeners, _: object) -> object:
+        bound.append(tuple(endpoint.address for endpoint in listeners.endpoints))
+        raise Unavailable("the test ends here")
+
+    monkeypatch.setattr(Node, "_open_and_listen", open_and_listen)
+    node = Node(settings(tmp_path / "data", listen="127.0.0.1:0"), mode="dev")
+    with pytest.raises(Unavailable, match="the test ends here"):
+        asyncio.run(node.start())
+    assert len(bound) == 1
+    for address in bound[0]:
+        host, _, port = address.rpartition(":")
+        assert int(port) > 0
+        with socket.socket() as free:  # The failed start gave it back.
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind((host, int(port)))
+            free.listen()
