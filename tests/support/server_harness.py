@@ -106,7 +106,10 @@ async def running(
         }
     )
     settings = (settings or with_limits()).for_mode("serve")
-    standard = [HttpListener(settings, _is_starting), GrpcListener(settings, _is_starting)]
+    standard: list[Listener] = [
+        HttpListener(settings, _is_starting),
+        GrpcListener(settings, _is_starting),
+    ]
     service = NodeServer(backend, settings, Listeners([*standard, *more]))
     await service.start()
     channel = new_channel(service)
