@@ -29,15 +29,15 @@ from streamlog.server.limits.shared import ListenerResources
 from streamlog.server.metrics import ClientMetrics, ServerMetrics, TopicMetrics
 from streamlog.server.process_metrics import resident_bytes
 from streamlog.server.services.admin import AdminService
-from streamlog.server.services.fetch import FetchService, LongPolls
 from streamlog.server.services.kv import KVService
 from streamlog.server.services.locating import LocatableMetadata, LocateService, ObjectPins
 from streamlog.server.services.log import LogService
 from streamlog.server.services.merging import MergeService
 from streamlog.server.services.objects import ObjectService
-from streamlog.server.services.parts import RecordParts
 from streamlog.server.services.ports import Logs
-from streamlog.server.services.produce import ProduceService
+from streamlog.server.services.records.fetch import FetchService, LongPolls
+from streamlog.server.services.records.parts import RecordParts
+from streamlog.server.services.records.produce import ProduceService
 from streamlog.server.services.staging import StagingService
 from streamlog.server.services.status import StatusService
 from streamlog.server.services.stream import StreamService

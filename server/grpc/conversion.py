@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlog.errors import Invalid, StreamlogError
 from streamlog.log.api.abstract_log import Isolation
-from streamlog.server.services.requests import (
+from streamlog.server.services.records.requests import (
     FetchCall,
     FetchPartition,
     FetchPartitionResult,

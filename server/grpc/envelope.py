@@ -13,7 +13,7 @@ would be refused anyway. `None`: the generated parser has to read the message.
 
 from __future__ import annotations
 
-from streamlog.server.services.requests import ProduceCall, ProducePartition, ProduceTopic
+from streamlog.server.services.records.requests import ProduceCall, ProducePartition, ProduceTopic
 
 _ACKS_NONE = 2
 _ACKS_LAST = 2

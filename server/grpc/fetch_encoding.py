@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from streamlog.runtime.buffers import Buffer, parts_size
 from streamlog.server.grpc.conversion import fetch_partition_to_proto
-from streamlog.server.services.requests import FetchPartitionResult, FetchTopicResult
+from streamlog.server.services.records.requests import FetchPartitionResult, FetchTopicResult
 
 
 def encode_fetch_response(topics: Sequence[FetchTopicResult]) -> bytes:

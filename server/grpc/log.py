@@ -25,9 +25,9 @@ from streamlog.server.grpc.envelope import parse_request, parse_stream_request
 from streamlog.server.grpc.fetch_encoding import encode_fetch_response
 from streamlog.server.limits.in_flight import Budgets
 from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
-from streamlog.server.services.fetch import FetchService
 from streamlog.server.services.log import LogService, PartitionQuestion
-from streamlog.server.services.produce import ProduceService, SequencedProduce
+from streamlog.server.services.records.fetch import FetchService
+from streamlog.server.services.records.produce import ProduceService, SequencedProduce
 from streamlog.v1 import log_pb2
 from streamlog.v1support.errors import to_proto
 

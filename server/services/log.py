@@ -24,8 +24,8 @@ from streamlog.server.context import (
     Resource,
     ResourceType,
 )
-from streamlog.server.services.fetch import check_leader_epoch
 from streamlog.server.services.ports import Logs, opened_until
+from streamlog.server.services.records.fetch import check_leader_epoch
 from streamlog.server.services.support.in_order import in_order
 from streamlog.server.services.support.topic_identity import check_topic_id, client_error, id_of
 from streamlog.settings.limits import LimitsConfig

@@ -10,7 +10,7 @@ from streamlog.log.api.topic_config import TopicConfig
 from streamlog.log.partition.log_validator import validate_batches
 from streamlog.server.grpc.conversion import produce_call
 from streamlog.server.grpc.envelope import parse_request, parse_stream_request
-from streamlog.server.services.requests import ProduceCall
+from streamlog.server.services.records.requests import ProduceCall
 from streamlog.server.services.support.plain_records import (
     decode_plain_records,
     encode_plain_records,

@@ -9,7 +9,7 @@ from streamlog.codec.piecewise import iterate
 from streamlog.codec.records import BatchBuilder
 from streamlog.errors import CorruptMessage, Invalid, InvalidRecord, MessageTooLarge
 from streamlog.runtime.buffers import Buffer, join
-from streamlog.server.services.requests import PlainRecord
+from streamlog.server.services.records.requests import PlainRecord
 from streamlog.settings.limits import RECORDS_FORM_BYTES_MAX
 
 

@@ -9,7 +9,7 @@ from streamlog.errors import Invalid, StreamlogError
 from streamlog.server.grpc.conversion import fetch_partition_to_proto, produce_call
 from streamlog.server.grpc.envelope import parse_request, parse_stream_request
 from streamlog.server.grpc.fetch_encoding import encode_fetch_response
-from streamlog.server.services.requests import (
+from streamlog.server.services.records.requests import (
     FetchPartitionResult,
     FetchTopicResult,
     ProduceCall,

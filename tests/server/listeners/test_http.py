@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from streamlog.runtime.progress import ProgressConfig, ProgressWatch
-from streamlog.server.services.fetch import LongPolls
+from streamlog.server.services.records.fetch import LongPolls
 from streamlog.v1 import log_pb2
 from tests.engine.remote import LoopClock, virtually
 from tests.support.server_harness import running

@@ -15,8 +15,8 @@ from streamlog.server.context import RequestContext
 from streamlog.server.limits.pipeline import Answer, Pipeline
 from streamlog.server.listeners.listener import NodeView
 from streamlog.server.listeners.listeners import Listeners
-from streamlog.server.services.produce import SequencedProduce
-from streamlog.server.services.requests import ProduceCall, ProducePartition, ProduceTopic
+from streamlog.server.services.records.produce import SequencedProduce
+from streamlog.server.services.records.requests import ProduceCall, ProducePartition, ProduceTopic
 from streamlog.settings.limits import LimitsConfig
 from tests.engine.harness import until
 from tests.support.server_harness import listener_resources, running

@@ -25,9 +25,9 @@ from streamlog.runtime.buffers import Buffer
 from streamlog.runtime.offload import Lane
 from streamlog.runtime.progress import Due
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
-from streamlog.server.services.parts import RecordParts
 from streamlog.server.services.ports import check_partitions, opened_until
-from streamlog.server.services.requests import (
+from streamlog.server.services.records.parts import RecordParts
+from streamlog.server.services.records.requests import (
     FetchCall,
     FetchPartition,
     FetchPartitionResult,

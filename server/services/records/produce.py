@@ -24,9 +24,9 @@ from streamlog.runtime.clock import Clock
 from streamlog.runtime.offload import Lane
 from streamlog.server.context import Operation, RequestContext, Resource, ResourceType
 from streamlog.server.metrics import TopicMetrics
-from streamlog.server.services.parts import RecordParts
 from streamlog.server.services.ports import check_partitions, opened_until
-from streamlog.server.services.requests import (
+from streamlog.server.services.records.parts import RecordParts
+from streamlog.server.services.records.requests import (
     ProduceCall,
     ProducePartition,
     ProducePartitionResult,
