@@ -1,4 +1,4 @@
-"""A node as a process: what keeps it from starting, and how it ends."""
+"""A node as a process: failures to start, and how it ends."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def node(data: Path, **flags: Any) -> Iterator[tuple[subprocess.Popen[str], dict
 
 
 def failure(flags: dict[str, Any], **how: Any) -> str:
-    """The one line that a node which does not start says."""
+    """The line on stderr of a node that fails to start."""
     process = start(flags, **how)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, (out, err)
@@ -86,7 +86,7 @@ def test_a_second_process_on_the_same_data_is_told_who_holds_it(tmp_path: Path) 
         assert str(process.pid) in text
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -97,7 +97,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
             assert "in use" in text
 
 
-def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> None:
+def test_a_failure_to_start_is_one_line(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text("[node]\nlisen = '127.0.0.1:1'\n")
     assert "did you mean node.listen?" in failure({}, file=wrong)
@@ -109,7 +109,7 @@ def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> None:
     assert "file" in failure({"data": str(file / "below")})
 
 
-def test_a_foreign_cluster_names_both(tmp_path: Path) -> None:
+def test_the_error_of_a_foreign_cluster_names_both_clusters(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with node(tmp_path / name) as (process, _):
             process.terminate()
@@ -124,7 +124,7 @@ def test_a_foreign_cluster_names_both(tmp_path: Path) -> None:
     assert "ForeignCluster" in text
 
 
-def test_an_open_listener_is_warned_of(tmp_path: Path) -> None:
+def test_a_listener_beyond_loopback_prints_a_warning(tmp_path: Path) -> None:
     with node(tmp_path / "d", listen="0.0.0.0:0", insecure=True) as (_, banner):
         assert banner["insecure"] is True
         assert int(banner["grpc"].rpartition(":")[2]) > 0

@@ -1,4 +1,4 @@
-"""When a node gives free memory back: once a large read is over, and not while it goes on."""
+"""A node gives free memory back once a large read is over, and not while it goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_memory_is_given_back_once_when_a_large_read_is_over() -> None:
     assert given_back_after([WORTH_BYTES, WORTH_BYTES, 0, 0, 0]) == [2]
 
 
-def test_little_that_is_read_keeps_its_memory() -> None:
+def test_a_small_read_gives_nothing_back() -> None:
     assert given_back_after([QUIET_BYTES - 1] * 4 + [0, 0]) == []
 
 
@@ -36,5 +36,5 @@ def test_a_slow_read_gives_back_now_and_then() -> None:
     assert given_back_after([QUIET_BYTES - 1] * (2 * every)) == [every - 1, 2 * every - 1]
 
 
-def test_each_large_read_gives_back_anew() -> None:
+def test_each_large_read_gives_memory_back() -> None:
     assert given_back_after([WORTH_BYTES, 0, 0, WORTH_BYTES, 1, 0]) == [1, 4]

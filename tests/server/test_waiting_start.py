@@ -1,4 +1,4 @@
-"""A node that is started while its store is away waits, says for what, and serves later."""
+"""A node that is started while its store is away waits, says what for, and serves later."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CALLS = frozenset((*STORE_CALLS, *KV_CALLS))
 
 
 class _Away:
-    """What is away for a while, in virtual time: each call waits a bit, then fails."""
+    """A part that is away for a while, in virtual time: each call waits a bit, then fails."""
 
     is_away = False
 
@@ -91,7 +91,7 @@ class AwayKV(_Away, MemoryKVStore):
 
 
 class Machine:
-    """What outlives the node's process, and the process that runs now."""
+    """The disk, store and metadata, which outlive the node's process, and that process."""
 
     def __init__(self, mode: WalMode) -> None:
         self.mode: WalMode = mode
@@ -150,14 +150,14 @@ class Machine:
         self.disk.restart()
 
     async def serving(self) -> OpenEngine:
-        """As a client that tries again, whatever it hears."""
+        """A client that tries again after every error."""
         while (engine := self.engine) is None:  # noqa: ASYNC110
             await asyncio.sleep(1)
         return engine
 
 
 class Clients:
-    """A producer and a reader that know nothing of the node's troubles but retriable errors."""
+    """A producer and a reader, which see the outage as retriable errors alone."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -201,9 +201,7 @@ class Clients:
 
 @pytest.mark.parametrize("what", ["store", "metadata"])
 @pytest.mark.parametrize("mode", ["disk", "object"])
-def test_something_is_dead_for_ten_minutes_and_the_node_killed_three_times(
-    mode: WalMode, what: str
-) -> None:
+def test_an_outage_of_ten_minutes_with_three_kills_of_the_node(mode: WalMode, what: str) -> None:
     async def scenario() -> None:
         machine = Machine(mode)
         clients = Clients(machine)
@@ -240,7 +238,7 @@ def test_something_is_dead_for_ten_minutes_and_the_node_killed_three_times(
     assert virtually(scenario) > OUTAGE_S
 
 
-def test_a_start_that_got_past_a_failure_does_not_tell_it_of_the_next_step() -> None:
+def test_the_reason_of_a_start_leaves_out_failures_of_earlier_steps() -> None:
     async def scenario() -> None:
         starting = Starting(LoopClock())
         told: list[str] = []
@@ -276,7 +274,7 @@ def test_a_start_that_got_past_a_failure_does_not_tell_it_of_the_next_step() -> 
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_waiting_cannot_mend_ends_the_start_at_once(error: StreamlogError) -> None:
+def test_errors_that_waiting_cannot_mend_end_the_start(error: StreamlogError) -> None:
     async def scenario() -> None:
         tries = 0
 
@@ -294,7 +292,7 @@ def test_what_waiting_cannot_mend_ends_the_start_at_once(error: StreamlogError) 
 
 @pytest.mark.parametrize("fails", [1, 2])
 def test_an_outage_during_the_quick_check_is_not_taken_for_a_broken_contract(fails: int) -> None:
-    """A store that forgets a conditional put while it goes away; for good, it is not trusted."""
+    """A store forgets a conditional put during an outage; if it does so again, it is refused."""
 
     class Confused(MemoryObjectStore):
         left = fails
@@ -365,7 +363,7 @@ class Waiting:
             process.communicate(timeout=30)
 
     def page(self, path: str) -> tuple[int, str]:
-        """Status and text, as soon as somebody listens."""
+        """Status and text, as soon as the node listens."""
         while True:
             try:
                 with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
@@ -483,7 +481,7 @@ def test_no_wait_ends_with_the_error(tmp_path: Path) -> None:
 def test_a_start_that_ends_after_the_node_was_open_leaves_nothing_open(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine and its listeners stayed, and kept the data from the next start."""
+    """Once the engine and its listeners stayed, and kept the data from the next start."""
     flags = {"listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0", "data": str(tmp_path / "data")}
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What clients call themselves, in metrics and log lines; their number is bounded."""
+"""Client ids in metrics and log lines; the number of ids with metrics is bounded."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MISUSED = ExecuteBatchError("Failed grpc_call_start_batch: 8")
 
 
 class Relay:
-    """Passes bytes on until it is cut, as the kernel cuts the connections of a killed process."""
+    """Forwards bytes until it is cut, as the kernel cuts the connections of a killed process."""
 
     def __init__(self, address: str) -> None:
         self._host, _, self._port = address.rpartition(":")
@@ -111,7 +111,7 @@ def test_long_polls_that_are_cut_while_they_are_answered_leave_no_error(
 def test_only_the_failed_write_to_an_ended_call_is_quiet(
     error: ExecuteBatchError, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As gRPC logs what a unary answer's write raised."""
+    """The record is the one that gRPC logs when the write of a unary answer fails."""
 
     async def scenario() -> None:
         async with running():
@@ -125,7 +125,7 @@ def test_only_the_failed_write_to_an_ended_call_is_quiet(
 
 
 class _Context:
-    """As much of a call's context as is looked at before its handler runs."""
+    """The part of an Rpc that is used before its handler runs."""
 
     def invocation_metadata(self) -> tuple[()]:
         return ()

@@ -1,4 +1,4 @@
-"""Every typed error comes out of the wire as the same class with the same fields."""
+"""A typed error that crosses the wire keeps its class and its fields."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_code_is_in_the_proto() -> None:
 
 
 def test_numbers_below_10000_are_those_of_kafka() -> None:
-    """As org.apache.kafka.common.protocol.Errors of Kafka 4.1 has them."""
+    """The numbers of org.apache.kafka.common.protocol.Errors of Kafka 4.1."""
     kafka = {
         "NONE": 0,
         "UNKNOWN_SERVER_ERROR": -1,

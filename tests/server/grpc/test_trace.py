@@ -1,4 +1,4 @@
-"""A request's trace id stands in every log line of what it caused, and in no other."""
+"""A request's trace id is in every log line that the request caused, and in no other."""
 
 from __future__ import annotations
 

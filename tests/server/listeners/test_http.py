@@ -25,7 +25,7 @@ async def get(address: str, path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-def test_metrics_name_bounds_and_what_is_used_of_them() -> None:
+def test_metrics_show_bounds_and_their_use() -> None:
     async def main() -> None:
         async with running() as node:
             await node.log_stub.Fetch(
@@ -67,7 +67,7 @@ def test_readiness_follows_the_engine() -> None:
     asyncio.run(main())
 
 
-def test_what_does_not_get_on_stands_in_readyz_and_livez_stays_well() -> None:
+def test_readyz_names_work_that_is_stuck_and_livez_stays_ok() -> None:
     reason: str | None = "uploads: the PUT of data/1 (since 2026-01-01T00:00:00Z)"
 
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_a_long_poll_that_outlives_its_time_becomes_an_alarm() -> None:
     released = asyncio.Event()
 
     async def stubborn() -> None:
-        """As a wait would that loses its cancellation."""
+        """A wait that ignores its cancellation."""
         while not released.is_set():
             try:
                 await released.wait()

@@ -53,7 +53,7 @@ def test_a_wrong_address_is_refused_before_anything_is_made(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_given_port_in_use_is_refused_and_a_default_one_is_left_to_its_owner(
+def test_a_given_port_in_use_is_refused_and_a_default_one_is_replaced(
     tmp_path: Path,
 ) -> None:
     asyncio.run(_ports_in_use(tmp_path))

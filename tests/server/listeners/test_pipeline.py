@@ -13,7 +13,7 @@ from streamlog.server.limits.pipeline import Answer, Drain, Pipeline
 from streamlog.server.metrics import ServerMetrics
 
 
-def test_tiny_requests_are_bounded_by_what_they_hold_not_by_their_bytes() -> None:
+def test_tiny_requests_are_charged_an_overhead() -> None:
     async def main() -> None:
         taken = written = 0
         budget = ConnectionBudget(1 << 20, ServerMetrics(CollectorRegistry()))
@@ -48,7 +48,7 @@ def test_tiny_requests_are_bounded_by_what_they_hold_not_by_their_bytes() -> Non
 
 @pytest.mark.parametrize("later", [False, True])
 def test_room_is_not_given_to_a_call_that_was_cancelled_in_the_same_moment(later: bool) -> None:
-    """It would never be given back, and the connection would stand still."""
+    """That room would never be given back, and the connection would stand still."""
 
     async def main() -> None:
         budget = ConnectionBudget(10, ServerMetrics(CollectorRegistry()))

@@ -1,4 +1,4 @@
-"""CompactionService over gRPC: a node's merges carried out by the test, beside appends.
+"""CompactionService over gRPC: the test executes a node's merges, while appends go on.
 
 The node and its engine are in this process, on local files.
 """
@@ -67,7 +67,7 @@ def engine_of(running: RunningNode) -> OpenEngine:
 
 
 class Executor:
-    """An ExecuteMerges call, as a driver makes it; jobs are carried out on the node's own store."""
+    """An ExecuteMerges call, as a driver makes it; jobs are executed on the node's own store."""
 
     def __init__(self, running: RunningNode, owner: str = "test") -> None:
         self.engine = engine_of(running)
@@ -114,10 +114,10 @@ class Executor:
         return count
 
     async def error(self) -> Exception:
-        """What ended the call."""
+        """The error that ended the call."""
         try:
             while await self.call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
-                """What was under way."""
+                """The jobs that were under way."""
             assert await self.call.code() is not grpc.StatusCode.OK
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, may_have_happened=False)
@@ -132,7 +132,7 @@ class Executor:
 
 @asynccontextmanager
 async def appending(history: History, streams: Any) -> Any:
-    """Goes on while the body runs."""
+    """Appends while the body runs."""
     ended = asyncio.Event()
 
     async def append() -> None:
@@ -163,7 +163,7 @@ async def check(engine: OpenEngine, history: History, streams: Any) -> None:
     assert not [one for one in report.findings if one.severity.name == "ERROR"], report.findings
 
 
-def test_merges_are_carried_out_elsewhere_beside_appends(tmp_path: Path) -> None:
+def test_another_process_merges_while_appends_go_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         history = History(1)
         async with node(tmp_path) as running:
@@ -215,7 +215,7 @@ def test_a_second_executor_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zombie", [False, True])
 def test_a_node_goes_on_when_its_executor_is_lost(tmp_path: Path, zombie: bool) -> None:
-    """In the middle of a merge; what is stored of it, now or later, goes away."""
+    """It is lost in the middle of a merge; its outputs, stored now or later, are deleted."""
 
     async def scenario() -> None:
         history = History(3)
@@ -310,7 +310,9 @@ def test_a_damaged_input_is_left_alone_and_the_rest_is_merged(tmp_path: Path) ->
     run(scenario)
 
 
-def test_what_an_executor_must_not_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_messages_of_an_executor_end_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         history = History(6)
         async with node(tmp_path) as running:
@@ -345,7 +347,7 @@ def test_what_an_executor_must_not_say(tmp_path: Path, monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_a_node_that_ends_says_so(tmp_path: Path) -> None:
+def test_a_node_that_stops_ends_the_call_of_its_executor(tmp_path: Path) -> None:
     async def scenario() -> None:
         history = History(7)
         async with node(tmp_path) as running:
@@ -363,7 +365,7 @@ def test_a_node_that_ends_says_so(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_who_may_and_where_nothing_is_compacted() -> None:
+def test_merging_needs_a_right_and_a_compactor() -> None:
     async def scenario() -> None:
         asked: list[tuple[Operation, Resource]] = []
 

@@ -96,7 +96,7 @@ def test_a_batch_far_larger_than_an_answer_is_read_in_answers(codec: Compression
     asyncio.run(main())
 
 
-def test_what_is_compressed_is_not_decoded_on_the_event_loop(
+def test_compressed_batches_are_not_decoded_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offloaded: list[str] = []
@@ -123,8 +123,8 @@ def test_what_is_compressed_is_not_decoded_on_the_event_loop(
 def test_a_batch_of_very_many_records_is_decoded_once_for_a_look_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was decoded once for each 4,096 of its offsets, where its header told of a later time than
-    its records have: minutes of CPU for one batch."""
+    """Once it was decoded for each 4,096 of its offsets if its header had a later time than its
+    records: minutes of CPU for one batch."""
     decoded: list[str] = []
     run = ThreadOffload.run
 
@@ -157,7 +157,7 @@ def test_a_batch_of_very_many_records_is_decoded_once_for_a_look_up(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_largest_timestamp_is_that_of_a_record_that_is_left(seed: int) -> None:
-    """Against all records that are left, at each log start offset in turn."""
+    """Compared with all records that are left, at each log start offset in turn."""
     rnd = random.Random(seed)
 
     async def main() -> None:

@@ -61,7 +61,7 @@ def test_values_are_put_read_listed_and_deleted() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["_topics", "../x", "a/b", "n" * 10_000, "a\x00"])
-def test_the_engines_namespaces_and_bad_names_are_out_of_reach(namespace: str) -> None:
+def test_namespaces_of_the_engine_and_bad_names_are_refused(namespace: str) -> None:
     async def main() -> None:
         async with running_node() as node:
             request = kv_pb2.GetKvsRequest(keys=[key(b"a", namespace)])
@@ -75,7 +75,7 @@ def test_the_engines_namespaces_and_bad_names_are_out_of_reach(namespace: str) -
     asyncio.run(main())
 
 
-def test_a_watch_tells_every_change_after_its_first_message() -> None:
+def test_a_watch_reports_every_change_after_its_first_message() -> None:
     async def main() -> None:
         async with running_node() as node:
             call = node.kv.WatchKvs(kv_pb2.WatchKvsRequest(prefix=b"a"))
@@ -118,7 +118,7 @@ async def produce(node: RunningNode, topic: str, data: bytes) -> log_pb2.Produce
     return result
 
 
-def test_topics_live_and_die() -> None:
+def test_topics_are_created_described_and_deleted() -> None:
     async def main() -> None:
         async with running_node("serve") as node:
             made = await create_topic(node, "t", partitions=2, configs={"retention.ms": "1000"})
@@ -148,7 +148,7 @@ def test_topics_live_and_die() -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "a\x01", "n" * 10_000, "", "ä"])
-def test_bad_topic_names_say_what_is_allowed(name: str) -> None:
+def test_the_error_of_a_bad_topic_name_says_what_is_allowed(name: str) -> None:
     async def main() -> None:
         async with running_node() as node:
             error = from_proto((await create_topic(node, name)).error)
@@ -160,7 +160,7 @@ def test_bad_topic_names_say_what_is_allowed(name: str) -> None:
     asyncio.run(main())
 
 
-def test_topics_are_made_on_demand_in_dev_and_not_in_serve() -> None:
+def test_topics_are_created_on_demand_in_dev_and_not_in_serve() -> None:
     async def main() -> None:
         async with running_node("dev") as node:
             assert (await produce(node, "new", batch(b"a"))).base_offset == 0
@@ -262,7 +262,7 @@ def test_a_partitions_streams_are_written_through_the_topic_only() -> None:
     asyncio.run(main())
 
 
-def test_objects_can_be_looked_into(tmp_path: Path) -> None:
+def test_objects_are_listed_and_described(tmp_path: Path) -> None:
     async def main() -> None:
         async with running_node(data=str(tmp_path / "d"), wal="object") as node:
             await create_topic(node, "t")

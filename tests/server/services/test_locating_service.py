@@ -1,4 +1,4 @@
-"""Bounds on what readers that go to the store themselves may ask of a node."""
+"""Bounds on the requests of readers that fetch objects from the store themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTEXT = RequestContext()
 
 
 class Held:
-    """Metadata whose answers wait until they are let go."""
+    """Metadata whose answers wait until they are released."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -76,7 +76,7 @@ async def _located(service: LocateService, *windows: OffsetWindow) -> int:
         return len([part async for part in parts])
 
 
-def test_answers_have_turns_and_those_that_wait_are_bounded() -> None:
+def test_locates_under_way_and_waiting_are_bounded() -> None:
     async def main() -> None:
         metadata = Held()
         service = _service(metadata, locates_max=2)
@@ -101,7 +101,7 @@ def test_answers_have_turns_and_those_that_wait_are_bounded() -> None:
     asyncio.run(main())
 
 
-def test_an_offset_is_asked_for_once() -> None:
+def test_overlapping_windows_are_refused() -> None:
     async def main() -> None:
         metadata = Held()
         metadata.go_on.set()
@@ -115,7 +115,7 @@ def test_an_offset_is_asked_for_once() -> None:
     asyncio.run(main())
 
 
-def test_pins_are_bounded_and_those_that_are_held_go_on() -> None:
+def test_pins_are_bounded_and_held_pins_can_be_renewed() -> None:
     async def main() -> None:
         service = _service(Held(), pins_max=2)
         pins = [await service.pin(CONTEXT, None, "reader", 5000) for _ in range(2)]
@@ -128,7 +128,7 @@ def test_pins_are_bounded_and_those_that_are_held_go_on() -> None:
     asyncio.run(main())
 
 
-def test_a_client_that_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_call_of_a_client_that_does_not_read_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck:
         async def write(self, _: object) -> None:
             await asyncio.Event().wait()

@@ -74,7 +74,7 @@ def test_batches_come_out_as_they_went_in() -> None:
     asyncio.run(main())
 
 
-def test_a_topic_that_was_made_anew_is_another() -> None:
+def test_a_topic_created_again_is_another_topic() -> None:
     async def main() -> None:
         async with running() as node:
             admin = admin_pb2_grpc.AdminServiceStub(node.channel)
@@ -211,7 +211,7 @@ def flip(data: bytes, position: int) -> bytes:
     ],
     ids=["topic", "partition", "negative", "garbage", "cut", "flipped", "10KB", "path"],
 )
-def test_bad_produce_is_that_partitions_error(
+def test_a_bad_batch_is_an_error_of_its_partition_alone(
     request_: log_pb2.ProduceRequest, error: type[errors.StreamlogError]
 ) -> None:
     async def main() -> None:
@@ -229,7 +229,7 @@ async def refusal(call: Any) -> errors.StreamlogError:
     return from_rpc_error(caught.value, may_have_happened=False)
 
 
-def test_fields_not_acted_on_yet_are_refused() -> None:
+def test_fields_without_effect_are_refused() -> None:
     async def main() -> None:
         async with running() as node:
             for request in (
@@ -250,7 +250,7 @@ def test_fields_not_acted_on_yet_are_refused() -> None:
     asyncio.run(main())
 
 
-def test_offset_out_of_range_says_the_range() -> None:
+def test_offset_out_of_range_names_the_valid_range() -> None:
     async def main() -> None:
         async with running() as node:
             await node.log_stub.Produce(produce_request(batch(b"a")))
@@ -263,7 +263,7 @@ def test_offset_out_of_range_says_the_range() -> None:
     asyncio.run(main())
 
 
-def test_leader_epochs_are_acted_on() -> None:
+def test_a_wrong_leader_epoch_is_refused() -> None:
     async def main() -> None:
         async with running() as node:
             for epoch, error in ((2, errors.EpochFenced), (4, errors.UnknownLeaderEpoch)):

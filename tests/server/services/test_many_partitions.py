@@ -1,4 +1,4 @@
-"""Requests about many partitions: what they cost is counted in waits, calls and opens."""
+"""Requests about many partitions: their cost in waits, calls and opens."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PARTITIONS = 96
 LATENCY_S = 0.1
 
 
-def test_partitions_that_a_request_asks_for_are_opened_beside_one_another() -> None:
-    """In virtual time, where only waits for the store take time."""
+def test_the_partitions_of_a_request_are_opened_concurrently() -> None:
+    """In virtual time, in which only waits for the store take time."""
     clock = LoopClock()
     store = SlowStore(MemoryObjectStore(clock), latency(LATENCY_S * 1000), random=SeededRandom(1))
     kv = MemoryKVStore(clock)
@@ -64,8 +64,8 @@ def test_partitions_that_a_request_asks_for_are_opened_beside_one_another() -> N
     virtually(scenario)
 
 
-def test_first_records_open_the_partitions_that_they_go_to_alone() -> None:
-    """What a producer must know of a topic is known without opening its partitions."""
+def test_first_records_open_only_their_own_partitions() -> None:
+    """A producer learns what it needs of a topic without its partitions being opened."""
 
     async def main() -> None:
         async with running_node() as running:

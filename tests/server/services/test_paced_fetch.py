@@ -1,4 +1,4 @@
-"""Fetches of partitions of which some give way to others."""
+"""Fetches of partitions of which some are throttled, since other readers go first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def next_offsets(answer: log_pb2.FetchResponse) -> list[int]:
     return [part.next_offset for part in answer.topics[0].partitions]
 
 
-def test_a_piece_is_an_answer_and_nothing_is_waited_for_beside_other_data() -> None:
+def test_a_throttled_partition_holds_no_other_partition_up() -> None:
     async def main() -> None:
         async with running() as node:
             for number in range(2):
@@ -49,11 +49,11 @@ def test_a_piece_is_an_answer_and_nothing_is_waited_for_beside_other_data() -> N
                 log = node.logs.open[key] = (FarBehind if number else ListLog)(key)
                 for _ in range(3):
                     await (await log.append(batch(b"value")))
-            # A piece, though more bytes were asked for, and though there are more.
-            asked = {"min_bytes": 1 << 20, "max_wait_ms": 30_000}
+            # A throttled partition answers with a piece, though more was asked for and is there.
+            wanted = {"min_bytes": 1 << 20, "max_wait_ms": 30_000}
             async with asyncio.timeout(25):
-                assert next_offsets(await node.log_stub.Fetch(fetch(1, **asked))) == [1]
-                assert next_offsets(await node.log_stub.Fetch(fetch(1, 0, **asked))) == [1, 3]
-                assert next_offsets(await node.log_stub.Fetch(fetch(0, 1, **asked))) == [3, 0]
+                assert next_offsets(await node.log_stub.Fetch(fetch(1, **wanted))) == [1]
+                assert next_offsets(await node.log_stub.Fetch(fetch(1, 0, **wanted))) == [1, 3]
+                assert next_offsets(await node.log_stub.Fetch(fetch(0, 1, **wanted))) == [3, 0]
 
     asyncio.run(main())

@@ -31,7 +31,7 @@ async def produced(
 
 
 def test_more_producers_than_one_append_can_list_are_remembered(tmp_path: Path) -> None:
-    """Checkpoint and snapshot of their state were one append each, and ended the partition."""
+    """Once their checkpoint and snapshot were one append each, which ended the partition."""
     settings = {
         "data": str(tmp_path / "data"),
         "engine.append.batch_bytes_max": "4096",

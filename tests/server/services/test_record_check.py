@@ -1,4 +1,4 @@
-"""What nobody could read is refused, over gRPC on a real engine; it is not acknowledged."""
+"""Batches that no reader could decode are refused, not acknowledged (gRPC, real engine)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def create(node: RunningNode) -> None:
     await node.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]))
 
 
-def test_what_nobody_could_read_is_refused() -> None:
+def test_batches_that_no_reader_could_decode_are_refused() -> None:
     async def main() -> None:
         async with running_node(**{"log.record_check": "always"}) as node:
             await create(node)
@@ -79,8 +79,8 @@ def test_what_nobody_could_read_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_timestamp_out_of_range_is_told_without_expanding_the_batch() -> None:
-    """The record at fault is looked for on the event loop, so not among all that may be there."""
+def test_a_timestamp_out_of_range_is_refused_without_decompression() -> None:
+    """The search for the record at fault runs on the event loop, so it is bounded."""
     now_ms = int(time.time() * 1000)
     far = now_ms + 10**9
 
@@ -116,7 +116,7 @@ def test_a_timestamp_out_of_range_is_told_without_expanding_the_batch() -> None:
 
 
 @pytest.mark.parametrize("name", ["more records said than are there", "a name that is not UTF-8"])
-def test_the_check_of_records_can_be_left_out(name: str) -> None:
+def test_the_check_of_records_can_be_switched_off(name: str) -> None:
     async def main() -> None:
         async with running_node(**{"log.record_check": "never"}) as node:
             await create(node)

@@ -1,4 +1,4 @@
-"""A partition that is slow to open keeps a request no longer than its time."""
+"""A partition that is slow to open delays a request no longer than its timeout."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def error_of(response: Any) -> errors.StreamlogError | None:
 
 
 async def pipelined(node: RunningNode, *requests: log_pb2.ProduceRequest) -> list[Any]:
-    """The error, or None, of each, in order."""
+    """The error of each response, or None, in order."""
     stream = node.log.ProduceStream()
     for request in requests:
         await stream.write(log_pb2.ProduceStreamRequest(request=request))
@@ -59,8 +59,8 @@ async def pipelined(node: RunningNode, *requests: log_pb2.ProduceRequest) -> lis
     return found
 
 
-def test_requests_end_at_their_time_while_a_partition_opens() -> None:
-    """They waited as long as the open did, and a pipelined one kept all behind it waiting."""
+def test_requests_end_at_their_timeout_while_a_partition_opens() -> None:
+    """Once they waited as long as the open did, and a pipelined one held up all behind it."""
 
     async def main() -> None:
         async with running_node() as node, asyncio.timeout(60):
@@ -99,8 +99,8 @@ def test_requests_end_at_their_time_while_a_partition_opens() -> None:
     asyncio.run(main())
 
 
-def test_questions_end_in_time_while_a_partition_opens() -> None:
-    """Without a deadline of the client they waited for as long as the store was away."""
+def test_look_ups_end_at_their_timeout_while_a_partition_opens() -> None:
+    """Without a deadline of the client they once waited for as long as the store was away."""
 
     async def main() -> None:
         async with running_node(limits__open_wait_ms=1) as node, asyncio.timeout(60):

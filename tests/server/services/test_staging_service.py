@@ -1,4 +1,4 @@
-"""StagedWriteService over gRPC: who may, what is refused, on a real engine in this process."""
+"""StagedWriteService: permissions and refusals, on a real engine in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXT = RequestContext(principal="job")
 
 
 class Rules:
-    """What is asked of `authorize`; `denied` are refused."""
+    """An `authorize` that notes its calls and refuses `denied`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Operation, Resource]] = []
@@ -30,7 +30,7 @@ class Rules:
             raise Unauthorized(f"{context.principal} may not {operation.value} {resource.name}")
 
 
-def test_whoever_may_write_to_the_topics_may_stage_and_commit() -> None:
+def test_staging_and_commits_need_the_right_to_write_to_the_topics() -> None:
     async def scenario() -> None:
         async with Cluster().node() as engine:
             await engine.logs.create_topic("t", 1)
@@ -66,7 +66,7 @@ def test_whoever_may_write_to_the_topics_may_stage_and_commit() -> None:
     run(scenario)
 
 
-def test_a_medium_without_staged_writes_says_so() -> None:
+def test_staged_writes_are_refused_on_a_medium_without_them() -> None:
     class Logs:
         staged = None
 

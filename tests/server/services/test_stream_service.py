@@ -39,7 +39,7 @@ async def eventually(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_appends_are_answered_in_order_and_come_out_again() -> None:
+def test_appends_are_answered_in_order_and_can_be_read() -> None:
     async def main() -> None:
         async with running_node() as node:
             stream = await create(node, purpose="test")
@@ -78,7 +78,7 @@ def test_appends_are_answered_in_order_and_come_out_again() -> None:
     asyncio.run(main())
 
 
-def test_expected_offset_and_unknown_stream_are_that_appends_error() -> None:
+def test_a_refused_append_does_not_end_its_pipeline() -> None:
     async def main() -> None:
         async with running_node() as node:
             stream = await create(node)
@@ -160,7 +160,7 @@ def test_a_fencing_token_is_changed_where_the_stream_is_as_the_caller_expects() 
     asyncio.run(main())
 
 
-def test_fields_at_their_edges_are_that_appends_error_at_most() -> None:
+def test_extreme_field_values_fail_their_own_append_at_most() -> None:
     async def main() -> None:
         async with running_node() as node:
             stream = await create(node)
@@ -190,8 +190,8 @@ def test_fields_at_their_edges_are_that_appends_error_at_most() -> None:
     asyncio.run(main())
 
 
-def test_what_a_client_that_left_had_waiting_for_room_is_let_go() -> None:
-    """While the store is away; what has its place waits for the store and is stored."""
+def test_appends_that_wait_for_room_are_dropped_when_their_client_leaves() -> None:
+    """The store is away; appends that have their offset wait for it and are stored."""
 
     async def main() -> None:
         async with running_node(engine__append__append_bytes_max=1 << 20) as node:
@@ -367,7 +367,7 @@ def test_reserved_tags_are_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_reader_of_a_stream_that_is_lost_hears_of_it_and_the_next_call_looks_again() -> None:
+def test_a_reader_of_a_lost_stream_gets_an_error_and_the_next_call_opens_it_again() -> None:
     async def main() -> None:
         async with running_node() as node:
             assert node.node.engine is not None

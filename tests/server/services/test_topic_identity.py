@@ -1,4 +1,4 @@
-"""Topics deleted, and made anew under the same name, as their clients meet them over gRPC."""
+"""Topics that are deleted and created again under the same name, seen through gRPC."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def error_of(response: Any) -> errors.StreamlogError | None:
 
 
 async def all_errors(node: RunningNode, topic_id: str) -> list[errors.StreamlogError | None]:
-    """Of produce, pipelined produce, fetch, list offsets and delete records, by that topic id."""
+    """Errors of produce, pipelined produce, fetch, list offsets and delete records."""
     stream = node.log.ProduceStream()
     await stream.write(log_pb2.ProduceStreamRequest(request=produce_request(topic_id)))
     await stream.done_writing()
@@ -94,7 +94,7 @@ def test_requests_that_name_a_topics_id_reach_no_other_topic() -> None:
     asyncio.run(main())
 
 
-def test_no_topic_is_made_for_a_request_that_names_an_id() -> None:
+def test_no_topic_is_created_for_a_request_that_names_an_id() -> None:
     async def main() -> None:
         async with running_node(**{"broker.auto.create.topics.enable": "true"}) as node:
             error = error_of(await node.log.Produce(produce_request("an id")))
@@ -108,7 +108,9 @@ def test_no_topic_is_made_for_a_request_that_names_an_id() -> None:
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["with id", "without id"])
 @pytest.mark.parametrize("is_made_anew", [True, False], ids=["made anew", "deleted"])
-def test_long_polls_of_a_deleted_topic_are_told_so(is_named: bool, is_made_anew: bool) -> None:
+def test_long_polls_of_a_deleted_topic_end_with_an_error_that_says_so(
+    is_named: bool, is_made_anew: bool
+) -> None:
     async def main() -> None:
         async with running_node() as node, asyncio.timeout(30):
             topic_id = await create(node)
@@ -124,10 +126,8 @@ def test_long_polls_of_a_deleted_topic_are_told_so(is_named: bool, is_made_anew:
     asyncio.run(main())
 
 
-def test_a_produce_that_its_topics_deletion_overtakes_is_told_so_when_the_name_is_used_again() -> (
-    None
-):
-    """Without an id in the request; it was told Closed, and would have stored in the next topic."""
+def test_a_produce_overtaken_by_its_topics_deletion_does_not_reach_the_next_topic() -> None:
+    """The request has no id. Once it ended with Closed, and a retry stored in the next topic."""
 
     async def main() -> None:
         async with running_node() as node, asyncio.timeout(30):
@@ -159,7 +159,7 @@ def test_a_produce_that_its_topics_deletion_overtakes_is_told_so_when_the_name_i
 
 
 def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_stay() -> None:
-    """A node that only hears of the deletion closes the logs that are open; this one is not yet."""
+    """A node that learns of the deletion closes its open logs; this log is not open yet."""
 
     async def main() -> None:
         async with running_node() as node:
@@ -190,7 +190,7 @@ def test_a_partition_that_opens_while_its_topic_is_deleted_elsewhere_does_not_st
     asyncio.run(main())
 
 
-def test_a_topics_lines_do_not_come_back_after_its_deletion() -> None:
+def test_metric_lines_of_a_deleted_topic_do_not_come_back() -> None:
     async def main() -> None:
         async with running() as node:
             log = await node.logs.log(TopicPartition("t", 0))
@@ -210,7 +210,7 @@ def test_a_topics_lines_do_not_come_back_after_its_deletion() -> None:
     asyncio.run(main())
 
 
-def test_the_bound_on_partitions_in_a_request_is_told() -> None:
+def test_the_error_of_too_many_partitions_names_the_bound() -> None:
     async def main() -> None:
         async with running(with_limits(partitions_per_request_max=3)) as node:
             fetch = fetch_request()
@@ -227,7 +227,7 @@ def test_the_bound_on_partitions_in_a_request_is_told() -> None:
     asyncio.run(main())
 
 
-def test_delete_records_ends_at_its_time() -> None:
+def test_delete_records_ends_at_its_timeout() -> None:
     async def main() -> None:
         async with running_node() as node:
             await create(node, partitions=2)

@@ -1,4 +1,4 @@
-"""Topic settings over gRPC: Kafka's least values, what a node cannot carry, what has no effect."""
+"""Topic settings over gRPC: Kafka's least values, a node's caps, settings without effect."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ async def produced(node: RunningNode, value_bytes: int) -> errors.StreamlogError
         ("file.delete.delay.ms", "1", "deletion_delay_ms"),
     ],
 )
-def test_what_kafka_refuses_and_what_would_have_no_effect(name: str, value: str, says: str) -> None:
+def test_settings_that_kafka_refuses_or_that_have_no_effect_are_refused(
+    name: str, value: str, says: str
+) -> None:
     async def main() -> None:
         async with running_node() as node:
             error = await create(node, {name: value})
@@ -73,7 +75,7 @@ def test_what_kafka_refuses_and_what_would_have_no_effect(name: str, value: str,
     asyncio.run(main())
 
 
-def test_a_batch_larger_than_a_message_can_carry_is_not_promised() -> None:
+def test_a_bound_above_what_a_message_carries_is_refused() -> None:
     async def main() -> None:
         async with running_node() as node:
             bound = (32 << 20) - 1024
@@ -116,7 +118,7 @@ def test_a_topic_that_has_a_larger_bound_already_is_open_and_capped(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_both_errors_of_size_tell_the_bound_that_holds() -> None:
+def test_both_errors_of_size_name_the_lesser_bound() -> None:
     async def main() -> None:
         async with running_node() as node:
             small = {"internal.segment.bytes": "2000", "max.message.bytes": "4000"}
