@@ -277,7 +277,9 @@ def test_a_wrong_outcome_is_refused(tmp_path: Path) -> None:
                 await until(lambda: running.metric("streamlog_compaction_lent") == 0)
                 return str(error)
 
-            assert "a liar says to have merged is refused" in await refused(object_id=min(before))
+            assert "the outcome that a liar reports is refused" in await refused(
+                object_id=min(before)
+            )
             assert "says of itself" in await refused(index_crc32c=1)
             assert "is not in the store" in await refused(is_stored=False)
             assert {row.object_id for row in await live(engine)} == before
