@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from streamlog.client.consume.fetch_state import FetchState, PartitionFetchState
+from streamlog.client.consume.fetch_state import FetchState
+from streamlog.client.consume.partition_state import PartitionFetchState
 from streamlog.client.consume.records import ConsumerRecord, DecodedBatch, FetchedBatch
 from streamlog.errors import StreamlogError
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import Any
 
 from streamlog.client.produce.accumulator import (
@@ -25,6 +24,7 @@ from streamlog.client.produce.accumulator import (
     TopicQueues,
 )
 from streamlog.client.produce.batches import PendingBatch, Run
+from streamlog.client.produce.identity import NEVER, IdentityRequests
 from streamlog.client.produce.messages import (
     MESSAGE_OVERHEAD,
     Message,
@@ -36,7 +36,7 @@ from streamlog.client.produce.routing import PartitionRecords, checked_partition
 from streamlog.client.produce.splitting import bytes_max_of, is_too_large
 from streamlog.client.produce.state import PartitionState
 from streamlog.client.produce.wire import ACKS_ALL, ACKS_NONE
-from streamlog.client.producer_identity import NO_IDENTITY, ProducerIdentity
+from streamlog.client.producer_identity import ProducerIdentity
 from streamlog.client.settings import (
     BYTES_IN_FLIGHT_MAX,
     LINGERING_MESSAGES_MAX,
@@ -44,7 +44,6 @@ from streamlog.client.settings import (
     MESSAGE_BYTES_TARGET,
     MESSAGES_IN_FLIGHT_MAX,
     ProducerSettings,
-    backoff_s,
 )
 from streamlog.codec.records import Headers, record_bytes_max
 from streamlog.errors import (
@@ -54,7 +53,6 @@ from streamlog.errors import (
     Invalid,
     OutcomeUnknown,
     StreamlogError,
-    Unauthorized,
     Unavailable,
     UnknownTopicId,
 )
@@ -63,7 +61,6 @@ from streamlog.v1support.errors import from_proto
 
 log = logging.getLogger(__name__)
 
-NEVER = float("inf")
 RECORD_OVERHEAD = 100
 """Upper bound on a record's bytes beside its key, value and headers."""
 _ALONE = Unavailable("the message was larger than the server takes; sent again alone")
@@ -78,14 +75,6 @@ def _is_contiguous(data: Buffer | None) -> bool:
     return not isinstance(data, memoryview) or data.c_contiguous
 
 
-class IdentityState(Enum):
-    """MISSING → ASKING → KNOWN → (a partition needs a newer epoch) MISSING."""
-
-    MISSING = "missing"
-    ASKING = "asking"
-    KNOWN = "known"
-
-
 class ProducerCore:
     """All topics and messages of one producer. It owns no thread, lock or connection."""
 
@@ -93,11 +82,7 @@ class ProducerCore:
         self.settings = settings
         self._server = server
         self.accumulator = Accumulator(settings)
-        self.identity = NO_IDENTITY
-        self._identity_state = IdentityState.MISSING
-        self._identity_failures = 0
-        self._identity_retry_at = 0.0
-        self._refusal: StreamlogError | None = None
+        self._identity = IdentityRequests(settings)
         self._unreachable = "it could not be reached"
         self.stale_topics: dict[TopicQueues, None] = {}
         """Topics to look up again: the server says that they were deleted or made anew."""
@@ -228,7 +213,7 @@ class ProducerCore:
             return None
         if self._bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
             return None
-        if self.settings.is_idempotent and self._identity_state is not IdentityState.KNOWN:
+        if self.settings.is_idempotent and not self._identity.is_known:
             return None
         active = self.accumulator.active
         parts: list[tuple[PartitionQueue, PendingBatch, int]] = []
@@ -275,7 +260,7 @@ class ProducerCore:
                 return None
         while queue.ready:
             batch = queue.ready.popleft()
-            if sequencer.sequence(batch, self.identity, now):
+            if sequencer.sequence(batch, self._identity.current, now):
                 return batch
         return None
 
@@ -437,7 +422,7 @@ class ProducerCore:
                 self._fail_unsent(queue.ready.popleft())
 
     def _fail_unsent(self, batch: PendingBatch) -> None:
-        refusal = self._refusal
+        refusal = self._identity.refusal
         kind = Unavailable if refusal is None else type(refusal)
         cause = self._unreachable if refusal is None else refusal
         limit_ms = self.settings.delivery_timeout_ms
@@ -496,8 +481,8 @@ class ProducerCore:
             "messages_in_flight": len(self._messages),
             "buffered_bytes": accumulator.charged_bytes,
             "partitions_active": len(accumulator.active),
-            "producer_id": self.identity.producer_id,
-            "producer_epoch": self.identity.epoch,
+            "producer_id": self._identity.current.producer_id,
+            "producer_epoch": self._identity.current.epoch,
         }
 
     # -- identity
@@ -507,54 +492,31 @@ class ProducerCore:
         if not self.settings.is_idempotent:
             return None
         self._look_for_gaps()
-        if self._identity_state is not IdentityState.MISSING or not self.has_work:
-            return None
-        if now < self._identity_retry_at:
-            return None
-        self._identity_state = IdentityState.ASKING
-        return self.identity
+        return self._identity.request(now) if self.has_work else None
 
     def identity_wake_at(self) -> float:
-        missing = self._identity_state is IdentityState.MISSING and self.has_work
-        return self._identity_retry_at if missing and self.settings.is_idempotent else NEVER
+        is_needed = self.settings.is_idempotent and self.has_work
+        return self._identity.wake_at() if is_needed else NEVER
 
     def _look_for_gaps(self) -> None:
-        if self._identity_state is not IdentityState.KNOWN:
+        """Renews the identity where a partition waits for a newer epoch than the current one."""
+        if not self._identity.is_known:
             return
         for queue in self.accumulator.active:
             if queue.sequencer.state is PartitionState.AWAITING_EPOCH:
-                queue.sequencer.renumber(self.identity)
+                queue.sequencer.renumber(self._identity.current)
                 if queue.sequencer.state is PartitionState.AWAITING_EPOCH:
-                    self._identity_state = IdentityState.MISSING
+                    self._identity.renew()
                     return
 
     def identity_granted(self, identity: ProducerIdentity) -> None:
-        self._identity_state = IdentityState.KNOWN
-        self._identity_failures = 0
-        self._refusal = None
-        self.identity = identity
+        self._identity.granted(identity)
         for queue in self.accumulator.active:
             queue.sequencer.renumber(identity)
 
     def identity_refused(self, error: StreamlogError, now: float) -> None:
-        """Asks again later; for a new id only where the node does not know the old one.
-
-        A new id would not fence attempts in flight under the old one.
-        """
-        self._identity_state = IdentityState.MISSING
-        self._identity_failures += 1
-        self._refusal = error
-        if not error.is_retryable:
-            if self.identity == NO_IDENTITY or isinstance(error, Unauthorized):
-                self._fail_all_unsent()
-            elif type(error) is Invalid:
-                # Not its subclasses: gRPC's own RESOURCE_EXHAUSTED is one, and is not about the id.
-                self.identity = NO_IDENTITY
-        self._identity_retry_at = now + backoff_s(
-            self._identity_failures,
-            self.settings.retry_backoff_ms,
-            self.settings.retry_backoff_max_ms,
-        )
+        if self._identity.refused(error, now):
+            self._fail_all_unsent()
 
 
 def _given_up(batch: PendingBatch, why: StreamlogError) -> StreamlogError:

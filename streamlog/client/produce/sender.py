@@ -23,8 +23,9 @@ from streamlog.client.calls.topic_lookup import run
 from streamlog.client.channel import Call, Caller, Retry, typed_error
 from streamlog.client.produce.accumulator import TopicMetadata, TopicQueues
 from streamlog.client.produce.batches import PendingBatch
-from streamlog.client.produce.core import NEVER, ProducerCore
+from streamlog.client.produce.core import ProducerCore
 from streamlog.client.produce.delivery import deliver, deliver_in_background
+from streamlog.client.produce.identity import NEVER
 from streamlog.client.produce.options import TopicLookup, blocking_retry, produce_stream
 from streamlog.client.produce.topic_directory import TopicDirectory
 from streamlog.client.producer_identity import ProducerIdentity
