@@ -240,7 +240,7 @@ hanging_or_refusing = pytest.mark.parametrize("is_hanging", [True, False])
 
 @hanging_or_refusing
 @pytest.mark.parametrize("is_idle", [True, False])
-def test_a_store_that_does_not_answer_is_told(
+def test_a_silent_store_raises_an_alarm(
     is_hanging: bool, is_idle: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World()
@@ -278,7 +278,7 @@ def test_a_store_that_does_not_answer_is_told(
     assert 4 <= len(told) <= 6
 
 
-def test_a_slow_store_is_no_store_that_does_not_answer() -> None:
+def test_a_slow_store_raises_no_alarm() -> None:
     world = World()
 
     async def slow(operation: str, key: str) -> None:
@@ -315,7 +315,7 @@ def test_a_batch_that_waits_for_the_put_rate_is_not_late() -> None:
 
 
 @hanging_or_refusing
-def test_metadata_that_do_not_answer_are_told(is_hanging: bool) -> None:
+def test_silent_metadata_raises_an_alarm(is_hanging: bool) -> None:
     world = World()
 
     async def scenario() -> None:
@@ -333,7 +333,7 @@ def test_metadata_that_do_not_answer_are_told(is_hanging: bool) -> None:
     virtually(scenario)
 
 
-def test_an_idle_node_tells_that_its_metadata_do_not_answer() -> None:
+def test_an_idle_node_raises_an_alarm_for_silent_metadata() -> None:
     world = World()
 
     async def scenario() -> None:
@@ -347,7 +347,7 @@ def test_an_idle_node_tells_that_its_metadata_do_not_answer() -> None:
     virtually(scenario)
 
 
-def test_a_full_wal_disk_is_told() -> None:
+def test_a_full_wal_disk_raises_an_alarm() -> None:
     world = World("disk")
 
     async def scenario() -> None:
@@ -367,7 +367,7 @@ def test_a_full_wal_disk_is_told() -> None:
 
 
 @pytest.mark.parametrize("mode", ["object", "disk"])
-def test_uploads_that_hang_are_told_though_the_store_answers(mode: WalMode) -> None:
+def test_hanging_uploads_raise_an_alarm_even_if_the_store_answers(mode: WalMode) -> None:
     world = World(mode)
 
     async def scenario() -> None:
@@ -388,7 +388,7 @@ def test_uploads_that_hang_are_told_though_the_store_answers(mode: WalMode) -> N
     virtually(scenario)
 
 
-def test_an_upload_that_the_store_refuses_is_told_with_the_reason() -> None:
+def test_a_refused_upload_raises_an_alarm_with_the_reason() -> None:
     """Whatever the store says to it: what was sequenced waits, and goes up when it may."""
     world = World()
 
@@ -432,7 +432,7 @@ def test_one_failure_of_a_slow_put_is_no_refusal() -> None:
     virtually(scenario)
 
 
-def test_a_full_disk_of_the_objects_is_told() -> None:
+def test_a_full_object_disk_raises_an_alarm() -> None:
     world = World("disk")
 
     async def scenario() -> None:
@@ -450,7 +450,7 @@ def test_a_full_disk_of_the_objects_is_told() -> None:
     virtually(scenario)
 
 
-def test_a_full_disk_of_the_metadata_is_told_by_an_idle_node() -> None:
+def test_an_idle_node_raises_an_alarm_for_a_full_metadata_disk() -> None:
     world = World()
 
     async def scenario() -> None:
@@ -465,7 +465,7 @@ def test_a_full_disk_of_the_metadata_is_told_by_an_idle_node() -> None:
     virtually(scenario)
 
 
-def test_metadata_whose_watch_brings_nothing_are_told() -> None:
+def test_a_silent_metadata_watch_raises_an_alarm() -> None:
     world = World()
 
     async def scenario() -> None:
@@ -483,7 +483,7 @@ def test_metadata_whose_watch_brings_nothing_are_told() -> None:
     virtually(scenario)
 
 
-def test_ids_that_are_not_to_be_had_are_told() -> None:
+def test_missing_object_ids_raise_an_alarm() -> None:
     """All that may be uncommitted was given up, and the store denies their deletion."""
     world = World()
 
@@ -507,7 +507,7 @@ def test_ids_that_are_not_to_be_had_are_told() -> None:
     virtually(scenario)
 
 
-def test_checkpoints_that_cannot_be_written_are_told() -> None:
+def test_failing_checkpoints_raise_an_alarm() -> None:
     world = World()
 
     async def scenario() -> None:
@@ -527,7 +527,7 @@ def test_checkpoints_that_cannot_be_written_are_told() -> None:
     virtually(scenario)
 
 
-def test_a_compaction_that_hangs_is_told() -> None:
+def test_a_hanging_compaction_raises_an_alarm() -> None:
     world = World()
 
     async def scenario() -> None:
@@ -545,7 +545,7 @@ def test_a_compaction_that_hangs_is_told() -> None:
 
 
 @pytest.mark.parametrize("fails_before", [False, True])
-def test_a_large_compaction_step_has_its_time_until_it_is_committed(fails_before: bool) -> None:
+def test_a_large_compaction_step_raises_no_alarm_before_its_time(fails_before: bool) -> None:
     """A spec of 1 MiB may take some 3 minutes at the least rate; what follows it is short. One
     failure before it, which has passed, changes nothing."""
     compaction = dataclasses.replace(
@@ -582,7 +582,7 @@ def test_a_large_compaction_step_has_its_time_until_it_is_committed(fails_before
     virtually(scenario)
 
 
-def test_a_partition_that_does_not_open_is_told() -> None:
+def test_a_partition_that_does_not_open_raises_an_alarm() -> None:
     world = World(
         config=dataclasses.replace(CONFIG, compaction=CompactionConfig(compaction_process="off"))
     )

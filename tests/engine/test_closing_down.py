@@ -31,7 +31,9 @@ CONFIG = dataclasses.replace(
 
 
 @pytest.mark.parametrize("mode", ["disk", "object"])
-def test_partitions_are_given_up_in_time_with_the_store_away(mode: WalMode, tmp_path: Path) -> None:
+def test_closing_gives_partitions_up_in_time_while_the_store_is_away(
+    mode: WalMode, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         store = FlakyStore()
         components = Components(store=store, kv=MemoryKVStore(SystemClock()))

@@ -285,7 +285,7 @@ BREAKAGES: dict[str, tuple[Patch, Scenario]] = {
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_each_step_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_out_any_step_breaks_a_promise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (owner, attribute, replacement), scenario = BREAKAGES[name]
     monkeypatch.setattr(owner, attribute, replacement)
     with pytest.raises((AssertionError, StreamlogError)):

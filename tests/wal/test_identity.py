@@ -38,7 +38,7 @@ class HeldDisk(SystemDisk):
 
 
 @pytest.mark.parametrize("ending", ["another change", "close"])
-def test_a_change_whose_caller_was_cancelled_is_ended_before_the_next(
+def test_a_cancelled_change_of_the_identity_ends_before_the_next_one(
     tmp_path: Path, ending: str
 ) -> None:
     """Two threads on one temporary file would leave an identity without content."""

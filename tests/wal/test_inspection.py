@@ -148,7 +148,7 @@ def _short(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("harm", [_superblock, _identity, _short])
-def test_other_damage_is_named_as_well(folder: Path, harm: Callable[[Path], str]) -> None:
+def test_every_damaged_place_is_named(folder: Path, harm: Callable[[Path], str]) -> None:
     name = harm(folder)
     content = look(folder)
     assert name in {one.file for one in content.damage}

@@ -119,7 +119,7 @@ def test_the_log_on_a_real_folder(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_cut_file_and_a_cut_folder_are_told(tmp_path: Path) -> None:
+def test_a_truncated_file_and_an_incomplete_folder_are_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         offload = ThreadOffload()
         disk = SystemDisk(tmp_path)

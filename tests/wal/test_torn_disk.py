@@ -43,7 +43,7 @@ def test_a_power_cut_tears_the_write_under_way_by_sectors() -> None:
     assert any(0 < outcome.count(2) < 6 and outcome[6] == 2 for outcome in outcomes)
 
 
-def test_what_was_acknowledged_stays() -> None:
+def test_acknowledged_appends_stay() -> None:
     for seed in range(20):
         disk = TornDisk(SeededRandom(seed))
         disk.create("a", SIZE).write_sync(3, [b"abc", b"def"])
@@ -56,7 +56,7 @@ def test_what_was_acknowledged_stays() -> None:
         assert disk.open("b").read(3, 6) == b"aXcdef"
 
 
-def test_held_writes_are_torn_until_they_are_acknowledged() -> None:
+def test_writes_may_be_torn_until_they_are_acknowledged() -> None:
     lost = 0
     for seed in range(30):
         disk = TornDisk(SeededRandom(seed))

@@ -210,7 +210,7 @@ def test_a_full_log_waits_for_a_release() -> None:
     asyncio.run(scenario())
 
 
-def test_close_tells_those_who_wait_for_room() -> None:
+def test_close_fails_groups_that_wait_for_room() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         wal, appends = await overfilled(disk)
@@ -321,7 +321,7 @@ def test_after_a_failed_write_the_log_goes_on(
     asyncio.run(scenario())
 
 
-def test_no_room_for_a_new_file_is_told_and_passes() -> None:
+def test_an_append_without_room_for_a_file_fails_and_a_later_one_succeeds() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         disk.plan_faults = lambda operation, name: (
@@ -358,7 +358,7 @@ def test_a_file_whose_making_was_interrupted_is_made_again() -> None:
     asyncio.run(scenario())
 
 
-def test_settings_of_another_size_take_over() -> None:
+def test_files_of_another_size_are_replaced() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         wal = await begin(disk)
@@ -415,7 +415,7 @@ def test_metrics_follow_groups_and_files() -> None:
     asyncio.run(scenario())
 
 
-def test_a_lost_file_is_a_gap() -> None:
+def test_a_lost_file_is_damage() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         wal = await begin(disk)
@@ -496,7 +496,7 @@ def test_overlapping_appends_keep_their_order_over_rolls_and_waits() -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "create"])
-def test_those_behind_a_failed_group_fail_too_and_can_be_repeated_in_order(operation: str) -> None:
+def test_groups_behind_a_failed_one_fail_too_and_can_be_repeated_in_order(operation: str) -> None:
     async def scenario() -> None:
         for seed in range(10):
             disk = TornDisk(SeededRandom(seed))

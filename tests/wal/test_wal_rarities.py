@@ -72,7 +72,7 @@ def bug(operation: str) -> DiskFault | None:
     raise RuntimeError(f"a bug in {operation}")
 
 
-def test_a_bug_behind_the_log_is_told_to_every_caller() -> None:
+def test_every_caller_gets_the_error_of_a_background_bug() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         disk.plan_faults = lambda operation, name: (
@@ -92,7 +92,7 @@ def test_a_bug_behind_the_log_is_told_to_every_caller() -> None:
     asyncio.run(scenario())
 
 
-def test_a_bug_behind_the_log_is_told_to_those_who_wait_for_room() -> None:
+def test_appends_that_wait_for_room_get_the_error_of_a_background_bug() -> None:
     async def scenario() -> None:
         disk = torn_disk()
         wal, appends = await overfilled(disk)
@@ -112,7 +112,7 @@ def test_a_bug_behind_the_log_is_told_to_those_who_wait_for_room() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_released_while_the_log_is_read_is_not_read_any_more() -> None:
+def test_groups_released_during_recovery_are_not_recovered() -> None:
     """Its files may be used again meanwhile."""
 
     async def scenario() -> None:

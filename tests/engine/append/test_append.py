@@ -37,7 +37,7 @@ def within(seconds: float, **kwargs: object) -> AppendContext:
 
 
 @both
-def test_offsets_are_given_at_the_call_and_acks_come_in_order(mode: WalMode) -> None:
+def test_offsets_are_assigned_at_the_call_and_acks_keep_the_order(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)
         async with world.engine() as (streams, _):
@@ -162,7 +162,7 @@ def test_a_reservation_lets_an_append_sequence_at_the_call(mode: WalMode) -> Non
 
 
 @both
-def test_a_cancelled_wait_for_room_takes_none(mode: WalMode) -> None:
+def test_a_cancelled_wait_for_room_takes_no_room(mode: WalMode) -> None:
     async def scenario() -> None:
         append = AppendConfig(append_bytes_max=1 << 20, batch_overhead_bytes=0)
         world = World(mode, dataclasses.replace(QUICK, append=append))
@@ -203,7 +203,7 @@ def test_a_passed_deadline_says_outcome_unknown_and_the_batch_stays(mode: WalMod
     run(scenario)
 
 
-def test_a_failing_wal_keeps_what_was_sequenced_and_turns_others_away() -> None:
+def test_while_the_wal_fails_sequenced_appends_stay_and_new_ones_are_refused() -> None:
     async def scenario() -> None:
         world = World("disk")
         assert world.wal is not None
@@ -230,7 +230,7 @@ def test_a_failing_wal_keeps_what_was_sequenced_and_turns_others_away() -> None:
     run(scenario)
 
 
-def test_the_door_opens_again_when_the_failing_group_is_lost_with_its_streams() -> None:
+def test_appends_are_admitted_again_when_the_failing_group_lost_all_its_streams() -> None:
     async def scenario() -> None:
         world = World("disk")
         assert world.wal is not None
@@ -249,7 +249,7 @@ def test_the_door_opens_again_when_the_failing_group_is_lost_with_its_streams() 
     run(scenario)
 
 
-def test_an_append_lost_at_the_moment_it_is_written_is_told() -> None:
+def test_an_append_whose_stream_is_lost_during_the_write_fails() -> None:
     """The group is answered between the loss and the sweep of what is unconfirmed."""
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_an_append_lost_at_the_moment_it_is_written_is_told() -> None:
     run(scenario)
 
 
-def test_deadlines_that_pass_one_after_another_cost_few_looks_at_all_appends() -> None:
+def test_successive_deadlines_cost_few_passes_over_all_appends() -> None:
     async def scenario() -> None:
         world = World("object")
         async with world.engine() as (streams, engine):
@@ -313,7 +313,7 @@ def test_failing_puts_are_repeated_until_they_work(mode: WalMode) -> None:
 
 
 @both
-def test_losing_streams_fails_their_appends_and_nobody_elses(mode: WalMode) -> None:
+def test_losing_streams_fails_only_their_appends(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)
         async with world.engine() as (streams, _):
@@ -340,7 +340,7 @@ def test_losing_streams_fails_their_appends_and_nobody_elses(mode: WalMode) -> N
 
 
 @both
-def test_a_sealed_tenure_closes_the_engine_for_everybody(mode: WalMode) -> None:
+def test_a_sealed_tenure_stops_the_engine_for_every_caller(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)
         async with world.engine() as (streams, engine):
@@ -363,7 +363,7 @@ def test_a_sealed_tenure_closes_the_engine_for_everybody(mode: WalMode) -> None:
 
 
 @both
-def test_killing_tells_appends_under_way_that_their_outcome_is_unknown(mode: WalMode) -> None:
+def test_killing_fails_appends_under_way_with_outcome_unknown(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)
         async with world.engine(crash=True) as (streams, engine):

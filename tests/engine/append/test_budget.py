@@ -41,7 +41,7 @@ class Queue:
         return waiter
 
 
-def test_nobody_overtakes_a_waiter() -> None:
+def test_a_small_charge_does_not_overtake_a_waiter() -> None:
     queue = Queue(10)
     assert queue.budget.try_take(8)
     queue.wait("large", 9)
@@ -53,7 +53,7 @@ def test_nobody_overtakes_a_waiter() -> None:
     assert queue.pressed
 
 
-def test_background_work_waits_for_all_others() -> None:
+def test_background_appends_wait_for_all_others() -> None:
     queue = Queue(10)
     assert queue.budget.try_take(10)
     queue.wait("background", 5, priority=Priority.BACKGROUND)
@@ -64,7 +64,7 @@ def test_background_work_waits_for_all_others() -> None:
     assert queue.granted == ["normal", "background"]
 
 
-def test_an_oversized_charge_gets_in_alone() -> None:
+def test_an_oversized_charge_is_granted_alone() -> None:
     queue = Queue(10)
     assert queue.budget.try_take(100)
     assert not queue.budget.try_take(1)
@@ -72,7 +72,7 @@ def test_an_oversized_charge_gets_in_alone() -> None:
     assert queue.budget.used_bytes == 0
 
 
-def test_the_deadline_ends_the_wait_and_lets_the_next_one_in() -> None:
+def test_a_deadline_ends_the_wait_and_grants_the_next_waiter() -> None:
     async def scenario() -> None:
         queue = Queue(10)
         assert queue.budget.try_take(5)

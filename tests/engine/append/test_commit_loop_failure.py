@@ -54,7 +54,7 @@ async def check_told(engine: OpenEngine, waiting: list[asyncio.Future[Any]]) -> 
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), Corrupt("damaged", object_key="k")])
-def test_an_unexpected_exception_is_told_to_all(
+def test_every_caller_gets_the_reason_of_an_unexpected_exception(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

@@ -28,7 +28,7 @@ def decide(
     )
 
 
-def test_a_full_or_pressed_batch_closes_at_once() -> None:
+def test_a_full_batch_or_a_requested_flush_is_uploaded_at_once() -> None:
     for policy in (ADAPTIVE, RATED, BEHIND):
         assert decide(policy, size=100, in_flight=3, last=5.0) == (5.0, "size")
         assert decide(policy, in_flight=3, last=5.0, pressed=True) == (5.0, "pressure")
@@ -45,7 +45,7 @@ def test_the_put_rate_keeps_uploads_apart() -> None:
     assert decide(RATED, last=4.0, in_flight=1) == (5.1, "time")
 
 
-def test_a_batch_whose_put_costs_little_for_its_bytes_is_not_kept_apart_from_the_last() -> None:
+def test_a_batch_that_is_cheap_for_its_bytes_ignores_the_put_rate() -> None:
     policy = FlushPolicy(
         bytes_target=100, interval_s=0.1, is_adaptive=True, put_distance_s=0.5, overlap_bytes=40
     )
@@ -54,7 +54,7 @@ def test_a_batch_whose_put_costs_little_for_its_bytes_is_not_kept_apart_from_the
     assert decide(policy, size=40, last=4.9, in_flight=1, under_way=41) == (5.4, "time")
 
 
-def test_a_grown_batch_goes_up_beside_others_where_the_policy_says_so() -> None:
+def test_a_grown_batch_is_uploaded_beside_others_if_the_policy_allows() -> None:
     policy = FlushPolicy(bytes_target=100, interval_s=0.1, is_adaptive=True, overlap_bytes=40)
     assert decide(policy, size=39, in_flight=1) == (5.1, "time")
     assert decide(policy, size=40, in_flight=1, under_way=40) == (5.0, "overlap")

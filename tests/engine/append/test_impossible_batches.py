@@ -92,7 +92,7 @@ async def refused(call: Any, told: str, kind: type[StreamlogError] = Invalid) ->
 
 
 @pytest.mark.parametrize("wal", ["disk", "object"])
-def test_the_edges_are_stored_and_come_back(wal: str, tmp_path: Path) -> None:
+def test_batches_at_the_limits_are_stored_and_read_back(wal: str, tmp_path: Path) -> None:
     """One object gets more records of one stream than a range of the metadata has."""
 
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_the_edges_are_stored_and_come_back(wal: str, tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_what_else_no_format_holds(tmp_path: Path) -> None:
+def test_other_batches_that_no_format_holds_are_refused(tmp_path: Path) -> None:
     """First batches, tags, trims, epochs and staged batches."""
 
     def first(wrong: RecordBatch) -> Callable[[Sequence[int]], list[tuple[int, RecordBatch]]]:

@@ -67,7 +67,7 @@ async def fill(engine: Engine, stream: Stream) -> list[asyncio.Future[Any]]:
 
 @both
 @pytest.mark.parametrize("priority", list(Priority))
-def test_what_was_refused_for_want_of_room_is_let_go(mode: WalMode, priority: Priority) -> None:
+def test_an_append_refused_for_want_of_room_is_freed(mode: WalMode, priority: Priority) -> None:
     async def scenario() -> None:
         world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
@@ -98,7 +98,7 @@ def test_what_was_refused_for_want_of_room_is_let_go(mode: WalMode, priority: Pr
 
 
 @both
-def test_what_was_cancelled_while_it_waited_for_room_is_let_go(mode: WalMode) -> None:
+def test_an_append_cancelled_while_it_waits_for_room_is_freed(mode: WalMode) -> None:
     async def scenario() -> None:
         world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
@@ -123,7 +123,7 @@ def test_what_was_cancelled_while_it_waited_for_room_is_let_go(mode: WalMode) ->
 
 
 @both
-def test_what_waits_for_room_is_told_when_its_stream_is_lost(mode: WalMode) -> None:
+def test_an_append_that_waits_for_room_fails_when_its_stream_is_lost(mode: WalMode) -> None:
     async def scenario() -> None:
         world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
@@ -144,7 +144,7 @@ def test_what_waits_for_room_is_told_when_its_stream_is_lost(mode: WalMode) -> N
 
 @both
 @pytest.mark.parametrize("ends", ["deadline", "cancelled"])
-def test_what_leaves_a_closed_gate_gives_its_room_back(mode: WalMode, ends: str) -> None:
+def test_an_append_that_leaves_a_barrier_releases_its_room(mode: WalMode, ends: str) -> None:
     async def scenario() -> None:
         world, payloads = World(mode, SMALL, is_virtual=True), Payloads()
         async with world.engine(crash=True) as (client, engine):
@@ -170,7 +170,7 @@ def test_what_leaves_a_closed_gate_gives_its_room_back(mode: WalMode, ends: str)
 
 @both
 @pytest.mark.parametrize("stage", ["open", "wal", "put", "commit", "answer"])
-def test_a_cancelled_append_is_stored_and_gives_its_bytes_back(mode: WalMode, stage: str) -> None:
+def test_a_cancelled_append_is_stored_and_releases_its_bytes(mode: WalMode, stage: str) -> None:
     """Wherever it is on its way. Appends before, beside and after it are answered."""
 
     async def scenario() -> None:
@@ -217,7 +217,7 @@ def test_a_cancelled_append_is_stored_and_gives_its_bytes_back(mode: WalMode, st
 
 
 @both
-def test_a_refusal_that_nobody_waits_for_is_forgotten(mode: WalMode) -> None:
+def test_a_refusal_whose_caller_is_cancelled_is_forgotten(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode, is_virtual=True)
         async with world.engine(crash=True) as (client, engine):

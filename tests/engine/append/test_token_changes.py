@@ -72,7 +72,7 @@ def test_appends_behind_a_slow_change_wait_within_their_deadline(mode: WalMode) 
 @both
 @pytest.mark.parametrize("leaves", ["cancelled", "deadline"])
 @pytest.mark.parametrize("stage", ["confirm", "commit", "answer"])
-def test_a_change_whose_caller_leaves(mode: WalMode, stage: str, leaves: str) -> None:
+def test_a_token_change_whose_caller_is_cancelled(mode: WalMode, stage: str, leaves: str) -> None:
     """Before its commit nothing is changed; from there on it goes on."""
 
     async def scenario() -> None:
@@ -135,7 +135,7 @@ async def sealed(world: World, engine: Engine, stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("ending", "error"), [(stolen, StreamFenced), (killed, Closed), (sealed, TenureFenced)]
 )
-def test_all_who_wait_hear_of_the_end(
+def test_waiting_changes_and_appends_fail_when_the_engine_stops(
     mode: WalMode, ending: Callable[..., Any], error: type[StreamlogError]
 ) -> None:
     async def scenario() -> None:
@@ -193,7 +193,7 @@ def test_an_append_behind_a_change_is_acknowledged_after_its_commit() -> None:
 
 
 @both
-def test_appends_keep_their_order_when_the_one_at_the_gate_gives_back_room(mode: WalMode) -> None:
+def test_appends_keep_their_order_when_one_at_the_barrier_releases_room(mode: WalMode) -> None:
     """The refused one's room goes to an append that was called after those behind it."""
 
     async def scenario() -> None:

@@ -30,7 +30,7 @@ def test_a_tail_returns_the_batch_that_contains_the_start() -> None:
     assert [e.base_offset for e in tail.read(100, 106, 20)] == [100, 102]
 
 
-def test_only_settled_batches_go_and_the_oldest_first() -> None:
+def test_only_committed_batches_are_dropped_the_oldest_first() -> None:
     cache = TailCache(30)
     one, two = cache.tail(0), cache.tail(0)
     entries = [entry(base) for base in (0, 2, 4)]
@@ -66,7 +66,7 @@ def test_a_long_tail_forgets_payloads_as_it_goes() -> None:
     assert len(tail.read(tail.first, tail.end, 10_000)) == 10
 
 
-def test_tiny_batches_are_charged_for_what_they_take_beside_their_payload() -> None:
+def test_tiny_batches_are_charged_for_their_overhead() -> None:
     cache = TailCache(1000, 99)
     tail = cache.tail(0)
     for base in range(0, 200, 2):
@@ -105,7 +105,7 @@ def test_a_value_is_loaded_once_and_the_least_recently_used_goes() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failed_load_is_told_to_every_waiter_and_not_kept() -> None:
+def test_every_waiter_gets_the_error_of_a_failed_load_which_is_not_kept() -> None:
     async def scenario() -> None:
         cache: SingleFlightCache[str, str] = SingleFlightCache(20)
         cache.begin("a")
@@ -138,7 +138,7 @@ def test_values_of_a_group_stay_and_go_together() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_consumed_goes_before_what_was_read_ahead() -> None:
+def test_consumed_blocks_are_dropped_before_blocks_read_ahead() -> None:
     async def scenario() -> None:
         cache: SingleFlightCache[str, str] = SingleFlightCache(40)
         for key in ("a1", "a2", "b1", "b2"):
@@ -168,7 +168,7 @@ def test_what_was_consumed_goes_before_what_was_read_ahead() -> None:
     asyncio.run(scenario())
 
 
-def test_a_gate_lets_its_bytes_through_in_order() -> None:
+def test_a_byte_semaphore_grants_in_order() -> None:
     async def scenario() -> None:
         gate = ByteSemaphore(10)
         order: list[str] = []
@@ -193,7 +193,7 @@ def test_a_gate_lets_its_bytes_through_in_order() -> None:
     asyncio.run(scenario())
 
 
-def test_of_what_was_retired_the_oldest_goes_first_unless_it_is_used_again() -> None:
+def test_the_oldest_retired_group_is_dropped_first_unless_it_is_used_again() -> None:
     cache: SingleFlightCache[str, str] = SingleFlightCache(40)
     for key in "abcd":
         cache.begin(key)

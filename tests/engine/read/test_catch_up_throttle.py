@@ -105,7 +105,7 @@ async def old_stream(config: StreamEngineConfig = CONFIG) -> AsyncIterator[OldSt
         yield OldStream(world, engine, old, new)
 
 
-def test_on_an_idle_node_a_reader_gets_all_it_asks_for_at_once() -> None:
+def test_without_foreground_io_a_reader_is_not_throttled() -> None:
     async def scenario() -> None:
         async with old_stream() as data:
             assert size_of(await data.fetch()) == 8 * MIB
@@ -117,7 +117,7 @@ def test_on_an_idle_node_a_reader_gets_all_it_asks_for_at_once() -> None:
     virtually(scenario)
 
 
-def test_beside_appends_a_reader_gets_pieces_and_ever_more_while_the_loop_is_on_time() -> None:
+def test_beside_appends_a_reader_gets_pieces_at_a_growing_rate() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             found = await data.fetch()
@@ -134,7 +134,7 @@ def test_beside_appends_a_reader_gets_pieces_and_ever_more_while_the_loop_is_on_
     virtually(scenario)
 
 
-def test_a_late_loop_takes_the_reader_back_to_the_least_share_and_never_below() -> None:
+def test_a_late_loop_reduces_the_rate_to_the_minimum_and_not_below() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             await data.read(64 * MIB)
@@ -152,7 +152,7 @@ def test_a_late_loop_takes_the_reader_back_to_the_least_share_and_never_below() 
     virtually(scenario)
 
 
-def test_when_the_others_end_everybody_who_waits_goes_on() -> None:
+def test_when_foreground_io_ends_all_waiting_reads_are_admitted() -> None:
     async def scenario() -> None:
         async with old_stream() as data:
             async with data.appends():
@@ -168,7 +168,7 @@ def test_when_the_others_end_everybody_who_waits_goes_on() -> None:
     virtually(scenario)
 
 
-def test_many_readers_come_in_turn_and_none_waits_longer_than_allowed() -> None:
+def test_many_catch_up_reads_are_admitted_in_order_within_the_longest_wait() -> None:
     async def scenario() -> None:
         read = dataclasses.replace(
             READ, catch_up_bytes_per_s_min=MIB, catch_up_wait_ms_max=2000, catch_up_loop_lag_ms=0.5
@@ -192,7 +192,7 @@ def test_many_readers_come_in_turn_and_none_waits_longer_than_allowed() -> None:
     virtually(scenario)
 
 
-def test_reads_from_memory_and_those_that_somebody_inside_waits_for_never_wait() -> None:
+def test_reads_from_memory_and_immediate_reads_are_not_throttled() -> None:
     async def scenario() -> None:
         read = dataclasses.replace(READ, tail_cache_bytes=MIB)
         async with old_stream(StreamEngineConfig(read=read)) as data, data.appends():
@@ -212,7 +212,7 @@ def test_reads_from_memory_and_those_that_somebody_inside_waits_for_never_wait()
     virtually(scenario)
 
 
-def test_tail_reads_alone_are_others_too() -> None:
+def test_tail_reads_count_as_foreground_io() -> None:
     async def scenario() -> None:
         read = dataclasses.replace(READ, tail_cache_bytes=MIB)
         async with old_stream(StreamEngineConfig(read=read)) as data:
@@ -225,7 +225,7 @@ def test_tail_reads_alone_are_others_too() -> None:
     virtually(scenario)
 
 
-def test_who_does_not_wait_leaves_with_nothing() -> None:
+def test_a_read_in_skip_mode_returns_nothing_instead_of_waiting() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             assert size_of(await data.fetch(context=SKIP)) == MIB
@@ -237,7 +237,7 @@ def test_who_does_not_wait_leaves_with_nothing() -> None:
     virtually(scenario)
 
 
-def test_who_goes_away_leaves_its_turn_to_the_next() -> None:
+def test_a_cancelled_read_does_not_delay_the_next() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             readers = [asyncio.ensure_future(data.fetch()) for _ in range(100)]
@@ -252,7 +252,7 @@ def test_who_goes_away_leaves_its_turn_to_the_next() -> None:
     virtually(scenario)
 
 
-def test_a_read_that_fails_costs_the_others_nothing() -> None:
+def test_a_failed_catch_up_read_is_not_charged() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             assert isinstance(await error_of(data.fetch(1 << 40)), OffsetOutOfRange)
@@ -276,7 +276,7 @@ def test_a_read_that_fails_costs_the_others_nothing() -> None:
     virtually(scenario)
 
 
-def test_a_trim_is_seen_by_who_waited() -> None:
+def test_a_waiting_catch_up_read_sees_a_trim() -> None:
     async def scenario() -> None:
         async with old_stream() as data, data.appends():
             readers = [asyncio.ensure_future(data.fetch()) for _ in range(20)]
@@ -290,7 +290,7 @@ def test_a_trim_is_seen_by_who_waited() -> None:
     virtually(scenario)
 
 
-def test_an_engine_that_ends_lets_them_go() -> None:
+def test_stopping_the_engine_ends_waiting_catch_up_reads() -> None:
     async def scenario() -> None:
         async with old_stream() as data:
             async with data.appends():

@@ -82,7 +82,7 @@ def test_nothing_is_read_ahead_where_most_streams_are_left_out() -> None:
     run(scenario)
 
 
-def test_streams_in_no_order_are_read_for_themselves() -> None:
+def test_streams_in_random_order_read_nothing_ahead() -> None:
     async def scenario() -> None:
         order = list(STREAMS)
         random.Random(1).shuffle(order)
@@ -92,7 +92,7 @@ def test_streams_in_no_order_are_read_for_themselves() -> None:
     run(scenario)
 
 
-def test_a_small_cache_is_not_filled_with_what_is_dropped_again() -> None:
+def test_scans_do_not_fill_a_small_cache() -> None:
     async def scenario() -> None:
         config = ReadConfig(block_cache_bytes=MIB)
         gets, size = await gets_of(STREAMS, readers=8, config=config)
@@ -126,7 +126,7 @@ class LargeGetsFail(SlowStore):
 
 
 @pytest.mark.parametrize("readers", [1, 8])
-def test_a_get_ahead_that_fails_fails_nobody(readers: int) -> None:
+def test_a_failed_get_ahead_fails_no_reader(readers: int) -> None:
     async def scenario() -> None:
         world = World("object", dataclasses.replace(QUICK, read=ReadConfig()))
         world.store = store = LargeGetsFail(1)
@@ -139,7 +139,7 @@ def test_a_get_ahead_that_fails_fails_nobody(readers: int) -> None:
 
 
 @pytest.mark.parametrize("readers", [1, 8])
-def test_what_is_damaged_is_told_to_whom_it_belongs_alone(readers: int) -> None:
+def test_only_readers_of_a_damaged_block_get_the_error(readers: int) -> None:
     async def scenario() -> None:
         world = World("object", dataclasses.replace(QUICK, read=ReadConfig()))
         world.store = SlowStore()
@@ -194,7 +194,7 @@ class Asked:
 
 
 @pytest.mark.parametrize(("size", "objects"), [(2048, 8), (2048, 64), (8192, 8), (8192, 32)])
-def test_asks_at_random_read_next_to_nothing_in_vain(size: int, objects: int) -> None:
+def test_random_reads_cause_little_reading_ahead(size: int, objects: int) -> None:
     asked = Asked(size, objects, 32 * MIB // size)
     chance = random.Random(1)
     for _ in range(20_000):
@@ -216,7 +216,7 @@ def test_readers_out_of_order_by_some_streams_are_on_one_scan(size: int, shuffle
     assert asked.gets <= 120 + 2 * shuffled
 
 
-def test_one_in_five_is_read_for_itself_even_if_in_pieces() -> None:
+def test_reading_one_stream_in_five_reads_nothing_ahead() -> None:
     asked = Asked(8192, 1, 4000)
     for number in range(0, 4000, 10):
         for _ in range(5):

@@ -103,7 +103,7 @@ def test_blocks_are_handed_out_while_the_rest_of_their_get_is_under_way() -> Non
     with_object(halting, scenario)
 
 
-def test_pieces_that_come_again_and_at_the_same_time_change_nothing() -> None:
+def test_repeated_and_concurrent_pieces_change_nothing() -> None:
     async def twice(number: int, pieces: int, tell: Tell) -> None:
         # As two requests would, one of which began later.
         await asyncio.gather(in_order(number, pieces - 2, tell), in_order(number, pieces, tell))
@@ -116,7 +116,7 @@ def test_pieces_that_come_again_and_at_the_same_time_change_nothing() -> None:
     with_object(twice, scenario)
 
 
-def test_what_came_before_a_failure_is_kept() -> None:
+def test_a_fetch_returns_the_batches_before_a_failure() -> None:
     async def failing_once(number: int, pieces: int, tell: Tell) -> None:
         if number == 0:
             for piece in range(3):
@@ -135,7 +135,7 @@ def test_what_came_before_a_failure_is_kept() -> None:
     with_object(failing_once, scenario)
 
 
-def test_a_failure_before_the_first_piece_is_the_callers() -> None:
+def test_a_failure_before_the_first_piece_is_raised_to_the_caller() -> None:
     async def failing(number: int, pieces: int, tell: Tell) -> None:
         raise StoreUnavailable("away", operation="get")
 
@@ -147,7 +147,7 @@ def test_a_failure_before_the_first_piece_is_the_callers() -> None:
     with_object(failing, scenario)
 
 
-def test_a_damaged_piece_ends_the_get_and_spoils_no_other() -> None:
+def test_a_damaged_piece_ends_the_get_and_fails_no_other_piece() -> None:
     told: list[tuple[int, int]] = []
 
     async def noted(number: int, pieces: int, tell: Tell) -> None:
@@ -179,7 +179,7 @@ def test_a_damaged_piece_ends_the_get_and_spoils_no_other() -> None:
     with_object(noted, scenario)
 
 
-def test_one_good_copy_of_a_piece_is_enough() -> None:
+def test_one_intact_copy_of_a_piece_suffices() -> None:
     async def scenario(world: World, store: SteeredStore, stream: Stream, engine: Engine) -> None:
         assert await read_all(stream, hint=SIZE) == [PAYLOAD] * BATCHES
 
@@ -212,7 +212,7 @@ def test_an_object_that_ends_too_soon_is_corrupt() -> None:
     with_object(nothing_later, scenario)
 
 
-def test_who_waits_when_the_engine_is_closed_hears_of_it_and_the_get_ends() -> None:
+def test_closing_the_engine_fails_waiting_readers_and_ends_the_get() -> None:
     tells: list[Tell] = []
 
     async def halting(number: int, pieces: int, tell: Tell) -> None:
@@ -239,7 +239,7 @@ def test_who_waits_when_the_engine_is_closed_hears_of_it_and_the_get_ends() -> N
     run(main)
 
 
-def test_a_load_that_never_began_is_told_of_the_close() -> None:
+def test_a_load_cancelled_before_its_first_step_fails_with_closed() -> None:
     async def main() -> None:
         world = World("object", CONFIG)
         world.store = SteeredStore(in_order)
@@ -256,7 +256,7 @@ def test_a_load_that_never_began_is_told_of_the_close() -> None:
     run(main)
 
 
-def test_what_lies_in_one_buffer_is_dropped_together() -> None:
+def test_blocks_in_one_buffer_are_dropped_together() -> None:
     """Some stores have all of a GET before they tell its first piece."""
 
     class WholeStore(SteeredStore):

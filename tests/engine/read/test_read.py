@@ -57,7 +57,7 @@ def test_everything_comes_back_from_memory_and_from_objects(mode: WalMode) -> No
 
 
 @both
-def test_a_fetch_returns_at_least_one_batch_and_passes_the_hint_by_one_at_most(
+def test_a_fetch_returns_at_least_one_batch_and_exceeds_the_hint_by_one_at_most(
     mode: WalMode,
 ) -> None:
     async def scenario() -> None:
@@ -109,7 +109,9 @@ def test_a_fetch_ends_where_it_should_within_blocks_of_many_batches(
 
 @both
 @pytest.mark.parametrize("config", [QUICK, NO_CACHE])
-def test_empty_batches_and_hints_below_any_batch(mode: WalMode, config: StreamEngineConfig) -> None:
+def test_fetches_of_empty_batches_and_with_tiny_hints(
+    mode: WalMode, config: StreamEngineConfig
+) -> None:
     async def scenario() -> None:
         written = [b"", b"a", b"", b"", b"bb", b""]
         world = World(mode, config)
@@ -187,7 +189,7 @@ def test_attributes_are_read_without_data(mode: WalMode) -> None:
 
 
 @both
-def test_waiters_hear_of_confirmed_offsets_and_cancelled_ones_leave_nothing(
+def test_waiters_get_confirmed_offsets_and_cancelled_ones_are_removed(
     mode: WalMode,
 ) -> None:
     async def scenario() -> None:

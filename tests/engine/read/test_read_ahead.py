@@ -39,11 +39,11 @@ def test_readers_share_the_cache() -> None:
     assert a_step_beside(200, is_at_end=False) == MIB
 
 
-def test_a_reader_at_the_end_leaves_its_share_to_the_others() -> None:
+def test_a_reader_at_the_end_has_no_share_of_the_cache() -> None:
     assert a_step_beside(200, is_at_end=True) == 32 * MIB
 
 
-def test_a_reader_is_met_again_where_its_last_fetch_began() -> None:
+def test_a_reader_that_repeats_its_last_fetch_is_recognised() -> None:
     readers = Readers(CONFIG, ManualClock(), ObjectScans(CONFIG, ManualClock()))
     first, _ = readers.at(1, 0)
     readers.moved(1, first, 0, 10, is_at_end=False)
@@ -58,7 +58,7 @@ def test_a_reader_is_met_again_where_its_last_fetch_began() -> None:
     assert readers.at(1, 20)[1] is False
 
 
-def test_who_was_seen_once_takes_no_share_from_others() -> None:
+def test_a_reader_seen_once_has_no_share_of_the_cache() -> None:
     clock = ManualClock()
     readers = Readers(CONFIG, clock, ObjectScans(CONFIG, clock))
     for stream_id in range(200):

@@ -71,7 +71,7 @@ def test_a_stream_of_one_step_needs_one_get_from_its_start() -> None:
     run(scenario)
 
 
-def test_a_look_at_the_start_is_no_reader() -> None:
+def test_a_small_fetch_at_the_start_reads_nothing_ahead() -> None:
     async def scenario() -> None:
         world = World("object", CONFIG)
         await store_object(world, 1, [(1, 0)], 10 * MIB // len(PAYLOAD))
@@ -84,7 +84,7 @@ def test_a_look_at_the_start_is_no_reader() -> None:
 
 
 @pytest.mark.parametrize("hint", [MIB + 1000, 300_000])
-def test_who_leaves_the_last_batch_reads_on_in_large_gets(hint: int) -> None:
+def test_a_reader_that_does_not_take_the_last_batch_stays_in_sequence(hint: int) -> None:
     """As a consumer does whose answer had no room for it."""
 
     async def scenario() -> None:
@@ -105,7 +105,7 @@ def test_who_leaves_the_last_batch_reads_on_in_large_gets(hint: int) -> None:
     run(scenario)
 
 
-def test_a_reader_alone_has_two_gets_beyond_the_one_that_it_consumes() -> None:
+def test_a_single_reader_has_two_gets_ahead_of_the_one_that_it_consumes() -> None:
     async def scenario() -> None:
         world = World("object", CONFIG)
         per_object = 64 * MIB // len(PAYLOAD)
@@ -129,7 +129,7 @@ def test_a_reader_alone_has_two_gets_beyond_the_one_that_it_consumes() -> None:
     run(scenario)
 
 
-def test_a_damaged_block_of_a_get_spoils_no_other() -> None:
+def test_a_damaged_block_fails_no_other_block_of_its_get() -> None:
     async def scenario() -> None:
         world = World("object", CONFIG)
         await store_object(world, 1, [(1, 0)], 8 * MIB // len(PAYLOAD))

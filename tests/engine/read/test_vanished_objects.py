@@ -81,7 +81,7 @@ def test_attributes_find_a_replaced_object() -> None:
     run(scenario)
 
 
-def test_what_was_trimmed_meanwhile_is_out_of_range() -> None:
+def test_a_concurrently_trimmed_offset_is_out_of_range() -> None:
     async def scenario() -> None:
         world = World("object", LARGE)
         async with world.engine() as (streams, _):

@@ -39,7 +39,7 @@ async def _left_in_the_wal(world: World) -> tuple[int, int]:
     return kept.stream_id, lost.stream_id
 
 
-def test_a_stream_that_comes_back_is_opened_when_the_release_is_durable() -> None:
+def test_a_lost_stream_is_opened_again_only_after_a_durable_release() -> None:
     async def scenario() -> None:
         world = World("disk", NEVER_UPLOADS)
         kept_id, lost_id = await _left_in_the_wal(world)
@@ -53,7 +53,7 @@ def test_a_stream_that_comes_back_is_opened_when_the_release_is_durable() -> Non
     run(scenario)
 
 
-def test_so_is_one_that_was_lost_while_this_node_ran() -> None:
+def test_appends_of_a_stream_lost_while_this_node_ran_do_not_come_back() -> None:
     async def scenario() -> None:
         world = World("disk", NEVER_UPLOADS)
         async with world.engine(crash=True) as (streams, engine):
@@ -70,7 +70,7 @@ def test_so_is_one_that_was_lost_while_this_node_ran() -> None:
     run(scenario)
 
 
-def test_a_disk_that_fails_refuses_the_opening_and_nothing_else() -> None:
+def test_a_disk_error_fails_the_opening_and_nothing_else() -> None:
     async def scenario() -> None:
         world = World("disk", NEVER_UPLOADS)
         kept_id, lost_id = await _left_in_the_wal(world)
@@ -101,7 +101,7 @@ def test_a_closed_engine_ends_the_wait_for_the_release() -> None:
     run(scenario)
 
 
-def test_a_disk_that_was_away_brings_nothing_back() -> None:
+def test_appends_given_up_with_a_disk_do_not_come_back() -> None:
     """Another WAL served meanwhile: what lies in the old one was given up before."""
 
     async def scenario() -> None:
@@ -124,7 +124,7 @@ def test_a_disk_that_was_away_brings_nothing_back() -> None:
     run(scenario)
 
 
-def test_metadata_that_is_older_than_the_wal_gets_what_the_wal_has() -> None:
+def test_older_metadata_gets_the_appends_of_the_wal() -> None:
     """Recovered from the bucket, it names the last tenure that stored the stream's data."""
 
     async def scenario() -> None:

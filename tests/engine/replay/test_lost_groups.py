@@ -13,7 +13,7 @@ from tests.engine.harness import QUICK, World, batch, error_of, run, sent, until
 
 
 @pytest.mark.parametrize("failures", [1, 2], ids=["nothing stored", "stored by the failed write"])
-def test_a_stream_opens_after_a_group_that_was_lost_whole(failures: int) -> None:
+def test_a_stream_opens_after_a_group_whose_streams_were_all_lost(failures: int) -> None:
     """The lost group joins the batch of one that waits to be uploaded."""
 
     async def scenario() -> None:

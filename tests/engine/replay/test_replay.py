@@ -83,7 +83,7 @@ def test_a_newer_epoch_may_win_over_all_that_was_not_committed() -> None:
     ]
 
 
-def test_what_follows_the_last_group_taken_goes_with_it() -> None:
+def test_the_last_placed_group_releases_the_rest_of_the_wal() -> None:
     """So that the WAL can be released to its end."""
     wal = recovered_wal([entry(4, 1, 1)], [entry(3, 1, 1)], [entry(4, 1, 1)])
     assert placed(wal, metadata_with(end=4)) == [(3, [(STREAM, 4, b"1.4")])]
@@ -117,7 +117,7 @@ def test_a_stream_that_was_lost_after_the_wal_was_read_is_left_out() -> None:
         (metadata_with(end=4), [entry(3, 2, 1)], "overlaps what ends at 4"),
     ],
 )
-def test_what_does_not_fit_is_damage_and_can_be_given_up(
+def test_an_entry_that_does_not_fit_is_damage_and_can_be_given_up(
     metadata: FakeMetadata, appends: list[StreamEntry], why: str
 ) -> None:
     groups = [*([one] for one in appends), [entry(20, 1, 1)], [entry(0, 1, 9, OTHER)]]

@@ -36,7 +36,7 @@ async def reopened(engine: OpenEngine, stream_id: int) -> Stream:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_write_that_failed_is_not_taken_for_durable_after_a_restart(seed: int) -> None:
+def test_a_failed_write_is_not_trusted_after_a_restart(seed: int) -> None:
     async def scenario() -> None:
         machine = DiskMachine(CONFIG, seed=seed)
         async with machine.engine(machine.kill) as engine:

@@ -108,7 +108,7 @@ def test_opening_again_fences_the_older_stream_after_storing_its_appends(mode: W
 
 
 @both
-def test_closing_stores_everything_and_gives_the_stream_up(mode: WalMode) -> None:
+def test_closing_a_stream_stores_everything_and_releases_the_stream(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode, NEVER_UPLOADS)
         async with world.engine() as (streams, _):
@@ -133,7 +133,7 @@ def test_closing_stores_everything_and_gives_the_stream_up(mode: WalMode) -> Non
 
 
 @both
-def test_a_stream_whose_destroyer_gives_up_is_gone_for_those_who_wait(mode: WalMode) -> None:
+def test_a_destroy_whose_caller_is_cancelled_still_destroys_the_stream(mode: WalMode) -> None:
     async def scenario() -> None:
         world = World(mode)
         async with world.engine() as (streams, engine):
@@ -152,7 +152,7 @@ def test_a_stream_whose_destroyer_gives_up_is_gone_for_those_who_wait(mode: WalM
 
 
 @both
-def test_a_stream_whose_closer_gives_up_has_one_holder_when_it_is_opened_again(
+def test_a_close_whose_caller_is_cancelled_leaves_one_holder_after_the_next_open(
     mode: WalMode,
 ) -> None:
     async def scenario() -> None:
@@ -241,7 +241,7 @@ def test_everything_acknowledged_is_there_after_a_restart(mode: WalMode, crash: 
     run(scenario)
 
 
-def test_writes_that_failed_and_were_repeated_are_replayed_once() -> None:
+def test_repeated_failed_writes_are_replayed_once() -> None:
     async def scenario() -> None:
         world = World("disk", NEVER_UPLOADS)
         assert world.wal is not None

@@ -124,7 +124,7 @@ def test_a_wal_mode_can_be_changed(tmp_path: Path, mode: WalMode) -> None:
     run(scenario)
 
 
-def test_a_second_process_is_told_who_has_the_data(tmp_path: Path) -> None:
+def test_a_second_process_learns_which_process_has_the_data(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = f"local://{tmp_path}/data"
         async with streamlog.open(store) as engine:
@@ -167,7 +167,7 @@ def test_a_foreign_store_is_refused(tmp_path: Path) -> None:
         ("memory://", {"wal": "tape"}, "disk or object"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_arguments_that_do_not_go_together_are_refused(
     store: str, kwargs: dict[str, str], says: str
 ) -> None:
     async def scenario() -> None:

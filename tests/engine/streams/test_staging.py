@@ -102,7 +102,9 @@ def test_staged_batches_come_into_their_streams_in_order_with_appends(
 
 
 @MODES
-def test_a_crash_before_the_commit_leaves_it_to_be_done(tmp_path: Path, wal: WalMode) -> None:
+def test_after_a_crash_before_the_commit_the_commit_can_be_repeated(
+    tmp_path: Path, wal: WalMode
+) -> None:
     async def scenario() -> None:
         site = Site(tmp_path, wal)
         async with site.open(crash=True) as engine:
@@ -123,7 +125,7 @@ def test_a_crash_before_the_commit_leaves_it_to_be_done(tmp_path: Path, wal: Wal
 
 
 @MODES
-def test_a_commit_that_a_crash_cuts_off_may_be_there(
+def test_a_staged_commit_cut_off_by_a_crash_may_be_applied(
     tmp_path: Path, wal: WalMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -145,7 +147,7 @@ def test_a_commit_that_a_crash_cuts_off_may_be_there(
     run(scenario)
 
 
-def test_readers_see_what_came_when_a_checkpoint_has_it(
+def test_readers_see_attached_batches_once_a_checkpoint_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -193,7 +195,7 @@ def test_the_same_attempt_is_stored_once(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
+def test_a_stage_under_way_keeps_its_bytes_after_its_caller_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -231,7 +233,7 @@ def test_a_stage_that_has_begun_holds_its_room_when_its_caller_is_gone(
     run(scenario)
 
 
-def test_what_expired_is_dropped_and_deleted(tmp_path: Path) -> None:
+def test_expired_staged_objects_are_dropped_and_deleted(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = dataclasses.replace(
             CONFIG, staging=StagingConfig(sweep_interval_ms=10, writer_memory_ms=1000)
@@ -275,7 +277,7 @@ def test_more_objects_than_the_bound_wait_for_a_commit_or_an_abort(tmp_path: Pat
     run(scenario)
 
 
-def test_what_cannot_be_staged_is_refused_and_stages_nothing(tmp_path: Path) -> None:
+def test_an_impossible_stage_is_refused_and_stages_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = dataclasses.replace(QUICK, staging=StagingConfig(object_bytes_max=1024))
         async with Site(tmp_path, "object", config).open() as engine:
@@ -317,7 +319,7 @@ def test_an_attach_that_is_refused_leaves_its_objects_staged(tmp_path: Path) -> 
     run(scenario)
 
 
-def test_an_append_that_waits_past_its_deadline_is_told(tmp_path: Path) -> None:
+def test_an_append_at_a_barrier_fails_at_its_deadline(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Site(tmp_path, "object").open() as engine:
             a, _ = await two_streams(engine)

@@ -178,7 +178,7 @@ def test_smaller_uploads_free_the_wal(is_restarted: bool) -> None:
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_what_was_acknowledged_gets_into_the_store_of_a_full_disk(is_away: bool) -> None:
+def test_acknowledged_appends_reach_a_store_on_a_full_disk(is_away: bool) -> None:
     """Appends go on until they are refused: then the WAL has left room enough to empty itself, also
     where nothing could be uploaded before the disk was full."""
 

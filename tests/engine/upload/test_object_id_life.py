@@ -104,7 +104,7 @@ def test_a_create_that_no_record_can_hold_stores_nothing() -> None:
     run(scenario)
 
 
-def test_creates_whose_object_the_store_refuses_give_their_ids_back() -> None:
+def test_creates_with_a_refused_object_release_their_ids() -> None:
     async def scenario() -> None:
         world = World()
         async with world.open() as engine:
@@ -125,7 +125,7 @@ def test_creates_whose_object_the_store_refuses_give_their_ids_back() -> None:
 
 @pytest.mark.parametrize("size_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_creates_cancelled_on_their_way_give_their_ids_back(turns: int, size_bytes: int) -> None:
+def test_cancelled_creates_release_their_object_ids(turns: int, size_bytes: int) -> None:
     """1 MiB: the object is built in a thread."""
 
     async def scenario() -> None:

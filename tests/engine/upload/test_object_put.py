@@ -103,7 +103,7 @@ def test_a_put_that_hangs_is_sent_again_with_the_same_bytes() -> None:
     run(body)
 
 
-def test_stragglers_do_not_pass_for_what_is_usual() -> None:
+def test_slow_stragglers_do_not_raise_the_usual_latency() -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         # Each object's first PUT hangs: a minute is not what the next one is given.
         store.hanging = set(range(0, 20, 2))
@@ -115,7 +115,7 @@ def test_stragglers_do_not_pass_for_what_is_usual() -> None:
     run(body)
 
 
-def test_a_local_store_is_waited_for() -> None:
+def test_puts_to_a_local_store_are_not_hedged() -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         store.hanging = {0}
         waiting = asyncio.ensure_future(put.put("data/a", (b"x",)))
@@ -127,7 +127,7 @@ def test_a_local_store_is_waited_for() -> None:
     run(body, is_hedging=False)
 
 
-def test_a_first_put_that_fails_leaves_the_second_to_decide() -> None:
+def test_if_the_first_put_fails_the_hedged_one_decides() -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         store.hanging = {0}
         store.errors = {1: StoreUnavailable("second"), 2: OutcomeUnknown("third")}
@@ -153,7 +153,7 @@ def test_failures_are_repeated_until_the_object_is_there() -> None:
     run(body, delay_ms=100_000)
 
 
-def test_tries_that_are_counted_end_with_the_last_error() -> None:
+def test_with_tries_max_a_put_fails_with_the_last_error() -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         store.errors = {0: StoreUnavailable("first"), 1: StoreUnavailable("second")}
         with pytest.raises(StoreUnavailable, match="second"):
@@ -167,7 +167,7 @@ def test_tries_that_are_counted_end_with_the_last_error() -> None:
 
 
 @pytest.mark.parametrize("is_hedging", [False, True])
-def test_a_refusal_that_is_on_no_list_is_waited_out_and_shown(is_hedging: bool) -> None:
+def test_an_unexpected_refusal_is_retried_and_shown(is_hedging: bool) -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         store.errors = {0: Invalid("first"), 1: Unauthorized("second"), 2: ValueConflict("third")}
         shown: list[tuple[str, int, str]] = []
@@ -193,7 +193,7 @@ def test_a_refusal_that_is_on_no_list_is_waited_out_and_shown(is_hedging: bool) 
 
 
 @pytest.mark.parametrize("tries_max", [None, 5])
-def test_a_bug_is_told_at_once(tries_max: int | None) -> None:
+def test_a_bug_is_raised_at_once(tries_max: int | None) -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         store.errors = {0: Internal("not a valid request")}
         with pytest.raises(Internal):
@@ -204,7 +204,7 @@ def test_a_bug_is_told_at_once(tries_max: int | None) -> None:
     run(body, delay_ms=100_000)
 
 
-def test_what_is_slow_follows_what_is_usual_for_the_size() -> None:
+def test_the_hedging_delay_follows_the_usual_latency_of_the_size() -> None:
     async def body(store: SteeredStore, put: ObjectPut, metrics: EngineMetrics) -> None:
         store.seconds = 1000
         await put.put("data/large", (bytes(1 << 20),))

@@ -156,7 +156,7 @@ def test_checkpoints_wait_and_the_engine_goes_on(error: StreamlogError, tmp_path
 
 
 @odd
-def test_creates_and_stages_end_with_what_may_be_retried(
+def test_creates_and_stages_fail_with_a_retryable_error(
     error: StreamlogError, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -182,7 +182,9 @@ def test_creates_and_stages_end_with_what_may_be_retried(
 
 
 @odd
-def test_compaction_and_deletion_go_on_later(error: StreamlogError, tmp_path: Path) -> None:
+def test_compaction_and_deletion_continue_after_a_refusal(
+    error: StreamlogError, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         store = OddStore()
         async with streamlog.open(

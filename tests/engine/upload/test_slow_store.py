@@ -191,7 +191,7 @@ def test_a_catching_up_reader_has_several_gets_under_way(mode: WalMode) -> None:
     virtually(scenario)
 
 
-def test_order_and_room_with_uploads_side_by_side_that_hang_fail_and_lose_answers() -> None:
+def test_concurrent_uploads_with_faults_keep_order_and_budget() -> None:
     """Hedged, repeated, with several batches under way at once; some callers leave."""
     moods = dataclasses.replace(
         latency(60),

@@ -223,7 +223,7 @@ def test_object_mode_opens_with_a_disk_wal_to_upload_while_the_store_is_away() -
 
 
 @both
-def test_a_stream_whose_opening_failed_goes_on_under_its_old_epoch(mode: WalMode) -> None:
+def test_a_stream_whose_open_failed_stays_usable_under_its_old_epoch(mode: WalMode) -> None:
     world = RemoteWorld(mode, latency(30), SMALL)
     open_streams = world.metadata.open_streams
 

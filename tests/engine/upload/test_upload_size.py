@@ -12,7 +12,7 @@ from streamlog.format.entry import StreamEntry
 TARGET = 16 << 20
 
 
-def test_refused_uploads_halve_and_stored_ones_double() -> None:
+def test_the_limit_halves_on_refused_uploads_and_doubles_on_stored_ones() -> None:
     told: list[bool] = []
     size = UploadSize(TARGET, told.append)
     size.stored(TARGET)
@@ -50,7 +50,7 @@ def group(sequence: int, *sizes: int) -> Group:
     return made
 
 
-def test_each_piece_releases_what_is_whole_with_it() -> None:
+def test_each_piece_allows_the_wal_to_release_what_it_completes() -> None:
     whole = Group()
     # The second group was lost with its streams and has no sequence of its own.
     for part in (group(7, 10, 20), group(0, 30), group(8, 40, 50)):
