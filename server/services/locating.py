@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from streamlog.errors import Invalid, QuotaExceeded
-from streamlog.log.shared.state.segment import SharedLogSegment
-from streamlog.log.shared.state.slices import slices
+from streamlog.log.stream_slices import LiesOnStreams
 from streamlog.metadata.lookup.locating import Locating, LookupPort, Section
 from streamlog.model.located import LocatedRun, ObjectTable, OffsetWindow
 from streamlog.model.partition import TopicPartition
@@ -140,10 +139,7 @@ class LocateService:
         for number, window in enumerate(windows):
             key, wait_s = TopicPartition(window.topic, window.partition), self._limits.open_wait_ms
             log = await opened_within(wait_s / 1000, self._logs.log(key), key)
-            segments = [
-                segment for segment in log.segments if isinstance(segment, SharedLogSegment)
-            ]
-            if len(segments) != len(log.segments):
+            if not isinstance(log, LiesOnStreams):
                 raise Invalid(f"{window.topic} has no objects that could be read past its node")
             sections += [
                 Section(
@@ -154,7 +150,7 @@ class LocateService:
                     segment.end,
                     segment.size_bytes,
                 )
-                for segment in slices(segments, window.start, window.end)
+                for segment in log.slices(window.start, window.end)
             ]
         locating = Locating(self._metadata, sections)
         async for runs in locating.ranges():

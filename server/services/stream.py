@@ -6,7 +6,7 @@ The streams of partitions (by their tags) can be read here, and written only thr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from streamlog.errors import (
     PolicyViolation,
     StreamNotFound,
 )
-from streamlog.log.shared.shared_logs import ROLES
+from streamlog.log.stream_tags import belongs_to_log
 from streamlog.model.batch import (
     ATTRIBUTES_BYTES_MAX,
     AppendContext,
@@ -139,7 +139,7 @@ class StreamService:
         size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
         if size > TAGS_BYTES_MAX:
             raise Invalid(f"tags take {size} bytes; at most {TAGS_BYTES_MAX} are allowed")
-        if _belongs_to_log(tags):
+        if belongs_to_log(tags):
             raise Invalid("the tags role and attempt mark a log's streams; choose other names")
         stream = await self._streams.create_and_open_stream(CreateStreamOptions(tags))
         self._open[stream.stream_id] = stream
@@ -330,7 +330,7 @@ class StreamService:
 
     async def _check_writable(self, stream_id: int) -> None:
         description = await self._streams.describe_stream(stream_id)
-        if _belongs_to_log(description.tags):
+        if belongs_to_log(description.tags):
             raise PolicyViolation(
                 f"stream {stream_id} belongs to partition {description.tags.get('partition')} of "
                 f"topic {description.tags.get('topic')}; write through the topic",
@@ -353,11 +353,6 @@ class StreamService:
         return DescribedStream(
             description, stream.start_offset, stream.confirm_offset, stream.next_offset
         )
-
-
-def _belongs_to_log(tags: Mapping[str, str]) -> bool:
-    """Whether the tags are those that the log layer gives to its streams."""
-    return tags.get("role") in ROLES and "attempt" in tags
 
 
 def _resource(stream_id: int) -> Resource:

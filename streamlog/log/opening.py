@@ -17,7 +17,8 @@ from streamlog.log.api.leadership import Leadership
 from streamlog.log.api.log_factory import LogFactories, LogKind
 from streamlog.log.api.metrics import LogMetrics
 from streamlog.log.manager import LogManager
-from streamlog.log.shared.shared_logs import SharedLogFactory, partition_of
+from streamlog.log.shared.shared_logs import SharedLogFactory
+from streamlog.log.stream_tags import partition_of_data
 from streamlog.model.kv import KVClient
 from streamlog.model.partition import TopicPartition
 from streamlog.model.staging import StagedStreams
@@ -58,7 +59,7 @@ def _partition_of(
 ) -> Callable[[int], Awaitable[TopicPartition | None]]:
     async def find(stream_id: int) -> TopicPartition | None:
         try:
-            return partition_of((await streams.describe_stream(stream_id)).tags)
+            return partition_of_data((await streams.describe_stream(stream_id)).tags)
         except NotFound:
             return None
 

@@ -16,7 +16,7 @@ from streamlog.errors import Corrupt, WalPending
 from streamlog.kvstore.interface import KVStore
 from streamlog.log.shared.meta.codec import SegmentOpened, SegmentSealed, decode_entry
 from streamlog.log.shared.meta.state import MetaState
-from streamlog.log.shared.state.slices import slices
+from streamlog.log.stream_slices import slices
 from streamlog.log.topics.topic_record import (
     PARTITION_NAMESPACE,
     TOPIC_NAMESPACE,

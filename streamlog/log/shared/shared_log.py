@@ -52,6 +52,7 @@ from streamlog.log.shared.state.segment import SharedLogSegment
 from streamlog.log.shared.state.segment_reader import SegmentReader
 from streamlog.log.shared.state.tail import LogTail
 from streamlog.log.shared.state.timestamp_search import SegmentSearch
+from streamlog.log.stream_slices import LogSlice, slices
 from streamlog.model.batch import RecordBatch
 from streamlog.model.partition import TopicPartition
 from streamlog.model.stream import StreamClient
@@ -184,6 +185,10 @@ class SharedLog(AbstractLog):
             streams.time.stream_id,
             streams.txn.stream_id,
         )
+
+    def slices(self, start: int, end: int) -> list[LogSlice]:
+        """As LiesOnStreams.slices."""
+        return slices(self._tail.segments, start, end)
 
     def _visible_end(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED

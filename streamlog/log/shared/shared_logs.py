@@ -1,15 +1,14 @@
 """SharedLogFactory: creates, opens and deletes partitions on streams, and deletes orphans.
 
-A partition's four streams are created by one commit, which also holds the first meta record. Tags
-on each stream name its partition, so that orphans, streams that no record names, can be recognised:
-
-    topic, topic_id, partition, role (meta, data, time, txn), attempt (to create the partition)
+A partition's four streams are created by one commit, which also holds the first meta record. Their
+tags (`stream_tags`) name the partition, so that orphans, streams that no record names, can be
+recognised and deleted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -28,6 +27,7 @@ from streamlog.log.api.topic_config import TopicConfig, overrides
 from streamlog.log.shared.meta.codec import OPEN_END, Description, SegmentOpened, encode_entry
 from streamlog.log.shared.meta.log import MetaLog
 from streamlog.log.shared.shared_log import SharedLog
+from streamlog.log.stream_tags import ROLES, belongs_to_log, tags_of
 from streamlog.model.batch import (
     CreateStreamOptions,
     OpenStreamOptions,
@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ROLES = ("meta", "data", "time", "txn")
 PARTITIONS_PER_COMMIT = 256
 """Partitions created by one commit; fewer where a commit record cannot hold so many names."""
 REMOVED_AT_ONCE = 64
@@ -105,7 +104,7 @@ class SharedLogFactory:
         self, topic: TopicIdentity, partitions: Sequence[int], config: TopicConfig
     ) -> list[int]:
         options = [
-            CreateStreamOptions(tags=_tags(topic, partition, role))
+            CreateStreamOptions(tags=tags_of(topic, partition, role))
             for partition in partitions
             for role in ROLES
         ]
@@ -243,27 +242,9 @@ class SharedLogFactory:
         return 1
 
 
-def partition_of(tags: Mapping[str, str]) -> TopicPartition | None:
-    """The partition whose data stream has these tags; None: no data stream of a log has them."""
-    topic, number = tags.get("topic", ""), tags.get("partition", "")
-    if tags.get("role") != "data" or not number.isdigit():
-        return None
-    return TopicPartition(topic, int(number))
-
-
-def _tags(topic: TopicIdentity, partition: int, role: str) -> dict[str, str]:
-    return {
-        "topic": topic.name,
-        "topic_id": str(topic.topic_id),
-        "partition": str(partition),
-        "role": role,
-        "attempt": topic.attempt,
-    }
-
-
 def _note(attempts: dict[tuple[str, str], _Attempt], stream: StreamDescription) -> None:
     tags = stream.tags
-    if tags.get("role") not in ROLES or "attempt" not in tags:
+    if not belongs_to_log(tags):
         return
     key = (f"{tags.get('topic')}-{tags.get('partition')}", tags["attempt"])
     attempt = attempts.setdefault(key, _Attempt())

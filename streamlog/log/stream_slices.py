@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from streamlog.model.batch import StreamSlice
 
@@ -34,6 +34,15 @@ class LogSlice:
     start: int
     end: int
     size_bytes: int
+
+
+@runtime_checkable
+class LiesOnStreams(Protocol):
+    """A log whose records can be read from streams, past its node."""
+
+    def slices(self, start: int, end: int) -> list[LogSlice]:
+        """The slices that hold offsets start (inclusive) to end (exclusive), in order."""
+        ...
 
 
 def slices(segments: Iterable[Segment], start: int, end: int) -> list[LogSlice]:
