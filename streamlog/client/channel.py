@@ -75,8 +75,8 @@ def target_of(server: str) -> str:
     return server
 
 
-def open_channel(server: str) -> grpc.Channel:
-    return grpc.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
+def open_channel(target: str) -> grpc.Channel:
+    return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
 
 
 class Retry:
@@ -118,19 +118,22 @@ class Retry:
         return Unavailable(text, **error.fields)
 
 
-class Caller:
-    """Runs calls over one channel; repeats those that may be repeated."""
+class BaseCaller:
+    """One channel and its methods: what the blocking and the asyncio caller share."""
 
-    def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
+    def __init__(
+        self, server: str, client_id: str, timeout_ms: int, make_channel: Callable[[str], Any]
+    ) -> None:
+        """Errors: Invalid for the server or the client id."""
         self.metadata = metadata_of(client_id)
-        self._channel = open_channel(server)
+        self._channel = make_channel(target_of(server))
         self.server = server
         self._timeout_ms = timeout_ms
         self._methods: dict[str, Any] = {}
         self.guard = CallGuard()
 
     @property
-    def channel(self) -> grpc.Channel:
+    def channel(self) -> Any:
         """Errors: as `CallGuard.check`."""
         self.guard.check()
         return self._channel
@@ -146,6 +149,13 @@ class Caller:
                 response_deserializer=call.response_class.FromString,
             )
         return method
+
+
+class Caller(BaseCaller):
+    """Runs calls over one channel; repeats those that may be repeated."""
+
+    def __init__(self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS):
+        super().__init__(server, client_id, timeout_ms, open_channel)
 
     def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
         """The call's result. Retries while the error allows it and time is left.

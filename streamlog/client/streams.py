@@ -18,7 +18,6 @@ from streamlog.client.closing import CallingClient
 from streamlog.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from streamlog.model.batch import AppendResult
 from streamlog.runtime.buffers import Buffer
-from streamlog.v1 import stream_pb2
 from streamlog.v1support.errors import from_proto
 
 APPENDS_IN_FLIGHT_MAX = 32
@@ -75,21 +74,8 @@ class Streams(CallingClient):
         self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
     ) -> None:
         super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
-        channel = self._caller.channel
-        self._append: Any = self._caller.guard.checked(
-            channel.stream_stream(
-                stream_calls.APPEND,
-                request_serializer=stream_pb2.AppendRequest.SerializeToString,
-                response_deserializer=stream_pb2.AppendResponse.FromString,
-            )
-        )
-        self._read: Any = self._caller.guard.checked(
-            channel.unary_stream(
-                stream_calls.READ,
-                request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
-                response_deserializer=stream_pb2.ReadStreamResponse.FromString,
-            )
-        )
+        self._append = stream_calls.append_method(self._caller)
+        self._read = stream_calls.read_method(self._caller)
         self._lock = threading.Lock()
         self._appending: _AppendCall | None = None
         self._is_closed = False

@@ -11,14 +11,12 @@ import grpc.aio
 from streamlog.client.channel import (
     CHANNEL_OPTIONS,
     UNARY_TIMEOUT_MS,
+    BaseCaller,
     Call,
     Retry,
-    metadata_of,
-    target_of,
     typed_error,
 )
 from streamlog.client.closing import AsyncClosing
-from streamlog.client.forking import CallGuard
 from streamlog.errors import StreamlogError
 
 
@@ -32,36 +30,17 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Caller:
+def _open_channel(target: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+
+
+class Caller(BaseCaller):
     """As `streamlog.client.channel.Caller`. Made inside a running loop."""
 
     def __init__(
         self, server: str, *, client_id: str = "", timeout_ms: int = UNARY_TIMEOUT_MS
     ) -> None:
-        self.metadata = metadata_of(client_id)
-        self._channel = grpc.aio.insecure_channel(target_of(server), options=CHANNEL_OPTIONS)
-        self.server = server
-        self._timeout_ms = timeout_ms
-        self._methods: dict[str, Any] = {}
-        self.guard = CallGuard()
-
-    @property
-    def channel(self) -> grpc.aio.Channel:
-        """Errors: as `CallGuard.check`."""
-        self.guard.check()
-        return self._channel
-
-    def method(self, call: Call) -> Any:
-        """Errors: as `channel`."""
-        self.guard.check()
-        method = self._methods.get(call.path)
-        if method is None:
-            method = self._methods[call.path] = self.channel.unary_unary(
-                call.path,
-                request_serializer=type(call.request).SerializeToString,
-                response_deserializer=call.response_class.FromString,
-            )
-        return method
+        super().__init__(server, client_id, timeout_ms, _open_channel)
 
     async def run(self, call: Call, *, timeout_ms: float | None = None) -> Any:
         retry = Retry(self._timeout_ms if timeout_ms is None else timeout_ms, server=self.server)

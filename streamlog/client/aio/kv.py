@@ -25,13 +25,7 @@ class KV(CallingClient):
         self, server: str, *, timeout_ms: int = UNARY_TIMEOUT_MS, client_id: str = ""
     ) -> None:
         super().__init__(server, timeout_ms=timeout_ms, client_id=client_id)
-        self._watch: Any = self._caller.guard.checked(
-            self._caller.channel.unary_stream(
-                kv_calls.WATCH,
-                request_serializer=kv_pb2.WatchKvsRequest.SerializeToString,
-                response_deserializer=kv_pb2.WatchKvsResponse.FromString,
-            )
-        )
+        self._watch = kv_calls.watch_method(self._caller)
 
     async def get(self, name: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> Value | None:
         """None: no such key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streamlog.client.channel import Call
+from streamlog.client.channel import BaseCaller, Call
 from streamlog.errors import Internal
 from streamlog.model.kv import Key, KeyValue, KVChange, Value
 from streamlog.v1 import kv_pb2
@@ -69,6 +69,17 @@ def list_page(namespace: str, prefix: bytes, after: bytes | None) -> Call:
         return key_values
 
     return Call("KVService/ListKvs", request, kv_pb2.ListKvsResponse, read)
+
+
+def watch_method(caller: BaseCaller) -> Any:
+    """The streaming WatchKvs of the caller's channel. Its calls have the errors of the guard."""
+    return caller.guard.checked(
+        caller.channel.unary_stream(
+            WATCH,
+            request_serializer=kv_pb2.WatchKvsRequest.SerializeToString,
+            response_deserializer=kv_pb2.WatchKvsResponse.FromString,
+        )
+    )
 
 
 def watch_request(namespace: str, prefix: bytes, from_revision: int | None) -> Any:

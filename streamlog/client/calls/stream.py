@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from streamlog.client.channel import Call
+from streamlog.client.channel import BaseCaller, Call
 from streamlog.runtime.buffers import Buffer
 from streamlog.v1 import stream_pb2
 
@@ -63,6 +63,28 @@ class Append:
     attributes: bytes = b""
     expected_next_offset: int | None = None
     fencing_token: bytes | None = None
+
+
+def append_method(caller: BaseCaller) -> Any:
+    """The streaming Append of the caller's channel. Its calls have the errors of the guard."""
+    return caller.guard.checked(
+        caller.channel.stream_stream(
+            APPEND,
+            request_serializer=stream_pb2.AppendRequest.SerializeToString,
+            response_deserializer=stream_pb2.AppendResponse.FromString,
+        )
+    )
+
+
+def read_method(caller: BaseCaller) -> Any:
+    """As `append_method`, of ReadStream."""
+    return caller.guard.checked(
+        caller.channel.unary_stream(
+            READ,
+            request_serializer=stream_pb2.ReadStreamRequest.SerializeToString,
+            response_deserializer=stream_pb2.ReadStreamResponse.FromString,
+        )
+    )
 
 
 def _info(stream: Any) -> StreamInfo:
