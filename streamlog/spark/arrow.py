@@ -11,7 +11,7 @@ from streamlog.codec.columns import BinaryColumn, HeadersColumn, RecordColumns, 
 from streamlog.errors import InvalidConfig
 
 ROWS_ENOUGH = 8192
-"""Smaller record batches are put together: each costs the JVM and the pipe to it some 50 µs."""
+"""Smaller record batches are joined: each costs the JVM and the pipe to it some 50 µs."""
 BYTES_ENOUGH = 1 << 20
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -44,15 +44,15 @@ def schema_ddl(*, headers: bool) -> str:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """That a user's schema names columns that there are. Errors: InvalidConfig."""
+    """Checks that a user's schema names existing columns. Errors: InvalidConfig."""
     for field in schema:
-        known = COLUMNS.get(field.name)
-        if known is None:
+        expected = COLUMNS.get(field.name)
+        if expected is None:
             raise InvalidConfig(
                 f"schema has the column {field.name!r}; there are {', '.join(COLUMNS)}",
                 name="schema",
             )
-        if not field.type.equals(known):
+        if not field.type.equals(expected):
             raise InvalidConfig(
                 f"schema has {field.name} as {field.type}; it is {SCHEMA_DDL[field.name]}",
                 name="schema",
@@ -60,13 +60,13 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def wanted_of(schema: pa.Schema) -> Wanted:
-    """What must be decoded."""
+    """The parts of a record that must be decoded."""
     names = set(schema.names)
     return Wanted("key" in names, "value" in names, "headers" in names)
 
 
 class BatchMaker:
-    """Makes record batches of `schema`, some of COLUMNS in any order."""
+    """Makes record batches of `schema`, which has some of COLUMNS in any order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -87,7 +87,7 @@ class BatchMaker:
         return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
     def together(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In order; small neighbours as one. What is large enough is not copied for a small one."""
+        """The batches in order, small neighbours joined. Large batches are not copied."""
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:

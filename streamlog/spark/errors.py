@@ -1,4 +1,4 @@
-"""Errors that only Spark's part has."""
+"""Errors of the Spark integration alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from streamlog.errors import Fenced, StreamlogError
 
 
 class DataLost(StreamlogError):
-    """Records that were asked for are gone; failOnDataLoss=false goes on without them."""
+    """Requested records were deleted; failOnDataLoss=false goes on without them."""
 
 
 class EpochPassed(Fenced):
-    """The writer has committed a later epoch: the checkpoint is an older or another one.
+    """The writer has committed a later epoch: the checkpoint is an older one, or another query's.
 
     Fields: `writer_id`, `epoch`, `last_epoch`.
     """

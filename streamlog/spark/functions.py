@@ -14,21 +14,23 @@ from streamlog.spark.sink.write_columns import binary_column
 
 
 def partition_of(key: Column | str, partitions: int) -> Column:
-    """The partition, of so many, where the sink and every client put the key; null for null.
+    """The partition where the sink and every client put the key; null for a null key.
 
-    Rows that are brought together by it lie in few tasks, and a write has few pairs of a staged
-    object and a partition: `df.withColumn("partition", partition_of("key", 1000))
+    Repartitioned by it, rows of one partition lie in few tasks, and a write has few pairs of a
+    staged object and a partition: `df.withColumn("partition", partition_of("key", 1000))
     .repartition("partition")`. Errors: Invalid.
     """
     if partitions < 1:
-        raise Invalid(f"{partitions} partitions; a topic has one at least")
+        raise Invalid(f"{partitions} partitions; a topic has at least one")
 
     def chosen(keys: pa.Array) -> pa.Array:
-        found = key_partitions(binary_column(keys), len(keys), partitions)
-        numbers = pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(found)])
+        chosen_partitions = key_partitions(binary_column(keys), len(keys), partitions)
+        numbers = pa.Array.from_buffers(
+            pa.int32(), len(keys), [None, pa.py_buffer(chosen_partitions)]
+        )
         return pc.if_else(keys.is_null(), pa.scalar(None, pa.int32()), numbers)
 
     column = sql.col(key) if isinstance(key, str) else key
     choose = sql.arrow_udf(chosen, IntegerType())
-    found: Column = choose(column.cast("binary"))
-    return found
+    result: Column = choose(column.cast("binary"))
+    return result

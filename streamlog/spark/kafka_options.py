@@ -1,15 +1,15 @@
 """Options of Spark's Kafka source and sink that this source and sink refuse, each with its reason.
 
-An option that was accepted and did nothing would promise a job that moves here something untrue,
-so each is an error that names what does the same here, or why nothing needs to.
+An option that was accepted and ignored would mislead a job that moves here. So each is an error
+that names the option that does the same, or the reason why none is needed.
 """
 
 from __future__ import annotations
 
 ISOLATION = "kafka.isolation.level"
-"""Means the same as `isolation`."""
+"""Kafka's name of `isolation`."""
 SERVERS = "kafka.bootstrap.servers"
-"""Means the same as `server`."""
+"""Kafka's name of `server`."""
 
 _NO_GROUP = "has no meaning here: no consumer group is used; leave it out"
 _NO_FETCHER = (
@@ -44,7 +44,7 @@ REFUSED_READ_OPTIONS = {
         "has no meaning here: executors read the store, which has no rack; leave it out"
     ),
 }
-"""By the name that Spark's documentation has."""
+"""Reasons by the name in Spark's documentation."""
 
 REFUSED_WRITE_OPTIONS = {
     "includeHeaders": "is for reading; a column headers is written where there is one",
@@ -67,8 +67,8 @@ _SECURITY_PREFIXES = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 
 def refusal(name: str, *, is_write: bool) -> tuple[str, str] | None:
-    """The option as it is spelled in the documentation, with why it is refused; None: not one of
-    Spark's Kafka options. `name` is in lower case."""
+    """The option as the documentation spells it, and why it is refused; None: it is no option of
+    Spark's Kafka source or sink. `name` is in lower case."""
     refused = REFUSED_WRITE_OPTIONS if is_write else REFUSED_READ_OPTIONS
     for spelled, why in refused.items():
         if spelled.lower() == name:

@@ -1,4 +1,4 @@
-"""A Spark session for commands: Java is found first, Spark's own noise is kept down."""
+"""A Spark session for commands: finds Java first, and keeps Spark's own logs quiet."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _PLACES = ("/usr/lib/jvm", "/opt/homebrew/opt", "/Library/Java/JavaVirtualMachin
 
 
 class JavaMissing(Invalid):
-    """No Java that is new enough is on this machine."""
+    """This machine has no Java that is new enough."""
 
 
 def java_version(java: Path) -> int | None:
-    """17 of 17.0.2, 8 of 1.8; None where it does not run."""
+    """17 for 17.0.2, 8 for 1.8; None if it does not run."""
     try:
         ran = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
-    return None if found is None or ran.returncode else int(found[1])
+    match = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return None if match is None or ran.returncode else int(match[1])
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The home of a Java that Spark runs on: JAVA_HOME, PATH, usual folders. Errors: JavaMissing,
-    which says what was found and what to do.
+    """The home of a Java that Spark runs on, from JAVA_HOME, PATH or the usual folders.
+
+    Errors: JavaMissing, with the versions that were found and how to install one.
     """
     seen: list[str] = []
     for java in _javas(environment):
@@ -51,8 +52,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
         if version is not None and version >= JAVA_LEAST:
             return java.resolve().parent.parent
         seen.append(f"{java} is {'Java ' + str(version) if version else 'none that runs'}")
-    told = "; ".join(seen) or "there is no Java on this machine"
-    raise JavaMissing(f"{told}: {_INSTALL}")
+    message = "; ".join(seen) or "there is no Java on this machine"
+    raise JavaMissing(f"{message}: {_INSTALL}")
 
 
 def _javas(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -74,10 +75,10 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
-    """Stopped at the end. Its Python workers are of this Python, on a cluster that of
-    PYSPARK_PYTHON where it is set, and on this machine find this package.
+    """A session that is stopped at the end. Local workers use this Python and find this package; on
+    a cluster they use PYSPARK_PYTHON, if it is set.
 
-    Errors: JavaMissing; Invalid where PySpark is not installed.
+    Errors: JavaMissing; Invalid, if PySpark is not installed.
     """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise Invalid("PySpark is not installed: install this package with its extra spark")
@@ -88,11 +89,11 @@ def session(name: str, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(__file__).resolve().parents[2])
-    found = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(found))
+    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     from pyspark.sql import SparkSession
 
-    # Py4J tells of a Ctrl-C by tracebacks, in the root log.
+    # Py4J logs tracebacks of a Ctrl-C to the root logger.
     logging.getLogger().addFilter(_is_not_py4j)
     builder = SparkSession.builder.master(master).appName(name)
     defaults = {

@@ -1,8 +1,8 @@
 """Options of `spark.read.format("streamlog")` and `readStream`: those of Spark's Kafka source, and
-ours. Spark hands them over in lower case.
+our own. Spark passes their names in lower case.
 
-What begins with `kafka.` is refused but for `kafka.bootstrap.servers`, which means `server`, and
-`kafka.isolation.level`, which means `isolation`; kafka_options.py has the reasons.
+Options that begin with `kafka.` are refused (kafka_options.py has the reasons), except
+`kafka.bootstrap.servers`, which means `server`, and `kafka.isolation.level`, for `isolation`.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ READ_OPTIONS = {
     "readName": "name of this read in its metrics",
     "pinTtlMs": "how long planned objects are kept unless the pin is renewed",
 }
-"""Names as people write them, with what they take."""
+"""Names as users write them, with their values."""
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _BATCH_ONLY = _ENDS
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SPARK_OWN = ("path", "checkpointlocation", "queryname")
-"""Spark adds these by itself."""
+"""Spark adds these itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which partitions are read; exactly one is given."""
+    """The partitions to read; exactly one field is given."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] | None = None
 
     def of(self, topics: Mapping[str, int]) -> list[TopicPartition]:
-        """Among the partition counts of topics, sorted; what is missing is left out."""
+        """The chosen partitions that exist, sorted; `topics`: partition counts by name."""
         if self.partitions is not None:
             return [(t, p) for t, p in self.partitions if p < topics.get(t, 0)]
         if self.topics is not None:
@@ -86,8 +86,9 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends: one of `everywhere` (-2, -1), offsets, a timestamp for all
-    partitions, or timestamps; of the last ones `everywhere` is what partitions not named get.
+    """Where reading begins or ends: `everywhere` (-2, -1), offsets, one timestamp for all
+    partitions, or timestamps by partition; then `everywhere` applies to partitions that are not
+    named.
     """
 
     everywhere: int
@@ -112,7 +113,7 @@ class ReadOptions:
     include_headers: bool = False
     verify_crc: bool = True
     is_late_an_error: bool = True
-    """A start timestamp that no record reaches, else: the end."""
+    """Whether a start timestamp that no record reaches is an error; otherwise it means the end."""
     min_partitions: int | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -164,7 +165,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
 
 
 class OptionValues:
-    """Values by lower-cased name, and errors that name an option as it is written in the docs."""
+    """Values by lower-case name, and errors that name an option as the docs spell it."""
 
     def __init__(
         self,
@@ -176,24 +177,24 @@ class OptionValues:
         self._is_write = is_write
         self._spelled = {name.lower(): name for name in known}
         self._given = {name.lower(): str(value) for name, value in given.items()}
-        self._kafkas: dict[str, str] = {}
-        self._understand(SERVERS, "server")
+        self._kafka_names: dict[str, str] = {}
+        self._take_kafka_name(SERVERS, "server")
         if not is_write:
-            self._understand(ISOLATION, "isolation")
+            self._take_kafka_name(ISOLATION, "isolation")
 
-    def _understand(self, kafkas: str, ours: str) -> None:
-        """Kafka's name of an option; refused when both are given and do not agree."""
-        value = self._given.pop(kafkas, None)
+    def _take_kafka_name(self, kafka_name: str, ours: str) -> None:
+        """Takes an option under Kafka's name; refuses it if both names are given and disagree."""
+        value = self._given.pop(kafka_name, None)
         if value is None:
             return
         if ours not in self._given:
-            self._given[ours], self._kafkas[ours] = value, kafkas
+            self._given[ours], self._kafka_names[ours] = value, kafka_name
         elif self._given[ours].lower() != value.lower():
-            self.refuse(kafkas, f"is {value!r} and {ours} is {self._given[ours]!r}: give one")
+            self.refuse(kafka_name, f"is {value!r} and {ours} is {self._given[ours]!r}: give one")
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        """An option that was given by Kafka's name is named by it."""
-        name = self._kafkas.get(name, name)
+        """Raises InvalidConfig, which names the option as it was given."""
+        name = self._kafka_names.get(name, name)
         raise InvalidConfig(f"option {name} {why}", name=name)
 
     def check_known(self) -> None:
@@ -279,9 +280,9 @@ def _max_trigger_delay_ms(options: OptionValues) -> int:
 def _chosen(options: OptionValues) -> Chosen:
     given = [name for name in _STRATEGIES if options.has(name)]
     if len(given) != 1:
-        said = f"not {' and '.join(given)}" if given else "none is given"
+        rest = f"not {' and '.join(given)}" if given else "none is given"
         options.refuse(
-            given[1] if given else "subscribe", f"and its like: give one of {_STRATEGIES}, {said}"
+            given[1] if given else "subscribe", f"and its like: give one of {_STRATEGIES}, {rest}"
         )
     if given == ["assign"]:
         return Chosen(partitions=_assigned(options))
@@ -299,9 +300,9 @@ def _chosen(options: OptionValues) -> Chosen:
 
 
 def _assigned(options: OptionValues) -> tuple[TopicPartition, ...]:
-    found = _json(options, "assign")
+    assigned = _json(options, "assign")
     partitions: set[TopicPartition] = set()
-    for topic, numbers in found.items():
+    for topic, numbers in assigned.items():
         if not isinstance(numbers, list) or not all(
             isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
         ):
@@ -315,16 +316,16 @@ def _assigned(options: OptionValues) -> tuple[TopicPartition, ...]:
 def _json(options: OptionValues, name: str) -> dict[str, object]:
     text = options.text(name) or ""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         options.refuse(name, f"is no JSON ({error}): {READ_OPTIONS[name]}")
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         options.refuse(name, f"is no JSON object: {READ_OPTIONS[name]}")
-    return found
+    return value
 
 
 def _by_partition(options: OptionValues, name: str, least: int) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    values: dict[TopicPartition, int] = {}
     for topic, partitions in _json(options, name).items():
         if not isinstance(partitions, dict):
             options.refuse(name, f"needs partitions for {topic!r}: {READ_OPTIONS[name]}")
@@ -338,8 +339,8 @@ def _by_partition(options: OptionValues, name: str, least: int) -> dict[TopicPar
                 options.refuse(
                     name, f"has {partition!r}: {value!r} for {topic!r}: {READ_OPTIONS[name]}"
                 )
-            found[topic, int(partition)] = value
-    return found
+            values[topic, int(partition)] = value
+    return values
 
 
 def _bound(
@@ -373,7 +374,7 @@ def _bound(
 def _check_chosen(
     options: OptionValues, name: str, named: Mapping[TopicPartition, int], chosen: Chosen
 ) -> None:
-    """What is known before any topic is looked at."""
+    """Checks named partitions without a look-up of topics."""
     if chosen.partitions is not None and set(named) != set(chosen.partitions):
         options.refuse(name, "must name exactly the partitions of assign")
     if chosen.topics is not None:
@@ -390,7 +391,7 @@ class _Places(NamedTuple):
 
 
 def _places(options: OptionValues) -> _Places:
-    """What fits together."""
+    """The places of a read. Errors: InvalidConfig, if they do not fit together."""
     server, store, meta = options.server(), options.text("store"), options.text("meta")
     options.parsed("store", check_store_url)
     options.parsed("meta", check_meta_url)

@@ -1,8 +1,8 @@
-"""What reads took from the store and from nodes, told through Spark's log of Python workers.
+"""Metrics of reads: records and bytes from the store and from nodes, in Spark's log of workers.
 
-Spark takes metrics of a Python source for nothing but its own counters. Where
-`spark.sql.pyspark.worker.logging.enabled` is true it keeps what Python workers log as a table; each
-plan and each attempt of a task leaves a row in it. Where it is not, nothing is told.
+Spark has no metrics for Python sources. If `spark.sql.pyspark.worker.logging.enabled` is true,
+Spark keeps the log of Python workers as a table, and each plan and each attempt of a task adds a
+row to it. Otherwise no metrics are kept.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(LOGGER)
 
 
 @dataclass(slots=True)
-class Taken:
-    """By one task so far; bytes are those of record batches, after the store's own compression."""
+class ReadCounts:
+    """Counts of one task; bytes are those of record batches, without the blocks' compression."""
 
     store_records: int = 0
     store_bytes: int = 0
@@ -53,25 +53,25 @@ class Taken:
             self.service_records += count
 
 
-def tell(what: str, read: str, facts: Mapping[str, object]) -> None:
-    """A row: `what` is plan or task. Values that are None are left out."""
+def tell(what: str, read: str, metrics: Mapping[str, object]) -> None:
+    """Adds a row; `what` is plan or task. Values that are None are left out."""
     if IS_KEPT in os.environ:
         log.setLevel(logging.INFO)
     if not log.isEnabledFor(logging.INFO):
         return
-    given = {name: str(value) for name, value in facts.items() if value is not None}
-    told = ", ".join(f"{name} {value}" for name, value in given.items())
+    given = {name: str(value) for name, value in metrics.items() if value is not None}
+    text = ", ".join(f"{name} {value}" for name, value in given.items())
     log.info(
-        "%s of %s: %s", what, read, told, extra={"context": {"what": what, "read": read, **given}}
+        "%s of %s: %s", what, read, text, extra={"context": {"what": what, "read": read, **given}}
     )
 
 
 def read_metrics(spark: Any) -> Any:
-    """A DataFrame: a row for each plan (what is to come from where) and for each attempt of a task
-    (what came), in the order of `ts`. `is_whole`: the attempt gave all that it was to give.
+    """A DataFrame with a row for each plan (planned counts) and for each attempt of a task (actual
+    counts), in the order of `ts`. `is_whole`: the attempt read its whole plan.
 
-    Of reads that began after spark.sql.pyspark.worker.logging.enabled was true. A task that Spark
-    ends early, by a limit, may have no row.
+    It has reads that began while spark.sql.pyspark.worker.logging.enabled was true. A task that
+    Spark ends early, at a limit, may have no row.
     """
     columns = [f"cast(context['{name}'] as {kind}) {name}" for name, kind in _NUMBERS.items()]
     return (

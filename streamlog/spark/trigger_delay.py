@@ -1,8 +1,8 @@
-"""minOffsetsPerTrigger and maxTriggerDelay, as Spark's Kafka source has them: a micro-batch waits
-until enough records have come, or until the last one is long enough ago.
+"""minOffsetsPerTrigger and maxTriggerDelay, as in Spark's Kafka source: a micro-batch waits until
+enough records have come, or until the last micro-batch is long enough ago.
 
-The first micro-batch of a run never waits: how long ago the run before had its last one is not
-known, and a query that is restarted often would otherwise never read a small topic.
+The first micro-batch of a run never waits: the time of the last one before the run is unknown, and
+a query that is restarted often would otherwise never read a small topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _UNITS_US = {
 
 
 def parse_duration_ms(text: str) -> int:
-    """Spark's way to write a time: 500ms, 10s, 15m, 15min, 2h, 1d; a bare number is milliseconds.
+    """Parses a duration as Spark writes it: 500ms, 10s, 15m, 15min, 2h, 1d; a bare number is
+    milliseconds.
 
     Errors: ValueError.
     """

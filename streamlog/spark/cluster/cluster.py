@@ -1,4 +1,4 @@
-"""What the driver asks before it plans: topics, offsets, where records lie, pins."""
+"""The driver's questions before it plans: topics, offsets, places of records; and pins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_MS = 60_000
 
 
 class Cluster(Protocol):
-    """One thread uses it at a time. Errors of every call: Unavailable, and what is named there."""
+    """One thread uses it at a time. Errors of every call: Unavailable, and those named there."""
 
     @property
     def server(self) -> str | None: ...
@@ -32,29 +32,29 @@ class Cluster(Protocol):
     def cluster_id(self) -> str: ...
 
     def let_go(self) -> None:
-        """Holds nothing that keeps others out; what is asked next is answered as of then."""
+        """Releases locks on offline metadata; later calls answer as of then."""
         ...
 
     def topics(self) -> dict[str, Topic]:
-        """By name."""
+        """All topics by name."""
         ...
 
     def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
-        """Of those that are there; others are left out."""
+        """Offsets of the partitions that exist."""
         ...
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first record at or after a time, ms; None: there is none, or no such partition."""
+        """The first offset at or after a time, ms; None: no such record, or no such partition."""
         ...
 
     def locate(self, windows: Sequence[OffsetWindow]) -> Located:
-        """Call it under a pin."""
+        """Where the records lie. Call it under a pin."""
         ...
 
     def pin(self, ttl_ms: int) -> int: ...
 
     def renew(self, pin_id: int) -> bool:
-        """False: it has ended."""
+        """False: the pin has ended."""
         ...
 
     def unpin(self, pin_id: int) -> None: ...
@@ -63,17 +63,17 @@ class Cluster(Protocol):
 
 
 class ServerCluster:
-    """Through a node."""
+    """A cluster with a running node."""
 
     def __init__(self, server: str, isolation: str, *, store: str | None = None) -> None:
-        """`store`: where this machine finds the store, if not where the node does."""
+        """`store`: the store's URL for this machine, if it differs from the node's."""
         self.server: str | None = server
         self._isolation = isolation
         self._caller = Caller(server, client_id=CLIENT_ID, timeout_ms=TIMEOUT_MS)
         self._store = store
         self._status: tuple[str, str] | None = None
 
-    def _facts(self) -> tuple[str, str]:
+    def _store_and_id(self) -> tuple[str, str]:
         if self._status is None:
             status = self._caller.run(admin_calls.status())
             self._status = (status.store_url, status.cluster_id)
@@ -81,38 +81,38 @@ class ServerCluster:
 
     @property
     def store_url(self) -> str:
-        return self._store or self._facts()[0]
+        return self._store or self._store_and_id()[0]
 
     @property
     def cluster_id(self) -> str:
-        return self._facts()[1]
+        return self._store_and_id()[1]
 
     def let_go(self) -> None:
-        """A node keeps nobody out."""
+        """Does nothing: a node locks nothing for its clients."""
 
     def topics(self) -> dict[str, Topic]:
-        found: dict[str, Topic] = {}
+        topics: dict[str, Topic] = {}
         after = ""
         while True:
             page = self._caller.run(admin_calls.list_topics(after))
-            found.update((one.name, Topic(one.partitions, one.topic_id)) for one in page)
+            topics.update((entry.name, Topic(entry.partitions, entry.topic_id)) for entry in page)
             if len(page) < admin_calls.PAGE:
-                return found
+                return topics
             after = page[-1].name
 
     def offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
         def look_up(asked: Sequence[TopicPartition]) -> dict[TopicPartition, Offsets]:
             starts = self._caller.run(list_offsets(dict.fromkeys(asked, EARLIEST), self._isolation))
             ends = self._caller.run(list_offsets(dict.fromkeys(asked, LATEST), self._isolation))
-            return {at: Offsets(starts[at].offset, ends[at].offset) for at in asked}
+            return {key: Offsets(starts[key].offset, ends[key].offset) for key in asked}
 
         return self._of_existing(partitions, look_up)
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         def look_up(asked: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-            call = list_offsets({at: times[at] for at in asked}, self._isolation)
-            found = self._caller.run(call)
-            return {at: None if place is None else place.offset for at, place in found.items()}
+            call = list_offsets({key: times[key] for key in asked}, self._isolation)
+            places = self._caller.run(call)
+            return {key: None if place is None else place.offset for key, place in places.items()}
 
         return {**dict.fromkeys(times), **self._of_existing(list(times), look_up)}
 
@@ -121,7 +121,7 @@ class ServerCluster:
         partitions: Iterable[TopicPartition],
         look_up: Callable[[Sequence[TopicPartition]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
-        """Once more without the topics that went meanwhile."""
+        """Looks up; if a topic was deleted meanwhile, looks up again without it."""
         asked = list(partitions)
         if not asked:
             return {}
@@ -129,7 +129,7 @@ class ServerCluster:
             return look_up(asked)
         except UnknownTopicOrPartition:
             topics = self.topics()
-            left = [at for at in asked if at[0] in topics and at[1] < topics[at[0]].partitions]
+            left = [(t, p) for t, p in asked if t in topics and p < topics[t].partitions]
             if len(left) == len(asked):
                 raise
             return look_up(left) if left else {}

@@ -1,4 +1,4 @@
-"""A node, as a writing task sees it."""
+"""The node that a writing task stages on."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class NodeTarget(Closing):
         self._writer = StagedWriter(server, writer_id, timeout_ms=timeout_ms, client_id=CLIENT_ID)
 
     def partition_count(self, topic: str) -> int:
-        """Makes the topic where the node does so by itself."""
+        """Creates the topic, if the node creates topics automatically."""
         try:
-            found: int = self._caller.run(topic_calls.partition_count(topic))
+            count: int = self._caller.run(topic_calls.partition_count(topic))
         except UnknownTopicOrPartition as error:
             raise UnknownTopicOrPartition(
                 f"there is no topic {topic}, which the option or column topic names; make it first"
             ) from error
-        return found
+        return count
 
     def batch_bytes_max(self, topic: str) -> int:
-        found: int = self._caller.run(topic_calls.batch_bytes_max(topic))
-        return found
+        limit: int = self._caller.run(topic_calls.batch_bytes_max(topic))
+        return limit
 
     def stage(
         self, attempt: str, batches: dict[tuple[str, int], Buffer], *, expires_ms: int

@@ -11,14 +11,14 @@ from streamlog.spark.cluster.cluster import Cluster
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
-"""A pin is renewed so many times before it would end."""
+"""A pin is renewed so many times within its lifetime."""
 
 
 class PinKeeper:
-    """Renews pins from a thread, each until it is let go of."""
+    """Renews pins from a thread of its own until `let_go`."""
 
     def __init__(self, cluster: Cluster, ttl_ms: int) -> None:
-        """`cluster` is used by this thread alone."""
+        """Owns `cluster`, which no other thread may use."""
         self._cluster = cluster
         self._interval_s = ttl_ms / 1000 / RENEWALS_PER_TTL
         self._changed = threading.Condition()
@@ -34,10 +34,10 @@ class PinKeeper:
                 self._thread.start()
 
     def let_go(self) -> list[int]:
-        """All that were kept, which are the caller's to take away."""
+        """Stops renewing, and returns the pins, which the caller removes."""
         with self._changed:
-            before, self._pin_ids = self._pin_ids, []
-            return before
+            pin_ids, self._pin_ids = self._pin_ids, []
+            return pin_ids
 
     def close(self) -> None:
         with self._changed:
@@ -59,7 +59,7 @@ class PinKeeper:
 
 
 def renew(cluster: Cluster, pin_id: int) -> None:
-    """Once; what goes wrong is logged: the read goes on, and meets it if an object is gone."""
+    """Renews once. An error is logged; the read goes on, and fails if an object is gone."""
     try:
         if not cluster.renew(pin_id):
             log.warning("pin %d has ended: objects that are read may be deleted", pin_id)

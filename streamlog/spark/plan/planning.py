@@ -1,11 +1,11 @@
 """Offset windows and where they lie → tasks. Pure.
 
-1. A window is what its runs cover, read from objects, and what lies behind them, fetched from a
-   node. What lies before them is lost: it was deleted after the offsets were looked up.
-2. A run is cut into parts of equal cost, none above `part_bytes`: its bytes and REQUEST_BYTES for
-   each range, since a range costs requests whatever its size.
-3. Parts that are small share a task, neighbours by stream: they are neighbours in objects too, so
-   that one GET brings several.
+1. Offsets of a window that its runs cover are read from objects; offsets after them are fetched
+   from a node. Offsets before them are lost: they were deleted after the look-up of offsets.
+2. A run is cut into parts of equal cost, each `part_bytes` at most. The cost is its bytes and
+   REQUEST_BYTES per range, because a range of any size costs requests.
+3. Small parts share a task with their neighbours by stream: these are neighbours in objects, too,
+   so that one GET brings several parts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from streamlog.spark.plan.types import Piece, ServicePiece, StorePiece, TaskPlan
 
 REQUEST_BYTES = 32 << 10
 RECORD_BYTES_GUESSED = 512
-"""Of records of which nothing is known but how many there are."""
+"""Guessed size of a record that no object has yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets start to end (exclusive) that were asked for and are gone."""
+    """Offsets start to end (exclusive) of a window that were deleted."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class Plan:
 
 
 def plan_service(windows: Iterable[OffsetWindow], *, max_bytes: int, min_tasks: int | None) -> Plan:
-    """Everything through a node."""
+    """Plans a read through a node alone."""
     pieces = [_fetched(window, window.start) for window in windows if window.count > 0]
     records = sum(piece.end - piece.start for piece in pieces)
     return Plan(_tasks(pieces, None, max_bytes, min_tasks), [], 0, records)
@@ -61,9 +61,9 @@ def plan_store(
     min_tasks: int | None,
     has_node: bool,
 ) -> Plan:
-    """What lies in objects from there, the rest through a node.
+    """Plans a read from objects, and of records that no object has yet through a node.
 
-    Errors: Unavailable where the rest needs a node and there is none; Corrupt for a hole.
+    Errors: Unavailable, if such records exist and there is no node; Corrupt for a hole.
     """
     by_window: list[list[LocatedRun]] = [[] for _ in windows]
     for run in located.runs:
@@ -72,23 +72,23 @@ def plan_store(
     lost: list[Lost] = []
     from_store = from_node = 0
     for window, runs in zip(windows, by_window, strict=True):
-        at = window.start
+        offset = window.start
         for run in sorted(runs, key=_start):
-            if run.start > at:
-                if at > window.start:
-                    raise _hole(window, at, run.start)
-                lost.append(Lost(window.topic, window.partition, at, run.start))
+            if run.start > offset:
+                if offset > window.start:
+                    raise _hole(window, offset, run.start)
+                lost.append(Lost(window.topic, window.partition, offset, run.start))
             pieces.append(_stored(window, run))
             from_store += run.end - run.start
-            at = run.end
-        if at < window.end:
+            offset = run.end
+        if offset < window.end:
             if not has_node:
                 raise Unavailable(
-                    f"offsets {at} to {window.end} of {window.topic}-{window.partition} are in no "
-                    "object and no node is named that could give them: set the option server"
+                    f"offsets {offset} to {window.end} of {window.topic}-{window.partition} are in "
+                    "no object and no node is named that could give them: set the option server"
                 )
-            pieces.append(_fetched(window, at))
-            from_node += window.end - at
+            pieces.append(_fetched(window, offset))
+            from_node += window.end - offset
     tasks = _tasks(pieces, located.objects, max_bytes, min_tasks)
     return Plan(tasks, lost, from_store, from_node)
 
@@ -135,14 +135,14 @@ def _tasks(
 ) -> list[TaskPlan]:
     ordered = sorted(pieces, key=_place)
     part_bytes = max_bytes
-    # Half: what shares a task can wait, what was cut is about as large as it may be.
+    # Half: cut parts are about `max_bytes` already, shared tasks may be smaller.
     shared_bytes = max(max_bytes // 2, 1)
     if min_tasks is not None:
         total = sum(piece.cost_bytes for piece in ordered)
         part_bytes = max(min(max_bytes, total // min_tasks), 1)
         shared_bytes = min(shared_bytes, part_bytes)
     shared = _shared(ordered, part_bytes, shared_bytes)
-    # Where a few records cost as much as many there may be too few tasks still.
+    # If costs of records differ much, there may still be too few tasks.
     while min_tasks is not None and len(shared) < min_tasks and part_bytes > 1:
         part_bytes //= 2
         shared = _shared(ordered, part_bytes, min(part_bytes, shared_bytes))
@@ -151,7 +151,7 @@ def _tasks(
 
 
 def _shared(pieces: Sequence[Piece], part_bytes: int, shared_bytes: int) -> list[list[Piece]]:
-    """The parts of each task: neighbours of `shared_bytes` together, or one that is larger."""
+    """The parts of each task: neighbours up to `shared_bytes` together, or one larger part."""
     tasks: list[list[Piece]] = []
     size = 0
     for piece in pieces:
@@ -171,7 +171,7 @@ def _place(piece: Piece) -> tuple[bool, int, str, int, int]:
 
 
 def _parts(piece: Piece, most: int) -> Iterator[Piece]:
-    """Of equal numbers of offsets, for nothing is known of the sizes within."""
+    """Parts of equal numbers of offsets, because sizes within a piece are unknown."""
     offsets = piece.end - piece.start
     count = min(-(-piece.cost_bytes // most), offsets)
     if count <= 1:
@@ -188,11 +188,11 @@ def _parts(piece: Piece, most: int) -> Iterator[Piece]:
 
 
 def _snapped(piece: StorePiece, start: int, end: int, span: int) -> int:
-    """The end of a range, where one is near: what is cut inside a block is read twice."""
+    """The nearest end of a range, if it is near: a cut within a block makes two tasks read it."""
     number = bisect_left(piece.ends, end)
-    for at in piece.ends[max(number - 1, 0) : number + 1]:
-        if at > start and abs(at - end) <= span // 4:
-            return at
+    for range_end in piece.ends[max(number - 1, 0) : number + 1]:
+        if range_end > start and abs(range_end - end) <= span // 4:
+            return range_end
     return end
 
 
@@ -218,7 +218,7 @@ def _part(piece: Piece, start: int, end: int) -> Piece:
 
 
 class _Table:
-    """The objects of a whole plan, out of which each task gets its own."""
+    """The objects of a whole plan; each task gets those that its pieces name."""
 
     def __init__(self, objects: ObjectTable) -> None:
         columns = [
@@ -230,7 +230,7 @@ class _Table:
         self._placements = objects.placements
 
     def of(self, pieces: Sequence[StorePiece]) -> ObjectTable:
-        """Errors: Corrupt for an object that nothing was told of."""
+        """Errors: Corrupt, if a piece names an unknown object."""
         if not pieces:
             return ObjectTable()
         parts = [np.frombuffer(piece.objects, np.uint64) for piece in pieces]
@@ -244,7 +244,7 @@ class _Table:
             column.frombytes(values[rows].tobytes())
         if self._placements:
             mine = self._placements.keys() & set(table.ids)
-            table.placements.update((one, self._placements[one]) for one in mine)
+            table.placements.update((key, self._placements[key]) for key in mine)
         return table
 
 

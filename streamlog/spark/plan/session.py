@@ -1,4 +1,4 @@
-"""The driver's part: opens the cluster, pins, plans."""
+"""The driver's part of a read: opens the cluster, pins objects, plans tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened_cluster(options: ReadOptions) -> Iterator[Cluster]:
 
 
 def open_cluster(options: ReadOptions) -> Cluster:
-    """The caller's to close. Errors: as for `opened_cluster`."""
+    """The caller closes the cluster. Errors: those of `opened_cluster`."""
     if options.server is not None:
         return ServerCluster(options.server, options.isolation, store=options.store)
     from streamlog.spark.cluster.offline_cluster import OfflineCluster
@@ -48,19 +48,19 @@ class Planned:
     place: ReadPlace
 
     def tell(self) -> Planned:
-        """Into the read's metrics."""
-        facts = {
+        """Adds a row to the read's metrics."""
+        metrics = {
             "mode": self.read_mode,
             "tasks": len(self.plan.tasks),
             "store_records": self.plan.store_records,
             "service_records": self.plan.service_records,
         }
-        tell("plan", self.place.read_name, facts)
+        tell("plan", self.place.read_name, metrics)
         return self
 
     @property
     def read_mode(self) -> str:
-        """What the plan is for; a task of `auto` that cannot open the store uses the node."""
+        """The plan's mode; with `auto` a task that cannot open the store still uses the node."""
         return "service" if self.place.store_url is None else "store"
 
 
@@ -73,7 +73,7 @@ def reads_store(options: ReadOptions, cluster: Cluster) -> bool:
 
 
 def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Planned:
-    """Pins what is planned; who plans next, or ends, takes the pin away.
+    """Pins the planned objects. The caller removes the pin, at the next plan or at the end.
 
     Errors: DataLost, Corrupt, Unavailable.
     """
@@ -87,10 +87,10 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
     pin_id = cluster.pin(options.pin_ttl_ms)
     try:
         plan = _plan_of_topics(options, cluster, windows)
-        for one in plan.lost:
+        for loss in plan.lost:
             lost(
                 options,
-                f"offsets {one.start} to {one.end} of {one.topic}-{one.partition} were deleted "
+                f"offsets {loss.start} to {loss.end} of {loss.topic}-{loss.partition} were deleted "
                 "while the read was planned",
             )
     except BaseException:
@@ -102,7 +102,7 @@ def plan_read(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWi
 def _plan_of_topics(
     options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
 ) -> Plan:
-    """Of those topics that are, after all was looked up, still the ones that the windows mean.
+    """The plan of the windows whose topics still exist, under the same ids, after the look-up.
 
     Errors: DataLost; those of _plan_store.
     """
@@ -123,29 +123,29 @@ def _plan_of_topics(
 def _left(
     options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]
 ) -> Sequence[OffsetWindow]:
-    """Errors: DataLost."""
+    """The windows whose topics still exist under the same id. Errors: DataLost."""
     if cluster.server is None:
-        # All answers are of one moment.
+        # Offline, all answers are of one moment.
         return windows
     topics = cluster.topics()
     gone: set[str] = set()
-    for one in windows:
-        known = topics.get(one.topic)
-        if known is None or one.topic_id not in ("", known.topic_id):
-            gone.add(one.topic)
+    for window in windows:
+        topic = topics.get(window.topic)
+        if topic is None or window.topic_id not in ("", topic.topic_id):
+            gone.add(window.topic)
     for name in sorted(gone):
         lost(
             options,
             f"topic {name} was deleted, or deleted and made anew, before its records were read",
         )
-    return [one for one in windows if one.topic not in gone] if gone else windows
+    return [window for window in windows if window.topic not in gone] if gone else windows
 
 
 def _plan_twice(options: ReadOptions, cluster: Cluster, windows: Sequence[OffsetWindow]) -> Plan:
     try:
         return _plan_store(options, cluster, windows)
     except Corrupt as error:
-        # What is trimmed or compacted between two parts of an answer looks like damage.
+        # A trim or compaction between two parts of an answer looks like damage.
         log.warning("looking once more where records lie: %s", error)
         return _plan_store(options, cluster, windows)
 

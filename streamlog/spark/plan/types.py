@@ -1,4 +1,4 @@
-"""What a Spark task is told: plain columns that pickle small and soon, no pyspark."""
+"""Task plans as sent to executors: plain columns that pickle small and fast, without pyspark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StorePiece:
 class ServicePiece:
     """Offsets start to end (exclusive) of a partition, to be fetched from a node.
 
-    `topic_id` empty: of whatever topic has the name.
+    `topic_id` empty: any topic of that name.
     """
 
     topic: str
@@ -64,13 +64,13 @@ Piece = StorePiece | ServicePiece
 
 
 def as_service(piece: Piece, start: int, end: int) -> ServicePiece:
-    """Offsets start to end (exclusive) of it, fetched from a node."""
+    """Offsets start to end (exclusive) of the piece, to be fetched from a node."""
     return ServicePiece(piece.topic, piece.partition, start, end, piece.cost_bytes, piece.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """Pieces of one partition are in offset order. `objects`: those that the pieces name."""
+    """Pieces of one partition are in offset order. `objects`: the objects that the pieces name."""
 
     pieces: Sequence[Piece]
     objects: ObjectTable
@@ -85,10 +85,10 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlace:
-    """How a task gets at records. `store_url` None: through the node alone.
+    """How a task reaches records. `store_url` None: through the node alone.
 
-    `is_store_needed`: what lies in objects is read from them or not at all. `read_name`: of the
-    read, in its metrics.
+    `is_store_needed`: records in objects must not be fetched from the node instead. `read_name`:
+    the name of the read in its metrics.
     """
 
     server: str | None

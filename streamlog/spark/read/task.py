@@ -25,13 +25,14 @@ from streamlog.spark.plan.types import ReadPlace, ServicePiece, StorePiece, Task
 from streamlog.spark.read.object_read import Chunk, PieceReader
 from streamlog.spark.read.service_read import ServiceReader
 from streamlog.spark.read.worker import Worker, worker
-from streamlog.spark.read_metrics import Taken, tell
+from streamlog.spark.read_metrics import ReadCounts, tell
 
 log = logging.getLogger(__name__)
 
 ROWS_MAX = 1 << 13
 BYTES_MAX = 1 << 20
-"""Of one Arrow record batch: what the processor's caches hold; a larger one gains nothing."""
+"""Bounds of one Arrow record batch: it fits into the processor's caches; larger ones gain
+nothing."""
 
 
 def read_task(
@@ -43,15 +44,15 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of `schema`; a partition's records in offset order.
 
-    `attempt`: which one this is, for the read's metrics.
+    `attempt`: stage, partition and attempt number, for the read's metrics.
 
     Errors: DataLost, Unavailable, Unauthorized, ForeignCluster, Corrupt.
     """
-    maker, wanted, taken = BatchMaker(schema), wanted_of(schema), Taken()
+    maker, wanted, counts = BatchMaker(schema), wanted_of(schema), ReadCounts()
 
-    def made() -> Iterator[pa.RecordBatch]:
-        for chunk, is_stored in _chunks(plan, place, at):
-            taken.add_bytes(len(chunk.data), is_stored=is_stored)
+    def batches() -> Iterator[pa.RecordBatch]:
+        for chunk, is_stored in _chunks(plan, place, local):
+            counts.add_bytes(len(chunk.data), is_stored=is_stored)
             try:
                 for columns in decode_columns(
                     chunk.data,
@@ -62,7 +63,7 @@ def read_task(
                     rows_max=ROWS_MAX,
                     bytes_max=BYTES_MAX,
                 ):
-                    taken.add_records(columns.count, is_stored=is_stored)
+                    counts.add_records(columns.count, is_stored=is_stored)
                     yield maker.make(chunk.topic, chunk.partition, columns)
             except (CorruptMessage, InvalidRecord) as error:
                 raise Corrupt(
@@ -71,29 +72,29 @@ def read_task(
                     object_key="",
                 ) from error
 
-    at, is_whole = worker(), False
+    local, is_whole = worker(), False
     try:
-        with at.keeping(place):
-            yield from maker.together(made())
+        with local.keeping(place):
+            yield from maker.together(batches())
         is_whole = True
     finally:
-        tell("task", place.read_name, {**(attempt or {}), **asdict(taken), "is_whole": is_whole})
+        tell("task", place.read_name, {**(attempt or {}), **asdict(counts), "is_whole": is_whole})
 
 
-def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[tuple[Chunk, bool]]:
-    """Each with whether it is from the store."""
+def _chunks(plan: TaskPlan, place: ReadPlace, local: Worker) -> Iterator[tuple[Chunk, bool]]:
+    """Chunks, each with whether it comes from the store."""
     service = _Service(place)
     try:
-        store = _store(plan, place, at)
+        store = _store(plan, place, local)
         if store is None:
             for piece in plan.pieces:
                 yield from service.chunks(as_service(piece, piece.start, piece.end))
             return
-        for item in PieceReader(at, store, plan).chunks():
+        for item in PieceReader(local, store, plan).chunks():
             if isinstance(item, Chunk):
                 yield item, True
             else:
-                yield from _instead(item, place, service)
+                yield from _from_node(item, place, service)
         for piece in plan.pieces:
             if isinstance(piece, ServicePiece):
                 yield from service.chunks(piece)
@@ -101,23 +102,23 @@ def _chunks(plan: TaskPlan, place: ReadPlace, at: Worker) -> Iterator[tuple[Chun
         service.close()
 
 
-def _store(plan: TaskPlan, place: ReadPlace, at: Worker) -> ObjectStore | None:
-    """None: the plan is for the service, or this machine cannot open the store and need not."""
-    if place.store_url is None or not any(isinstance(one, StorePiece) for one in plan.pieces):
+def _store(plan: TaskPlan, place: ReadPlace, local: Worker) -> ObjectStore | None:
+    """None: the plan needs no store, or it cannot be opened here and the node may be used."""
+    if place.store_url is None or not any(isinstance(piece, StorePiece) for piece in plan.pieces):
         return None
     try:
-        return at.store(place.store_url, place.cluster_id)
+        return local.store(place.store_url, place.cluster_id)
     except (Unavailable, Unauthorized, ForeignCluster, Invalid) as error:
         if place.is_store_needed or place.server is None:
             raise
-        log.warning("read through the node, for the store cannot be opened here: %s", error)
+        log.warning("reading through the node, because the store cannot be opened here: %s", error)
         return None
 
 
-def _instead(
+def _from_node(
     lost: ServicePiece, place: ReadPlace, service: _Service
 ) -> Iterator[tuple[Chunk, bool]]:
-    """For a part of a plan whose object is gone: its records may be in another one by now."""
+    """Fetches records of a deleted object: compaction may have moved them to another."""
     if place.is_store_needed or place.server is None:
         raise DataLost(
             f"an object with offsets {lost.start} to {lost.end} of {lost.topic}-{lost.partition} "
@@ -128,7 +129,7 @@ def _instead(
 
 
 class _Service:
-    """A channel, opened when it is needed."""
+    """A reader through the node, opened when it is needed."""
 
     def __init__(self, place: ReadPlace) -> None:
         self._place = place

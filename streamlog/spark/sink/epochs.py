@@ -1,10 +1,9 @@
-"""The driver's part of a write: one commit for each epoch, and what is done when it fails.
+"""The driver's part of a write: one commit per epoch, and the abort of a failed write.
 
-1. An epoch is committed once, whoever repeats it: a lost answer, a replayed batch, a second driver.
-2. What a repetition staged is dropped; it was never visible.
-3. A query replays its last batch and no earlier one. An epoch below the writer's last means that
-   the checkpoint is another one, or that two queries share a writer id: EpochPassed, for to go on
-   would lose records.
+1. An epoch is committed once, also after a lost answer, a replayed batch or with a second driver.
+2. Objects that a repetition staged are dropped; they were never visible.
+3. A query replays its last batch and no earlier one. An epoch below the writer's last means another
+   checkpoint, or two queries with one writer id: EpochPassed, because going on would lose records.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class EpochWriter(Protocol):
-    """What is asked of `StagedWriter`."""
+    """The part of `StagedWriter` that commits need."""
 
     writer_id: str
 
@@ -35,16 +34,16 @@ class EpochWriter(Protocol):
 def commit_epoch(
     writer: EpochWriter, epoch: int, objects: Sequence[StagedObject]
 ) -> StagedCommit | None:
-    """All objects are visible on return, or those of an earlier commit of the epoch are.
+    """Commits all objects, or finds that an earlier commit of the epoch made its objects visible.
 
     None: there was nothing to commit. Errors: EpochPassed; StagedNotFound (expired), Conflict;
     OutcomeUnknown: repeat it with the same epoch.
     """
     if not objects:
         return None
-    found = writer.commit(epoch, objects)
-    if not found.was_committed:
-        return found
+    commit = writer.commit(epoch, objects)
+    if not commit.was_committed:
+        return commit
     last = writer.status().last_epoch
     _drop(writer, objects)
     if last is not None and last > epoch:
@@ -61,13 +60,13 @@ def commit_epoch(
         epoch,
         writer.writer_id,
     )
-    return found
+    return commit
 
 
 def abort_epoch(writer: EpochWriter, epoch: int, objects: Sequence[StagedObject]) -> bool:
-    """Drops what is not committed. True: the epoch is, by a commit whose answer was lost.
+    """Drops uncommitted objects. True: the epoch is committed, by a commit whose answer was lost.
 
-    Errors: Unavailable, OutcomeUnknown: what is left expires.
+    Errors: Unavailable, OutcomeUnknown: the remaining objects expire.
     """
     if not objects:
         return False
@@ -85,7 +84,7 @@ def abort_epoch(writer: EpochWriter, epoch: int, objects: Sequence[StagedObject]
 
 
 def _drop(writer: EpochWriter, objects: Sequence[StagedObject]) -> None:
-    """Those of them that are not committed; they would expire."""
+    """Drops uncommitted objects, which would otherwise expire."""
     try:
         writer.abort(objects)
     except StreamlogError as error:

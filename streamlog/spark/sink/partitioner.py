@@ -1,9 +1,9 @@
-"""Which partition each row goes to, as Kafka's producer chooses it.
+"""The partition of each row, chosen as Kafka's producer does.
 
-1. What the column `partition` says.
+1. The column `partition`, if it is there and not null.
 2. With a key: murmur2, the partition where every client of the log puts that key.
-3. Without one: runs of about a batch's bytes to one partition, the next run to the next, so that
-   batches are full. Each task begins at a partition of its own.
+3. Without a key: runs of about a batch's bytes go to one partition after another, so that batches
+   are full. Each task begins at another partition.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from streamlog.errors import InvalidRecord
 from streamlog.spark.sink.write_columns import WriteColumns, lengths
 
 RECORD_OVERHEAD_BYTES = 8
-"""Of a record beside key and value, about."""
+"""Approximate bytes of a record beside key and value."""
 
 
 class Placed(NamedTuple):
-    """Rows of one partition, in the order in which they came."""
+    """Rows of one partition, in their original order."""
 
     topic: str
     partition: int
@@ -32,13 +32,13 @@ class Placed(NamedTuple):
 
 
 class Partitioner:
-    """Of one task."""
+    """The partitioner of one task."""
 
     def __init__(
         self, counts: Callable[[str], int], run_bytes: Callable[[str], int], start: float
     ) -> None:
-        """`counts`: partitions of a topic; `run_bytes`: of a batch of it. `start`, in [0, 1): where
-        runs of rows without a key begin.
+        """`counts`: partitions of a topic; `run_bytes`: bytes of one batch of it. `start`, in
+        [0, 1): where among the partitions the runs of rows without a key begin.
         """
         self._counts = counts
         self._run_bytes = run_bytes
@@ -91,25 +91,25 @@ class Partitioner:
 
 
 class _Hashes:
-    """Where keys of a chunk go; asked once for all topics that have as many partitions."""
+    """Partitions of a chunk's keys, computed once per number of partitions."""
 
     def __init__(self, columns: WriteColumns) -> None:
         self._columns = columns
-        self._known: dict[int, np.ndarray] = {}
+        self._partitions: dict[int, np.ndarray] = {}
 
     def of(self, count: int) -> np.ndarray:
-        """-1 for a null key. There is a column of keys."""
-        found = self._known.get(count)
-        if found is None:
+        """Partition numbers, -1 for a null key. The chunk must have keys."""
+        partitions = self._partitions.get(count)
+        if partitions is None:
             keys = self._columns.keys
             assert keys is not None
             chosen = key_partitions(keys, self._columns.count, count)
-            found = self._known[count] = np.frombuffer(chosen, np.int32)
-        return found
+            partitions = self._partitions[count] = np.frombuffer(chosen, np.int32)
+        return partitions
 
 
 def _groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Each number with the places where it is, in order."""
+    """Each number with the indexes where it occurs, in order."""
     order = np.argsort(numbers, kind="stable").astype(np.int32)
     ordered = numbers[order]
     bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(numbers)]

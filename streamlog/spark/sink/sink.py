@@ -32,20 +32,20 @@ from streamlog.spark.sink.writer_ids import batch_writer_id, stream_writer_id
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What one task stored, on its way to the driver."""
+    """The objects that one task staged, as sent to the driver."""
 
     objects: tuple[StagedObject, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Of one write; travels to the tasks."""
+    """One write; pickled to the tasks."""
 
     options: WriteOptions
     writer_id: str
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """In a task. Errors: InvalidRecord, which names the column; those of a produce."""
+        """Runs in a task. Errors: InvalidRecord, which names the column; those of a produce."""
         worker()
         random = SystemRandom()
         context = TaskContext.get()
@@ -63,13 +63,13 @@ class Sink:
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
-        """Errors: as of commit_epoch."""
+        """Errors: those of commit_epoch."""
         with self._driver() as writer:
             commit_epoch(writer, epoch, _objects(messages))
         freeze_worker_gc("commit")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
-        """Errors: as of abort_epoch."""
+        """Errors: those of abort_epoch."""
         with self._driver() as writer:
             abort_epoch(writer, epoch, _objects(messages))
 
@@ -83,21 +83,26 @@ class Sink:
 
 
 def named_once(objects: Iterable[StagedObject]) -> tuple[StagedObject, ...]:
-    """Each partition is told of by the first object alone that has some of it: a commit needs no
-    more, and the driver holds the messages of all tasks."""
+    """The objects, each partition named only by the first object that has records of it.
+
+    A commit needs no more, and the driver holds the messages of all tasks.
+    """
     seen: set[tuple[str, int]] = set()
-    found: list[StagedObject] = []
-    for one in objects:
-        new = tuple(part for part in one.parts if (part.topic, part.partition) not in seen)
+    trimmed: list[StagedObject] = []
+    for staged in objects:
+        new = tuple(part for part in staged.parts if (part.topic, part.partition) not in seen)
         seen.update((part.topic, part.partition) for part in new)
-        found.append(replace(one, parts=new))
-    return tuple(found)
+        trimmed.append(replace(staged, parts=new))
+    return tuple(trimmed)
 
 
 def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObject]:
-    """In the order of the tasks; a task that failed has no message."""
+    """All objects in the order of the tasks; a failed task has no message."""
     return [
-        one for message in messages if isinstance(message, StagedMessage) for one in message.objects
+        staged
+        for message in messages
+        if isinstance(message, StagedMessage)
+        for staged in message.objects
     ]
 
 
@@ -116,7 +121,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Made anew for each commit, so that it knows nothing but its options."""
+    """Spark makes a new one for each commit, so it has no state but its options."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -135,7 +140,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
     """Errors: InvalidConfig, which names the option or column."""
     if overwrite:
         raise InvalidConfig(
-            "mode overwrite cannot be: a topic is appended to; use mode('append')", name="mode"
+            "mode overwrite is not possible: a topic can only be appended to; use mode('append')",
+            name="mode",
         )
     options = parse_write_options(given, streaming=False)
     check_columns(_arrow_schema(schema), options.topic)
@@ -150,7 +156,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Of the columns that are written; others may be of types that Arrow does not have."""
+    """The schema, with null types for ignored columns, whose types Arrow may not have."""
     return pa.schema(
         [
             (field.name, to_arrow_type(field.dataType, timezone="UTC"))

@@ -1,13 +1,13 @@
 """A writing task: rows in, staged objects out, in bounded memory.
 
-1. Rows are gathered to a chunk, placed, and encoded per topic-partition. A chunk has about a batch
-   for each partition that the one before met.
-2. Encoded batches are gathered until a partition has PART_BYTES on average, or `bufferBytes` in
-   all; then they are staged partition after partition, in objects of STAGED_BYTES_MAX at most. So
-   an object has few partitions, and a commit few pairs of the two.
-3. What an attempt staged before it failed is dropped by it; what a killed one leaves expires.
+1. Rows are gathered into a chunk, placed, and encoded by topic-partition. A chunk has about one
+   batch for each partition of the chunk before.
+2. Encoded batches are gathered until partitions have PART_BYTES on average, or all have
+   `bufferBytes`. Then they are staged, partition after partition, in objects of STAGED_BYTES_MAX at
+   most. So an object has few partitions, and a commit few pairs of object and partition.
+3. A failed attempt drops the objects that it staged; those of a killed attempt expire.
 
-Nothing is visible before the driver's commit, whatever becomes of a task or its twins.
+Records become visible only at the driver's commit, however attempts end.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from streamlog.spark.sink.write_options import WriteOptions
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
-"""Of rows, at least; of a chunk that meets many partitions, up to a quarter of `bufferBytes`."""
+"""Least bytes of a chunk; with many partitions it may have a quarter of `bufferBytes`."""
 OBJECT_BYTES = 7 << 20
-"""What is gathered at least before it is staged."""
+"""Least bytes that are gathered before they are staged."""
 PART_BYTES = 1 << 20
-"""Of a partition in an object, on average, with which gathering ends."""
+"""Average bytes of a partition at which gathering ends."""
 STAGED_PARTS_MAX = 5000
 """Partitions in one call; a node takes `partitions_per_request_max`, 10,000."""
 STAGED_BYTES_MAX = 15 << 20
-"""Of one call, less than what the client cuts in two; but for a partition that alone has more."""
+"""Bytes of one call, unless one partition has more; less than the size that the client splits."""
 
 
 class Target(Protocol):
-    """Where a task's records go. Errors of every call: Unavailable, and those of a produce."""
+    """The place that a task stages on. Errors of every call: Unavailable, those of a produce."""
 
     def partition_count(self, topic: str) -> int: ...
 
@@ -54,7 +54,7 @@ class Target(Protocol):
     ) -> list[StagedObject]: ...
 
     def drop(self, objects: Iterable[StagedObject]) -> None:
-        """Soon or not at all: they would expire."""
+        """Tries briefly to drop the objects; they would expire otherwise."""
         ...
 
 
@@ -63,8 +63,8 @@ class _Gathered:
     parts: dict[tuple[str, int], list[Buffer]] = field(default_factory=dict)
     size_bytes: int = 0
 
-    def add(self, at: tuple[str, int], data: Buffer) -> None:
-        self.parts.setdefault(at, []).append(data)
+    def add(self, partition: tuple[str, int], data: Buffer) -> None:
+        self.parts.setdefault(partition, []).append(data)
         self.size_bytes += len(data)
 
 
@@ -84,7 +84,7 @@ class StagingTask:
         part_bytes: int = PART_BYTES,
         staged_bytes_max: int = STAGED_BYTES_MAX,
     ) -> None:
-        """`attempt`: unlike that of every other attempt. `start`: as of Partitioner."""
+        """`attempt`: a unique name. `start`: as of Partitioner."""
         self._target = target
         self._options = options
         self._attempt = attempt
@@ -101,8 +101,9 @@ class StagingTask:
         self._calls = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[StagedObject]:
-        """What is to be committed, in order. Errors: InvalidRecord, which names the column; those
-        of a produce; Unavailable.
+        """Stages all rows; returns the objects to commit, in order.
+
+        Errors: InvalidRecord, which names the column; those of a produce; Unavailable.
         """
         gathered = _Gathered()
         try:
@@ -135,9 +136,9 @@ class StagingTask:
                 compression=self._options.compression,
                 batch_bytes=self._batch_bytes(topic),
             )
-            for one in encoded:
-                self._check_size(topic, len(one.data))
-                gathered.add((topic, partition), one.data)
+            for batch in encoded:
+                self._check_size(topic, len(batch.data))
+                gathered.add((topic, partition), batch.data)
             full_bytes += self._batch_bytes(topic)
         self._chunk_bytes = min(max(full_bytes, self._chunk_bytes_min), self._chunk_bytes_max)
 
@@ -155,17 +156,17 @@ class StagingTask:
         return min(self._options.batch_bytes, self._limits(topic))
 
     def _stage(self, gathered: _Gathered) -> None:
-        """All of it; it is empty on return."""
+        """Stages everything that was gathered, which is empty on return."""
         joined: dict[tuple[str, int], Buffer] = {}
         size = 0
-        for at in sorted(gathered.parts):
-            data = b"".join(gathered.parts.pop(at))
+        for partition in sorted(gathered.parts):
+            data = b"".join(gathered.parts.pop(partition))
             if joined and (
                 size + len(data) > self._staged_bytes_max or len(joined) == STAGED_PARTS_MAX
             ):
                 self._store(joined)
                 joined, size = {}, 0
-            joined[at] = data
+            joined[partition] = data
             size += len(data)
         gathered.size_bytes = 0
         if joined:
@@ -185,23 +186,23 @@ class StagingTask:
 
 
 class _Remembered:
-    """A fact of each topic, asked for once a task."""
+    """Caches a number of each topic for a task."""
 
     def __init__(self, ask: Callable[[str], int]) -> None:
         self._ask = ask
-        self._known: dict[str, int] = {}
+        self._answers: dict[str, int] = {}
 
     def __call__(self, topic: str) -> int:
-        found = self._known.get(topic)
-        if found is None:
-            found = self._known[topic] = self._ask(topic)
-        return found
+        answer = self._answers.get(topic)
+        if answer is None:
+            answer = self._answers[topic] = self._ask(topic)
+        return answer
 
 
 def chunks(
     batches: Iterable[pa.RecordBatch], topic: str | None, chunk_bytes: Callable[[], int]
 ) -> Iterator[pa.RecordBatch]:
-    """The columns that are written, about `chunk_bytes` at a time or one row that is larger."""
+    """The written columns in chunks of about `chunk_bytes`, or of one larger row."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -217,7 +218,7 @@ def chunks(
 
 
 def _pieces(batch: pa.RecordBatch, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Halves of what is too large, and their halves."""
+    """The batch, halved until each part is small enough."""
     if batch.num_rows == 0:
         return
     if batch.num_rows == 1 or batch.nbytes <= chunk_bytes:

@@ -1,8 +1,8 @@
-"""Arrow record batches → columns that can be encoded, and the checks of Spark's Kafka sink.
+"""Arrow record batches → columns for the encoder, with the checks of Spark's Kafka sink.
 
 `key` and `value` are strings or binary, `topic` a string, `partition` an int, `headers` an array of
-(key string, value binary). Other columns are left out. A null key, value or headers is as Kafka has
-it; a null topic is an error, a null partition leaves the choice to the partitioner.
+(key string, value binary). Other columns are ignored. Null keys, values and headers mean what they
+mean in Kafka; a null topic is an error, a null partition leaves the choice to the partitioner.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NEEDS = {
 def check_columns(schema: pa.Schema, topic: str | None) -> None:
     """Errors: InvalidConfig, which names the column or the option."""
     for name in NAMES:
-        found = schema.get_all_field_indices(name)
-        if len(found) > 1:
-            raise InvalidConfig(f"there are {len(found)} columns {name}", name=name)
-        if found and not _fits(name, schema.field(found[0]).type):
+        indices = schema.get_all_field_indices(name)
+        if len(indices) > 1:
+            raise InvalidConfig(f"there are {len(indices)} columns {name}", name=name)
+        if indices and not _fits(name, schema.field(indices[0]).type):
             raise InvalidConfig(
-                f"column {name} is {schema.field(found[0]).type}; it must be {_NEEDS[name]}",
+                f"column {name} is {schema.field(indices[0]).type}; it must be {_NEEDS[name]}",
                 name=name,
             )
     if "value" not in schema.names:
@@ -82,47 +82,47 @@ def _is_header(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """`count` rows."""
+    """The columns of `count` rows."""
 
     count: int
     values: BinaryColumn
     keys: BinaryColumn | None
     headers: HeadersColumn | None
     topics: list[str]
-    """Those that occur."""
+    """The topics that occur."""
     topic_codes: np.ndarray | None
-    """Of each row, an index into `topics`; None: there is one topic."""
+    """By row, an index into `topics`; None: there is one topic."""
     partitions: np.ndarray | None
-    """Of each row, -1 where it is null; None: there is no such column."""
+    """By row, -1 for null; None: there is no such column."""
 
 
 def columns_of(batch: pa.RecordBatch, topic: str | None) -> WriteColumns:
-    """Without a copy of keys and values. `topic` wins over the column.
+    """The columns, without a copy of keys and values. `topic` overrides the column.
 
     Errors: InvalidRecord, which names the column.
     """
-    found = {name: batch.column(name) for name in NAMES if name in batch.schema.names}
-    topics, codes = ([topic], None) if topic is not None else _topics(found["topic"])
+    arrays = {name: batch.column(name) for name in NAMES if name in batch.schema.names}
+    topics, codes = ([topic], None) if topic is not None else _topics(arrays["topic"])
     return WriteColumns(
         count=batch.num_rows,
-        values=binary_column(found["value"]),
-        keys=binary_column(found["key"]) if "key" in found else None,
-        headers=_headers(found["headers"]) if "headers" in found else None,
+        values=binary_column(arrays["value"]),
+        keys=binary_column(arrays["key"]) if "key" in arrays else None,
+        headers=_headers(arrays["headers"]) if "headers" in arrays else None,
         topics=topics,
         topic_codes=codes,
-        partitions=_partitions(found["partition"]) if "partition" in found else None,
+        partitions=_partitions(arrays["partition"]) if "partition" in arrays else None,
     )
 
 
 def wanted_names(schema: pa.Schema, topic: str | None) -> list[str]:
-    """The columns that are written."""
+    """The names of the written columns."""
     return [name for name in NAMES if name in schema.names and (name != "topic" or topic is None)]
 
 
 def lengths(column: BinaryColumn, count: int) -> np.ndarray:
     """Bytes of each entry."""
-    found: np.ndarray = np.diff(np.frombuffer(column.offsets, np.int32, count + 1))
-    return found
+    sizes: np.ndarray = np.diff(np.frombuffer(column.offsets, np.int32, count + 1))
+    return sizes
 
 
 def _topics(column: pa.Array) -> tuple[list[str], np.ndarray | None]:
@@ -141,12 +141,12 @@ def _topics(column: pa.Array) -> tuple[list[str], np.ndarray | None]:
 def _partitions(column: pa.Array) -> np.ndarray:
     if pc.any(pc.less(column, 0)).as_py():
         raise InvalidRecord(f"column partition has {pc.min(column).as_py()}, which is no partition")
-    found: np.ndarray = pc.fill_null(column, -1).to_numpy()
-    return found
+    partitions: np.ndarray = pc.fill_null(column, -1).to_numpy()
+    return partitions
 
 
 def binary_column(column: pa.Array) -> BinaryColumn:
-    """Of a string or binary array, sliced or not."""
+    """The column of a string or binary array, sliced or not."""
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         column = column.cast(pa.large_binary()).cast(pa.binary())
     _, offsets, data = column.buffers()
@@ -159,12 +159,12 @@ def binary_column(column: pa.Array) -> BinaryColumn:
 
 
 def _validity(column: pa.Array) -> Buffer | None:
-    """Bits from the array's first entry on."""
+    """The validity bits, from the array's first entry on."""
     if not column.null_count:
         return None
     bits = np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
-    found: bytes = bits.tobytes()
-    return found
+    validity: bytes = bits.tobytes()
+    return validity
 
 
 def _headers(column: pa.Array) -> HeadersColumn:

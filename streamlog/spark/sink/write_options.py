@@ -1,5 +1,5 @@
-"""Options of `df.write.format("streamlog")` and `writeStream`: those of Spark's Kafka sink, and
-ours. Spark hands them over in lower case.
+"""Options of `df.write.format("streamlog")` and `writeStream`: those of Spark's Kafka sink, and our
+own. Spark passes their names in lower case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUFFER_BYTES_MIN = 1 << 20
 TIMEOUT_MS_DEFAULT = 120_000
 WRITER_ID_BYTES_MAX = 200
 STAGED_TTL_MS_MAX = 365 * 24 * 3600 * 1000
-"""A node's bound."""
+"""The bound of a node."""
 
 WRITE_OPTIONS = {
     "server": "host:port of a node",
@@ -31,7 +31,7 @@ WRITE_OPTIONS = {
     "timeoutMs": "how long a call to a node that is not there is repeated",
     "stagedTtlMs": "how long staged records are kept when nothing commits them",
 }
-"""Names as people write them, with what they take."""
+"""Names as users write them, with their values."""
 _READ_ALONE = ("store", "meta", "readMode")
 
 
@@ -45,14 +45,14 @@ class WriteOptions:
     batch_bytes: int = BATCH_BYTES_DEFAULT
     buffer_bytes: int = BUFFER_BYTES_DEFAULT
     writer_id: str | None = None
-    """None: one for each batch write, the query's for a stream."""
+    """None: a new id for each batch write, the query's id for a stream."""
     writer_epoch: int = 0
-    """Of a batch write."""
+    """The epoch of a batch write."""
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     staged_ttl_ms: int = 0
-    """0: as the node says, a day by default."""
+    """0: the node's setting, a day by default."""
     checkpoint: str | None = None
-    """Where a stream's query has its checkpoint, as it was given to Spark."""
+    """The checkpoint of the streaming query, as it was given to Spark."""
 
 
 def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:

@@ -1,8 +1,8 @@
-"""Who writes: the name under which a node remembers what was committed.
+"""Writer ids: the names under which a node remembers committed epochs.
 
-A batch write has a name of its own, unless it is given one. A streaming query is known by the id
-that Spark wrote into its checkpoint when the query first ran: it is the same for every run on that
-checkpoint, and another one for a new checkpoint, whose batches are counted from 0 again.
+A batch write has a new id, unless it is given one. A streaming query has the id that Spark wrote
+into its checkpoint at the first run: all runs on that checkpoint share it, and a new checkpoint,
+whose batches are counted from 0 again, has another.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from streamlog.runtime.rand import Random
 from streamlog.spark.sink.write_options import WriteOptions
 
 METADATA = "metadata"
-"""Spark's file in a checkpoint with the query's id."""
+"""The file in a checkpoint where Spark keeps the query's id."""
 _REMOTE = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names of schemes that pyarrow knows by another."""
+"""Hadoop's URL schemes → those of pyarrow."""
 
 
 def batch_writer_id(options: WriteOptions, random: Random) -> str:
@@ -30,7 +30,7 @@ def batch_writer_id(options: WriteOptions, random: Random) -> str:
 
 
 def stream_writer_id(options: WriteOptions) -> str:
-    """Errors: InvalidConfig where neither writerId nor the checkpoint tells it."""
+    """Errors: InvalidConfig, if there is neither a writerId nor a readable checkpoint."""
     if options.writer_id is not None:
         return options.writer_id
     if options.checkpoint is None:
@@ -45,16 +45,16 @@ def stream_writer_id(options: WriteOptions) -> str:
 def query_id(checkpoint: str) -> str:
     """Errors: InvalidConfig."""
     try:
-        found = json.loads(_read(checkpoint))["id"]
+        value = json.loads(_read(checkpoint))["id"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         _refuse(checkpoint, error)
-    if not isinstance(found, str) or not re.fullmatch(r"[0-9A-Za-z-]{1,64}", found):
-        _refuse(checkpoint, f"{METADATA} has the id {found!r}")
-    return found
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Za-z-]{1,64}", value):
+        _refuse(checkpoint, f"{METADATA} has the id {value!r}")
+    return value
 
 
 def _read(checkpoint: str) -> bytes:
-    """Spark's own process wrote it; this one must find it by the same name."""
+    """Reads the file that Spark's JVM wrote; this process must find it under the same name."""
     parts = urlsplit(checkpoint)
     if parts.scheme in ("", "file"):
         path = unquote(parts.path) if parts.scheme else checkpoint
@@ -62,8 +62,8 @@ def _read(checkpoint: str) -> bytes:
     scheme = _REMOTE.get(parts.scheme, parts.scheme)
     files, path = pyarrow.fs.FileSystem.from_uri(parts._replace(scheme=scheme).geturl())
     with files.open_input_stream(f"{path.rstrip('/')}/{METADATA}") as stream:
-        found: bytes = stream.read()
-        return found
+        data: bytes = stream.read()
+        return data
 
 
 def _refuse(checkpoint: str, why: object) -> NoReturn:

@@ -1,4 +1,5 @@
-"""`format("streamlog")`: what Spark finds by name. Light: Spark imports it to learn the name."""
+"""`format("streamlog")`, which Spark finds by name. It imports little: Spark loads it to learn the
+name."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ NAMES_SHOWN = 3
 
 
 class TaskPartition(InputPartition):
-    """One task's plan, on its way to an executor."""
+    """One task's plan, as sent to an executor."""
 
     def __init__(self, plan: TaskPlan, place: ReadPlace) -> None:
         self.plan = plan
         self.place = place
 
     def __repr__(self) -> str:
-        names = sorted({f"{one.topic}-{one.partition}" for one in self.plan.pieces})
+        names = sorted({f"{piece.topic}-{piece.partition}" for piece in self.plan.pieces})
         shown = ", ".join(names[:NAMES_SHOWN]) + (" …" if len(names) > NAMES_SHOWN else "")
         return f"TaskPartition({shown}, about {self.plan.cost_bytes:,} bytes)"
 
@@ -55,9 +55,9 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    made: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    check_schema(made)
-    return made
+    arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    check_schema(arrow_schema)
+    return arrow_schema
 
 
 def _partitions(planned: Planned) -> Sequence[InputPartition]:
@@ -65,7 +65,7 @@ def _partitions(planned: Planned) -> Sequence[InputPartition]:
 
 
 def _read(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    # Spark makes a partition of its own where there are none.
+    # If there are no partitions, Spark makes one of its own.
     if isinstance(partition, TaskPartition):
         yield from read_task(partition.plan, partition.place, schema, attempt=_attempt())
 
@@ -89,16 +89,16 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with opened_cluster(self._options) as cluster:
             windows = batch_windows(self._options, cluster)
-            found = _partitions(plan_read(self._options, cluster, windows))
+            partitions = _partitions(plan_read(self._options, cluster, windows))
         freeze_worker_gc("plan")
-        return found
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._schema)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Pickled without its planner: executors call `read` alone."""
+    """Pickled without its planner: executors only call `read`."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
