@@ -1,4 +1,4 @@
-"""The engine's settings; each says what it trades."""
+"""The engine's settings, each with its trade-off."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class StagingConfig:
 
 @dataclass(frozen=True, slots=True)
 class AppendConfig:
-    """How much may be under way."""
+    """Bounds on appends under way, and retries."""
 
     append_bytes_max: int = setting(
         48 * MIB,
-        "Bytes of appends that are not yet stored for good (wal=object: not confirmed; wal=disk: "
-        "not uploaded). At the bound appends wait. More rides out longer store outages and costs "
-        "as much memory.",
+        "Bytes of appends that are not in the object store yet (wal=object: not confirmed; "
+        "wal=disk: not uploaded). At the bound appends wait. More bridges longer store outages "
+        "and costs as much memory.",
         minimum=MIB,
     )
     batch_bytes_max: int = setting(
@@ -102,21 +102,20 @@ class AppendConfig:
     )
     group_bytes_max: int = setting(
         4 * MIB,
-        "wal=disk: bytes that one write and sync make durable at most. Larger groups raise "
-        "throughput and the latency of the appends in them.",
+        "wal=disk: most bytes of one write and sync. Larger groups raise throughput, and the "
+        "latency of their appends.",
         minimum=64 * 1024,
     )
     drain_timeout_ms: int = setting(
         30_000,
-        "How long closing waits for uploads. What a disk WAL still holds then is replayed by the "
-        "next start.",
+        "How long closing waits for uploads. The next start replays what is left in a disk WAL.",
         minimum=0,
     )
     retry_backoff_ms: int = setting(
         50, "First wait after a failed WAL write or store request; doubles up to the maximum."
     )
     retry_backoff_ms_max: int = setting(
-        5000, "Longest wait between two tries; a store that returns is noticed that late."
+        5000, "Longest wait between two tries, and so the delay until a returned store is noticed."
     )
 
     def backoff(self, random: Random) -> Backoff:
@@ -126,7 +125,7 @@ class AppendConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """wal=object: when appends become an object."""
+    """wal=object: when appends are flushed as an object."""
 
     flush_bytes_target: int = setting(
         8 * MIB, "A batch of this size is uploaded at once. Larger objects cost fewer PUTs."
@@ -212,12 +211,12 @@ class ObjectConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """Memory for reading, and how far to read ahead."""
+    """Caches, reading ahead, and the throttle of catch-up reads."""
 
     tail_cache_bytes: int = setting(
         56 * MIB,
-        "The newest batches, appends under way among them, stay in memory up to this size; "
-        "readers near the end never ask the store.",
+        "Memory for the newest batches, those of appends under way included; readers near the end "
+        "never ask the store.",
     )
     block_cache_bytes: int = setting(
         128 * MIB,
@@ -242,26 +241,26 @@ class ReadConfig:
     )
     object_scan_bytes_max: int = setting(
         12 * MIB,
-        "Read ahead for those who go from one small stream of an object to the next, whichever "
-        "streams lie there. Larger: fewer GETs; smaller: less is read in vain; 0: a GET for each.",
+        "How far to read ahead in an object for readers that scan its small streams one after "
+        "another. Larger: fewer GETs; smaller: fewer bytes read in vain; 0: a GET for each.",
         renamed_from="walk_bytes_max",
     )
     get_bytes_max: int = setting(
         8 * MIB,
-        "A fetch larger than this reads it in several GETs at a time. Smaller ones answer sooner "
-        "and cost requests.",
+        "A fetch larger than this uses several GETs at a time. Smaller GETs answer sooner and cost "
+        "requests.",
         minimum=MIB,
     )
     get_piece_bytes: int = setting(
         4 * MIB,
-        "A GET's blocks are decoded and handed out in pieces of this size, the first an eighth of "
-        "it, while the rest arrives. Smaller: they are there sooner, for some CPU.",
+        "A GET's blocks are decoded and returned in pieces of this size (the first: an eighth) "
+        "while the rest arrives. Smaller: blocks are available sooner, for some CPU.",
         minimum=1024,
     )
     get_gap_bytes_max: int = setting(
         512 * 1024,
-        "Two pieces of an object that lie so close are read in one GET, with what lies between "
-        "them. Larger: fewer GETs, more bytes read in vain.",
+        "Two runs of blocks this close in an object are read by one GET, with the bytes in "
+        "between. Larger: fewer GETs, more bytes read in vain.",
     )
     small_object_bytes: int = setting(
         256 * 1024,

@@ -103,10 +103,9 @@ class WriteAheadLog:
             offload,
             config,
             self._metrics,
-            next_number=folder.next_number,
-            released_through=plan.released_through,
-            persist_release=self._persist_release,
-            uploads_bytes=uploads_bytes,
+            folder,
+            self._persist_release,
+            uploads_bytes,
         )
         for file in _adopted(folder):
             self._pool.adopt(file)

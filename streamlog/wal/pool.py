@@ -37,7 +37,7 @@ from streamlog.runtime.disk.interface import Disk
 from streamlog.runtime.offload import Lane, Offload
 from streamlog.wal.config import WalConfig
 from streamlog.wal.file import WalFile
-from streamlog.wal.folder import file_name
+from streamlog.wal.folder import Folder, file_name
 from streamlog.wal.metrics import WalMetrics
 from streamlog.wal.writer import Shelf
 
@@ -54,9 +54,7 @@ class FilePool:
         offload: Offload,
         config: WalConfig,
         metrics: WalMetrics,
-        *,
-        next_number: int,
-        released_through: int,
+        folder: Folder,
         persist_release: Callable[[int], Awaitable[None]],
         uploads_bytes: int | None,
     ) -> None:
@@ -67,8 +65,8 @@ class FilePool:
         self._offload = offload
         self._config = config
         self._metrics = metrics
-        self._next_number = next_number
-        self._released_through = released_through
+        self._next_number = folder.next_number
+        self._released_through = folder.plan.released_through
         self._persist_release = persist_release
         self._free: list[WalFile] = []
         self._disk_bytes = 0
