@@ -65,7 +65,7 @@ def test_much_more_data_is_not_rewritten_again() -> None:
 
 
 @pytest.mark.parametrize(("streams", "gets"), [(100, 2 * 100 + 80), (16, 80)])
-def test_what_was_never_compacted_is_merged_at_once(streams: int, gets: int) -> None:
+def test_a_backlog_is_merged_at_once(streams: int, gets: int) -> None:
     """A GiB of uploads in one merge: a stream's parts are as large as can be."""
     model = FoldModel(streams, CompactionConfig())
     for _ in range(128):

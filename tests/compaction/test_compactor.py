@@ -167,7 +167,7 @@ def test_a_commit_is_repeated_while_the_metadata_is_away(
     run(scenario)
 
 
-def test_an_absent_store_is_for_the_next_tick(
+def test_the_next_tick_goes_on_after_an_outage_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -243,7 +243,7 @@ def test_a_live_object_that_stays_missing_is_left_alone(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_commit_that_stays_away_is_given_up_for_the_next_tick(
+def test_a_commit_that_keeps_failing_is_left_to_the_next_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its outputs are orphans then, and swept; the inputs are merged again."""

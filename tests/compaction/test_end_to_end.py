@@ -191,7 +191,7 @@ def test_a_damaged_object_is_left_alone_and_the_rest_compacted(
     run(scenario)
 
 
-def test_nothing_is_due_on_what_was_compacted(tmp_path: Path) -> None:
+def test_compacted_objects_leave_nothing_due(tmp_path: Path) -> None:
     async def scenario() -> None:
         history = History(5)
         async with engine(tmp_path) as opened:

@@ -6,7 +6,7 @@ from streamlog.compaction.quarantine import PAUSE_S, PAUSE_S_MAX, Quarantine
 from streamlog.testing.clocks import ManualClock
 
 
-def test_a_rest_ends_and_doubles() -> None:
+def test_a_pause_ends_and_doubles() -> None:
     clock = ManualClock()
     quarantine = Quarantine(clock)
     wanted = PAUSE_S

@@ -58,7 +58,7 @@ def test_a_data_folder_is_examined(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_beside_a_running_node_what_can_be_checked_is(tmp_path: Path) -> None:
+def test_beside_a_running_node_the_rest_is_checked(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "d") as node:
         addresses = ("--listen", node.server, "--http-listen", node.banner["http"])
         ended = run("doctor", "--data", node.data, *addresses)
@@ -73,7 +73,7 @@ def test_beside_a_running_node_what_can_be_checked_is(tmp_path: Path) -> None:
         assert all(lines[name].startswith("pass") for name in ("store.racers", "store.list"))
 
 
-def test_what_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "objects").write_text("a file where a folder is needed")
     ended = run("doctor", "--data", tmp_path, "--json", *ANY_PORT)
     assert ended.returncode == 1
@@ -83,7 +83,7 @@ def test_what_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
     assert found["meta.limits"]["outcome"] == "pass", "one part's failure hides no other's"
 
 
-def test_without_a_place_it_says_what_to_give() -> None:
+def test_without_a_store_the_command_says_what_to_give() -> None:
     ended = run("doctor")
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert b"--data DIR" in ended.stderr

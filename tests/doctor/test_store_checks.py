@@ -103,7 +103,7 @@ def test_an_error_of_the_store_is_a_finding() -> None:
     assert [one.detail for one in found.values()] == ["StoreUnavailable: 503"] * 2
 
 
-def test_what_cannot_be_removed_is_told() -> None:
+def test_remains_that_cannot_be_removed_are_reported() -> None:
     async def leave() -> str:
         scratch = Scratch(LostDelete(CLOCK), CLOCK, SeededRandom(1))
         await scratch.put("one", b"1")

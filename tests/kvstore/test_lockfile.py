@@ -62,7 +62,9 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff" * 5000])
-def test_a_holder_that_has_not_said_its_name_still_holds(tmp_path: Path, content: bytes) -> None:
+def test_a_holder_that_has_not_written_its_name_still_holds_the_lock(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "lock"
     with hold(str(path)):
         path.write_bytes(content)

@@ -506,7 +506,7 @@ def test_a_cancelled_transaction_that_had_not_begun_does_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
-def test_a_failed_write_is_looked_up(
+def test_the_outcome_of_a_failed_write_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_effect: bool
 ) -> None:
     """The database is opened anew, and tells whether the write happened."""
@@ -538,7 +538,7 @@ def test_a_failed_write_is_looked_up(
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
-def test_a_write_in_doubt_is_told_when_the_disk_is_back(
+def test_a_write_in_doubt_is_resolved_when_the_disk_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_effect: bool
 ) -> None:
     original_write, original_open = RocksDatabase.write, RocksDatabase.open

@@ -138,7 +138,7 @@ def damaged(
 
 
 @pytest.mark.parametrize("how", TORN)
-def test_a_torn_write_is_cut_and_what_was_acknowledged_stays(
+def test_a_torn_write_is_cut_and_acknowledged_writes_stay(
     crashed: tuple[Path, int, int], tmp_path: Path, how: str
 ) -> None:
     folder = damaged(crashed, tmp_path, TORN[how])

@@ -71,7 +71,7 @@ def test_a_file_system_without_direct_writes_gets_ordinary_ones(
     assert len(calls) == (fails_at + 1 if direct_write._O_DIRECT else 0)
 
 
-def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 

@@ -125,7 +125,7 @@ def test_one_failure_is_not_the_answer_and_two_are_the_first() -> None:
     run(body)
 
 
-def test_a_failure_before_the_delay_is_told_at_once() -> None:
+def test_a_failure_before_the_delay_is_raised_at_once() -> None:
     async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
         inner.is_quick = True
         inner.errors[0] = ObjectNotFound("absent")
@@ -177,7 +177,7 @@ def test_a_caller_that_goes_away_ends_both() -> None:
 
 
 @pytest.mark.parametrize("ending", ["cancel", "close"])
-def test_who_waits_for_the_second_alone_is_answered_too(ending: str) -> None:
+def test_a_caller_that_waits_for_the_second_request_alone_is_answered(ending: str) -> None:
     async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
         inner.errors[0] = StoreUnavailable("first")
         got = asyncio.ensure_future(store.get("a"))
@@ -198,7 +198,7 @@ def test_who_waits_for_the_second_alone_is_answered_too(ending: str) -> None:
     run(body)
 
 
-def test_closing_answers_who_waits() -> None:
+def test_close_ends_waiting_calls() -> None:
     async def body(inner: SteeredStore, store: HedgedStore, metrics: StoreMetrics) -> None:
         got = asyncio.ensure_future(store.get("a"))
         await inner.until(1)
@@ -212,7 +212,7 @@ def test_closing_answers_who_waits() -> None:
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-def test_both_requests_tell_their_pieces(winner: int) -> None:
+def test_both_requests_pass_their_pieces_on(winner: int) -> None:
     async def main() -> None:
         inner, clock = SteeredStore(), ManualClock()
         metrics = StoreMetrics(CollectorRegistry(), clock)

@@ -141,7 +141,7 @@ def test_half_written_objects_are_deleted_unless_a_writer_has_them(
     asyncio.run(main())
 
 
-def test_a_put_whose_file_was_swept_at_birth_begins_again(
+def test_a_put_whose_new_file_was_deleted_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process deletes the temporary file between its creation and its lock."""
@@ -195,7 +195,7 @@ def test_nothing_changes_between_compare_and_replace(
     asyncio.run(main())
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     root = tmp_path / "objects"
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK_CHILD, str(root)],

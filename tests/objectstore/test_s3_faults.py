@@ -177,7 +177,7 @@ def test_a_cut_body_is_read_again(faults: Faults) -> None:
     faults.run(body)
 
 
-def test_a_repeated_get_goes_on_behind_the_pieces_that_were_told(boto3_faults: Faults) -> None:
+def test_a_repeated_get_goes_on_behind_the_pieces_that_arrived(boto3_faults: Faults) -> None:
     async def body(world: World) -> None:
         data = bytes(range(256)) * 4000
         await world.store.put("a", (data,))
@@ -250,7 +250,9 @@ def test_a_condition_whose_answer_was_lost_is_known_to_hold(faults: Faults) -> N
     faults.run(body)
 
 
-def test_so_is_a_large_objects(faults: Faults) -> None:
+def test_a_condition_of_a_large_object_whose_answer_was_lost_is_known_to_hold(
+    faults: Faults,
+) -> None:
     """Neither client may take its own first try for somebody else's object."""
 
     async def body(world: World) -> None:
@@ -332,7 +334,7 @@ def test_an_empty_page_does_not_end_a_list(boto3_faults: Faults) -> None:
     boto3_faults.run(body)
 
 
-def test_a_lost_race_is_not_taken_for_ones_own_write(faults: Faults) -> None:
+def test_a_lost_race_is_not_taken_for_an_own_write(faults: Faults) -> None:
     """The same bytes by somebody else, while our request got lost before it arrived."""
 
     async def body(world: World) -> None:
@@ -403,7 +405,7 @@ def test_a_request_that_hangs_ends_at_the_deadline(faults: Faults) -> None:
     faults.run(body, dataclasses.replace(IMPATIENT, read_timeout_ms=200))
 
 
-def test_an_absent_store_is_told_as_such_and_found_again(faults: Faults) -> None:
+def test_an_unreachable_store_is_unavailable_and_found_again(faults: Faults) -> None:
     async def body(world: World) -> None:
         await world.patiently(lambda: world.store.put("a", (b"x",)))
         await world.proxy.leave()

@@ -63,7 +63,7 @@ QUICK = StoreConfig(request_deadline_ms=300)
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
-def test_what_a_failed_request_may_have_done(
+def test_the_possible_effects_of_a_failed_request(
     error: Exception, write: type[StreamlogError], read: type[StreamlogError]
 ) -> None:
     url = S3Url("bucket")
@@ -107,7 +107,7 @@ def test_what_a_failed_request_may_have_done(
         ("SomethingNew", 418, StoreRefused),
     ],
 )
-def test_what_a_refusal_means(code: str, status: int, write: type[StreamlogError]) -> None:
+def test_the_meaning_of_each_refusal(code: str, status: int, write: type[StreamlogError]) -> None:
     answer: dict[str, Any] = {
         "Error": {"Code": code, "Message": "said"},
         "ResponseMetadata": {"HTTPStatusCode": status},
@@ -167,7 +167,7 @@ def asked(client: Refusing, ask: Callable[[S3ObjectStore], Awaitable[object]]) -
     return asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_refusals_that_are_on_no_list_are_waited_out_within_the_deadline() -> None:
+def test_unknown_refusals_are_waited_out_within_the_deadline() -> None:
     client = Refusing(*ODD)
     asked(client, lambda store: store.put("data/a", (b"x",)))
     assert client.calls == 4
@@ -179,7 +179,7 @@ def test_refusals_that_are_on_no_list_are_waited_out_within_the_deadline() -> No
             asked(Refusing((code, 404)), lambda store: store.put("data/a", (b"x",)))
 
 
-def test_an_odd_refusal_at_the_opening_is_told_at_once() -> None:
+def test_an_unknown_refusal_at_the_opening_is_raised_at_once() -> None:
     client = Refusing(*ODD)
     with pytest.raises(Invalid, match="InvalidRequest"):
         asked(client, lambda store: store.check())
@@ -267,7 +267,7 @@ def test_a_wrong_region(s3: S3Tests) -> None:
     assert "us-east-1" in error.message
 
 
-def test_nobody_at_the_endpoint(url: str) -> None:
+def test_an_endpoint_without_a_server(url: str) -> None:
     error = refused(re.sub(r":\d+&", f":{free_port()}&", url))
     assert isinstance(error, StoreUnavailable)
     assert "cannot be reached" in error.message
@@ -284,7 +284,7 @@ def test_a_store_in_a_bucket_needs_a_place_for_metadata(s3: S3Tests) -> None:
     assert "etcd://" in raised.value.message
 
 
-def test_the_command_says_it_in_one_line(s3: S3Tests, tmp_path: Path) -> None:
+def test_the_command_reports_the_error_in_one_line(s3: S3Tests, tmp_path: Path) -> None:
     url = s3.new_url().replace(BUCKET, "another-bucket")
     done = subprocess.run(
         [sys.executable, "-m", "streamlog.cli", "serve", "--store", url,

@@ -68,7 +68,7 @@ def test_an_object_is_durable_before_it_has_its_name(
     asyncio.run(scenario())
 
 
-def test_folders_are_synced_whoever_made_them(
+def test_folders_are_synced_even_if_another_process_made_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process may have died between making a folder and syncing its parent, or between storing
@@ -95,7 +95,7 @@ def test_folders_are_synced_whoever_made_them(
     asyncio.run(scenario())
 
 
-def test_the_metadata_folder_is_synced_whoever_made_it(
+def test_the_metadata_folder_is_synced_even_if_another_process_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data" / "meta").mkdir(parents=True)

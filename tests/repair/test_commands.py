@@ -50,7 +50,7 @@ def test_the_metadata_of_a_running_node_is_its_own(tmp_path: Path) -> None:
         assert run("recover", "--data", data).returncode == 1
 
 
-def test_an_object_that_is_missing_is_told_as_a_loss(tmp_path: Path) -> None:
+def test_a_missing_object_is_reported_as_a_loss(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with new_node(data) as node:
         with Admin(node.server) as admin:

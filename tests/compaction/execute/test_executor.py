@@ -66,7 +66,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("memory_bytes", [1, 20_000, 1 << 20, 64 << 20])
 @pytest.mark.parametrize("make", [UploadingMemoryStore, lambda: MemoryObjectStore(SystemClock())])
-def test_contents_stay(
+def test_contents_stay_the_same(
     compression: str, memory_bytes: int, make: Callable[[], MemoryObjectStore]
 ) -> None:
     async def scenario() -> None:
@@ -105,7 +105,7 @@ def test_contents_stay(
 
 
 def spans(made: Streams, stream_id: int) -> list[tuple[int, tuple[int, int]]]:
-    """(epoch, (start, end)) of the stream under the two epochs of `test_contents_stay`."""
+    """(epoch, (start, end)) of the stream under the two epochs of `test_contents_stay_the_same`."""
     starts = [row.start for row in made.inputs[3].rows if row.stream_id == stream_id]
     return [(1, (0, starts[0])), (2, (starts[0], made.ends[stream_id]))]
 
@@ -138,7 +138,7 @@ def test_neighbours_are_read_by_one_get() -> None:
     run(scenario)
 
 
-def test_rows_are_clipped_at_trims_and_at_what_others_hold() -> None:
+def test_rows_are_clipped_at_trims_and_at_ranges_of_other_objects() -> None:
     async def scenario() -> None:
         store = MemoryObjectStore(SystemClock())
         made = Streams(store, 4)
@@ -198,7 +198,7 @@ def test_a_hole_in_an_input_is_corrupt() -> None:
     run(scenario)
 
 
-def test_a_missing_input_is_told() -> None:
+def test_a_missing_input_is_reported() -> None:
     async def scenario() -> None:
         store = MemoryObjectStore(SystemClock())
         made = Streams(store, 7)
@@ -257,7 +257,7 @@ def test_on_files_with_a_spool_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_what_is_written_goes_up_in_steps(compression: str) -> None:
+def test_an_output_is_uploaded_in_steps(compression: str) -> None:
     """A quarter of the memory at a time, and blocks that are whole already uncopied."""
 
     async def scenario() -> None:

@@ -63,7 +63,7 @@ def test_fully_compacted_objects_are_looked_at_once() -> None:
     asyncio.run(main())
 
 
-def test_of_a_large_backlog_the_oldest_are_told_and_then_the_next() -> None:
+def test_a_look_returns_the_oldest_objects_of_a_large_backlog_first() -> None:
     async def main() -> None:
         world = World()
         store = CountingStore(world.store)
@@ -154,7 +154,7 @@ class Listed(History):
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_random_histories_are_told_as_they_are(first: int) -> None:
+def test_looks_over_random_histories_return_the_live_objects(first: int) -> None:
     looks = 0
 
     async def main(seed: int) -> None:

@@ -160,7 +160,7 @@ def test_every_live_row_is_covered_once_and_whole(given_inputs: list[PlannedInpu
 
 @settings(max_examples=150, deadline=None)
 @given(inputs(), st.sampled_from([64, 256, 512]), st.sampled_from([256, 1024, 1 << 20]))
-def test_no_output_is_larger_than_may_be(
+def test_no_output_exceeds_the_maximum_size(
     given_inputs: list[PlannedInput], object_kib: int, spec_kib: int
 ) -> None:
     """One stream may be in all inputs, and larger than a spec: then it takes some of them."""
@@ -193,7 +193,7 @@ def test_a_stream_larger_than_a_spec_is_merged_in_parts() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(inputs())
-def test_what_was_just_written_is_not_worth_writing_again(
+def test_a_new_output_is_not_worth_another_rewrite(
     given_inputs: list[PlannedInput],
 ) -> None:
     first = plan(POINT, given_inputs, STREAM_END, SMALL, is_reclaiming=True)
@@ -328,7 +328,7 @@ def test_fresh_objects_go_first_and_dead_ones_last() -> None:
     assert choose([*ripe[1:], *fresh[1:]], SMALL) is None
 
 
-def test_what_gains_nothing_does_not_keep_others_from_being_merged() -> None:
+def test_a_futile_set_does_not_keep_other_objects_from_being_merged() -> None:
     fresh = [Candidate(ObjectRow(n, 8 * KIB, 0, 0, 0), 16) for n in range(INPUTS_MAX)]
     futile = [frozenset(range(INPUTS_MAX))]
     assert choose(fresh, SMALL, futile) is None
@@ -339,14 +339,14 @@ def test_what_gains_nothing_does_not_keep_others_from_being_merged() -> None:
     assert choose([*fresh, *newer[1:]], SMALL, futile) is None
 
 
-def test_only_as_much_as_a_spec_takes_is_reclaimed_at_a_time() -> None:
+def test_a_reclaiming_merge_takes_no_more_than_a_spec_can() -> None:
     dead = [Candidate(ObjectRow(n, 600 * KIB, 0, 0, 0), 4, 0.9) for n in range(5)]
     choice = choose(dead, replace(SMALL, spec_bytes_max=1300 * KIB))
     assert choice is not None
     assert len(choice.inputs) == 2
 
 
-def test_settings_that_contradict_each_other_end_too() -> None:
+def test_compaction_ends_under_contradicting_settings() -> None:
     config = replace(SMALL, object_bytes_max=24 * KIB, stream_object_bytes_min=24 * KIB)
     model = FoldModel(6, config)
     for _ in range(40):

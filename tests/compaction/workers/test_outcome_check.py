@@ -62,7 +62,7 @@ def run(scenario: Callable[[Done], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(all_of_it(), 60))
 
 
-def test_what_was_stored_as_asked_passes() -> None:
+def test_objects_as_the_job_asked_pass() -> None:
     async def scenario(done: Done) -> None:
         assert await done.error() is None
 
@@ -77,7 +77,7 @@ def _with_row(outcome: MergeOutcome, **changes: Any) -> MergeOutcome:
     )
 
 
-def test_rows_that_are_not_those_of_the_objects_are_refused() -> None:
+def test_reported_rows_that_differ_from_the_objects_are_refused() -> None:
     async def scenario(done: Done) -> None:
         first: ObjectRow = done.outcome.objects[0]
         wrong = [
@@ -196,7 +196,7 @@ def test_jobs_go_elsewhere_and_come_back() -> None:
     run(scenario)
 
 
-def test_a_remote_that_says_what_is_not_so_gets_no_more_jobs() -> None:
+def test_a_remote_that_reports_something_wrong_gets_no_more_jobs() -> None:
     async def scenario(done: Done) -> None:
         own = Own()
         switched = SwitchedExecutor(own)

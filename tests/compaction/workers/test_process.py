@@ -181,7 +181,7 @@ class Child:
         self.stdout.feed_data(said)
 
 
-def test_what_a_process_says_on_the_way(tmp_path: Path) -> None:
+def test_frames_of_a_process_before_its_answer(tmp_path: Path) -> None:
     async def scenario() -> None:
         offload = ThreadOffload()
         executor = ProcessExecutor(settings(tmp_path), offload, SystemClock())
@@ -215,7 +215,7 @@ def test_a_cancelled_job_ends_the_process(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         offload = ThreadOffload()
         made = await made_streams(tmp_path, offload)
@@ -248,7 +248,7 @@ def test_the_process_ends_with_its_node(tmp_path: Path) -> None:
     worker.stdout.close()
 
 
-def test_alone_it_says_what_it_is() -> None:
+def test_the_process_started_alone_explains_itself() -> None:
     done = subprocess.run(WORKER, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
     assert done.returncode == 1
     assert b"part of a streamlog node" in done.stderr

@@ -152,7 +152,7 @@ def test_another_clusters_store_is_left_alone() -> None:
     run(scenario)
 
 
-def test_deletion_goes_on_when_what_stood_against_it_has_passed(
+def test_deletion_goes_on_when_an_objection_has_passed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
@@ -197,7 +197,7 @@ def test_metadata_that_was_empty_stays_suspect_when_it_is_written_to() -> None:
     run(scenario)
 
 
-def test_what_waits_for_deletion_says_so() -> None:
+def test_uploads_that_wait_for_deletion_are_reported() -> None:
     """While deletion is stopped, ids that were given up use up the window."""
 
     async def scenario() -> None:
@@ -233,7 +233,7 @@ def test_what_waits_for_deletion_says_so() -> None:
     run(scenario)
 
 
-def test_more_orphans_than_crashes_explain_stop_it_until_forced(
+def test_more_orphans_than_crashes_explain_stop_deletion_until_forced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
@@ -258,7 +258,7 @@ def test_more_orphans_than_crashes_explain_stop_it_until_forced(
     run(scenario)
 
 
-def test_what_is_left_when_all_streams_are_deleted_goes() -> None:
+def test_objects_left_when_all_streams_are_deleted_go() -> None:
     async def scenario() -> None:
         world = World()
         await fill(world)
@@ -304,7 +304,7 @@ def test_an_upload_under_way_is_no_sign_of_empty_metadata() -> None:
     run(scenario)
 
 
-def test_an_orphan_that_lands_after_its_sweep_is_no_sign_of_empty_metadata() -> None:
+def test_an_orphan_stored_after_its_deletion_is_no_sign_of_empty_metadata() -> None:
     """A PUT of a crashed node, late; the second sweep takes it."""
 
     async def scenario() -> None:
@@ -329,7 +329,7 @@ def test_an_orphan_that_lands_after_its_sweep_is_no_sign_of_empty_metadata() -> 
     run(scenario)
 
 
-def test_what_a_living_compactor_stores_next_is_no_sign_of_old_metadata() -> None:
+def test_the_next_object_of_a_live_compactor_is_no_sign_of_old_metadata() -> None:
     async def scenario() -> None:
         world = World()
         await fill(world)
@@ -385,7 +385,7 @@ def test_a_death_that_is_found_meanwhile_is_no_sign_of_old_metadata() -> None:
     run(scenario)
 
 
-def test_more_dead_objects_than_go_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_dead_objects_than_one_run_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic of any size may be the last one."""
     monkeypatch.setattr("streamlog.compaction.collect.collector._DELETED_MAX", 10)
 

@@ -131,7 +131,7 @@ def test_compacted_streams_come_back(seed: int, checkpoint: str) -> None:
     run(scenario)
 
 
-def test_trims_that_no_checkpoint_tells_of_are_seen_by_what_is_missing() -> None:
+def test_trims_without_a_checkpoint_are_seen_by_missing_objects() -> None:
     """Objects were deleted, then all checkpoints were lost: streams start behind the gap."""
 
     async def scenario() -> None:

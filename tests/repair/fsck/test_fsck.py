@@ -166,7 +166,7 @@ def test_orphans_are_told_apart_by_who_owns_their_id() -> None:
     run(scenario)
 
 
-def test_a_late_put_of_what_was_given_up_is_the_collectors() -> None:
+def test_a_late_put_of_an_abandoned_object_is_left_to_the_collector() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         await filled(cluster)

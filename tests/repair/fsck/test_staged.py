@@ -27,7 +27,7 @@ from tests.repair.cluster import Cluster, append, partition, produce, read, reco
 from tests.repair.disk_cluster import CONFIG, DiskCluster
 
 
-def test_fsck_knows_what_is_staged_and_what_was_attached() -> None:
+def test_fsck_knows_staged_and_attached_objects() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         async with cluster.node(crash=True) as engine:
@@ -72,7 +72,7 @@ def test_fsck_beside_a_writer_that_stages(monkeypatch: pytest.MonkeyPatch) -> No
     run(scenario)
 
 
-def test_what_was_committed_comes_back_from_the_bucket_alone() -> None:
+def test_commits_come_back_from_the_bucket_alone() -> None:
     """And all that was appended behind it, whatever no checkpoint has."""
 
     async def scenario() -> None:

@@ -73,7 +73,7 @@ def test_another_clusters_checkpoint_is_left_out() -> None:
     run(scenario)
 
 
-def test_whose_a_checkpoint_is_stands_at_its_end() -> None:
+def test_the_end_of_a_checkpoint_names_its_cluster() -> None:
     async def scenario() -> None:
         store, clock = MemoryObjectStore(SystemClock()), SystemClock()
         assert NAMED.delta is not None
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_may_have_told_of_trims() -> None:
     run(scenario)
 
 
-def test_without_the_checkpoint_the_most_is_kept() -> None:
+def test_without_the_checkpoint_the_largest_part_is_kept() -> None:
     rows = [Row(1, 0, 10, 1), Row(1, 20, 24, 3), Row(1, 30, 31, 4)]
 
     def kept(certain: int, *, trims_are_lost: bool) -> list[Piece]:
@@ -159,5 +159,5 @@ def test_a_window_is_counted_through_a_tenures_blocks() -> None:
     assert [found.is_certain(one) for one in (last, first, later)] == [True, True, False]
 
 
-def test_a_compactor_writes_what_was_committed() -> None:
+def test_a_compactor_copies_only_committed_data() -> None:
     assert _footers(1 | COMPACTOR, BLOCK).is_certain(BLOCK)

@@ -56,7 +56,9 @@ class _Fuse:
 
 @pytest.mark.parametrize("answers_are_lost", [False, True])
 @pytest.mark.parametrize("how", ["recover", "restore"])
-def test_it_may_die_at_every_call_and_is_done_again(how: str, answers_are_lost: bool) -> None:
+def test_a_recovery_may_die_at_every_call_and_is_run_again(
+    how: str, answers_are_lost: bool
+) -> None:
     async def scenario() -> None:
         cluster, fuse = Cluster(), _Fuse()
         async with cluster.node(crash=True) as engine:

@@ -253,7 +253,7 @@ def test_a_damaged_cluster_json_ends_no_node_and_stops_deletion(content: bytes) 
     run(scenario)
 
 
-def test_what_an_old_node_was_answered_until_it_stopped_is_not_lost_unseen() -> None:
+def test_appends_that_an_old_node_acknowledged_are_not_lost_silently() -> None:
     """It goes on until it looks; the recovery waits so long, finds its objects, and says so."""
 
     async def scenario() -> None:
@@ -384,7 +384,7 @@ def test_the_old_metadata_comes_back_by_a_backup_of_it() -> None:
 
 
 @pytest.mark.parametrize("is_one_kv", [False, True])
-def test_of_two_recoveries_at_once_one_is_of_use(is_one_kv: bool) -> None:
+def test_one_of_two_concurrent_recoveries_succeeds(is_one_kv: bool) -> None:
     async def scenario() -> None:
         cluster = Cluster(config=CONFIG)
         async with cluster.node() as engine:

@@ -145,7 +145,9 @@ def test_a_dry_run_of_a_recovery_counts_the_same_and_writes_nothing() -> None:
     run(scenario)
 
 
-def test_the_wait_for_nodes_on_the_old_metadata_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_nodes_on_the_old_metadata_shows_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(handover, "WAIT_TOLD_EVERY_MS", 10)
     told: list[int] = []
 
@@ -308,7 +310,7 @@ def test_metadata_in_use_is_not_replaced_unless_told_to() -> None:
     run(scenario)
 
 
-def test_an_object_that_cannot_be_read_stops_it_unless_the_loss_is_accepted() -> None:
+def test_an_unreadable_object_stops_recovery_unless_the_loss_is_accepted() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         async with cluster.node() as engine:
@@ -397,7 +399,7 @@ def test_settings_altered_just_before_a_stop_are_there_after_a_recovery(values: 
 
 
 @pytest.mark.parametrize("left", [[0, 1], [1]])
-def test_what_a_lost_attempt_to_create_a_topic_left_does_not_pass_for_the_topic(
+def test_streams_of_a_failed_topic_creation_are_not_taken_for_the_topic(
     left: list[int],
 ) -> None:
     """Two nodes create the topic at once: the streams of the one that comes second are younger."""

@@ -101,7 +101,7 @@ def test_a_stream_that_moved_since_the_checkpoint_goes_on_where_its_wal_is(tmp_p
 
 
 @pytest.mark.parametrize("is_longer", [False, True])
-def test_appends_whose_place_was_taken_are_not_released_without_a_word(
+def test_appends_whose_place_was_taken_are_not_released_silently(
     tmp_path: Path, is_longer: bool
 ) -> None:
     """Another node opened the stream first and went on: past them, or not as far."""
@@ -128,7 +128,7 @@ def test_appends_whose_place_was_taken_are_not_released_without_a_word(
     run(scenario)
 
 
-def test_the_rest_of_a_stream_whose_beginning_is_lost_is_not_released_without_a_word(
+def test_a_stream_whose_beginning_is_lost_is_not_released_silently(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
@@ -152,7 +152,7 @@ def test_the_rest_of_a_stream_whose_beginning_is_lost_is_not_released_without_a_
     run(scenario)
 
 
-def test_what_does_not_fit_can_be_given_up(tmp_path: Path) -> None:
+def test_appends_that_do_not_fit_can_be_given_up(tmp_path: Path) -> None:
     """The start of the stream's open end is lost with its object, and that loss was accepted."""
 
     async def scenario() -> None:
@@ -250,7 +250,7 @@ Do = ReplayDecision
         (WalExtent(1, 3, 2), row(AFTER, 1001, 3), False, RECOVERY, Do.CHECK_STORED),
     ],
 )
-def test_what_becomes_of_a_stream(
+def test_the_decision_for_each_stream(
     extent: WalExtent,
     stream: StreamRow | None,
     is_held: bool,

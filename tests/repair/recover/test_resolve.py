@@ -121,7 +121,7 @@ STEPS = ("append", "append", "append", "crash", "compact", "trim", "checkpoint",
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(STEPS), max_size=40), st.integers(0, 1 << 30))
-def test_what_was_acknowledged_is_found_from_a_checkpoint(steps: list[str], seed: int) -> None:
+def test_acknowledged_records_are_found_from_a_checkpoint(steps: list[str], seed: int) -> None:
     history = _History(Random(seed))
     history.checkpoint()
     for step in steps:
@@ -134,7 +134,7 @@ def test_what_was_acknowledged_is_found_from_a_checkpoint(steps: list[str], seed
     st.lists(st.sampled_from(("append", "append", "crash", "compact", "trim")), max_size=40),
     st.integers(0, 1 << 30),
 )
-def test_what_was_acknowledged_is_found_without_one(steps: list[str], seed: int) -> None:
+def test_acknowledged_records_are_found_without_a_checkpoint(steps: list[str], seed: int) -> None:
     history = _History(Random(seed))
     for step in steps:
         getattr(history, step)()
@@ -181,7 +181,7 @@ def test_a_later_epoch_behind_a_gap_proves_nothing() -> None:
     assert (found.start, found.end) == (0, 5)
 
 
-def test_what_a_checkpoint_names_stays_though_its_object_is_gone() -> None:
+def test_a_range_of_a_checkpoint_stays_when_its_object_is_gone() -> None:
     known = Known(3, 10, 20, [Piece(10, 15, 1), Piece(15, 20, 2)])
     rows = [Row(3, 20, 22, 9), Row(2, 17, 30, 8), Row(3, 12, 14, 7)]
     found = resolve(known, rows, lambda object_id: object_id != 1, lambda _: False)

@@ -73,7 +73,7 @@ async def check_recovery(world: Any, *, with_checkpoints: bool) -> int:
 
 
 @pytest.mark.parametrize("seed", [1000, 1001, 5000, 5002])
-def test_what_was_readable_comes_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_records_come_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     plain = history._History._check_store
 
