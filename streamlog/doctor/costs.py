@@ -1,11 +1,11 @@
-"""What a configuration costs in requests, at list prices. Pure.
+"""The costs of a configuration in requests, at list prices. Pure.
 
-Two bounds, for the number of PUTs depends on bytes and time alone, not on streams:
-- by time: small batches are sent at most at a bounded rate, whatever is appended;
-- by bytes: larger ones are sent as they come, so dollars per GiB are those of their size: of the
-  least that is not small (`…_max`), and of full batches, which full load makes.
-A month costs at most the sum of both; and checkpoints, whose rate is bounded as well. Compaction,
-which follows the bytes appended, comes on top: what it rewrites once, it pays for once.
+The number of PUTs depends on bytes and time, not on streams. So there are two bounds:
+- by time: small batches are sent at a bounded rate, whatever is appended;
+- by bytes: larger batches are sent at once, so dollars per GiB follow from their size: from the
+  smallest one that is not small (`…_max`), and from full batches, which full load makes.
+A month costs at most the sum of both, plus checkpoints, whose rate is bounded as well. Compaction
+comes on top: its costs follow the appended bytes, once for each rewrite.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MONTH_S = 30 * 86_400
 GIB = 1 << 30
 _CHECKPOINT_PUTS = 3
 _INPUT_GETS = 3
-"""Of an upload that is compacted: its footer and index region to plan, the index to read, data."""
+"""GETs of an upload that is compacted: footer and index region to plan, the index to read, data."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCosts:
     """Dollars; `put_rate_max_per_s` is that of small batches.
 
-    GETs per GiB are those of readers in sequence in objects whose parts are long: `…_min` of one
-    alone, `…_max` where many share the block cache. What is not compacted yet costs one at least
-    for each of a stream's parts. Those of compaction are of uploads in full batches, rewritten once
-    into objects of full size; no fewer are possible.
+    GETs per GiB are for sequential readers of objects whose parts are long: `…_min` for a single
+    reader, `…_max` if many share the block cache. Objects that are not compacted yet cost at least
+    one GET for each part of a stream. The requests of compaction are for uploads in full batches,
+    rewritten once into objects of full size; no fewer are possible.
     """
 
     put_rate_max_per_s: float
@@ -95,7 +95,7 @@ def request_costs(config: StreamEngineConfig, *, wal: str) -> RequestCosts:
 
 
 def _rewrite_puts(config: StreamEngineConfig) -> float:
-    """A GiB of outputs of full size: a request each, or one for each part and two around them."""
+    """Requests for a GiB of outputs of full size: one each, or one for each part and two more."""
     size = config.compaction.object_bytes_max
     is_whole = size <= config.store.multipart_bytes_min
     requests = 1 if is_whole else 2 + -(-size // config.store.part_bytes)

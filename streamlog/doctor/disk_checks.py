@@ -1,6 +1,6 @@
-"""How long the WAL's disk takes to make a write durable, and how much room it has.
+"""Measures how long the WAL's disk takes to make a write durable, and how much room it has.
 
-Whether a device keeps what it says it has synced cannot be seen from here: only a power cut tells.
+Only a power cut shows whether a device keeps the data that it reports as synced.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WRITES = 200
 BUDGET_S = 10.0
 P99_S_WARN = 0.1
 P50_S_DOUBTFUL = 0.000_02
-_UNKNOWABLE = "whether the device keeps what it says it synced cannot be seen from here"
+_UNKNOWABLE = "only a power cut shows whether the device keeps what it reports as synced"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSubject:
-    """`folder` may be missing: the nearest one above it that exists is looked at instead."""
+    """If `folder` is missing, the nearest existing folder above it is checked."""
 
     folder: Path
     wal_bytes_max: int
@@ -50,7 +50,7 @@ class DiskSubject:
 
 
 async def sync_latency(disk: DiskSubject) -> Good:
-    """Writes as a group of small appends makes them."""
+    """Measures writes as a group of small appends makes them."""
     folder = disk.existing
     name = f"doctor-{disk.random.bytes(8).hex()}"
     try:
@@ -59,19 +59,21 @@ async def sync_latency(disk: DiskSubject) -> Good:
         raise typed_os_error(error, str(folder), "writing a file", StoreUnavailable) from error
     p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
     figures = {"sync_p50_ms": p50 * 1000, "sync_p99_ms": p99 * 1000}
-    said = (
+    summary = (
         f"{WRITE_BYTES} bytes written and synced: p50 {milliseconds(p50)}, p99 {milliseconds(p99)} "
         f"({len(seconds)} writes in {folder}); {_UNKNOWABLE}"
     )
     if p50 < P50_S_DOUBTFUL:
-        raise Doubtful(said, "no device is that fast: is this a RAM disk?", figures)
+        raise Doubtful(summary, "no device is that fast: is this a RAM disk?", figures)
     if p99 > P99_S_WARN:
-        raise Doubtful(said, "acknowledgements of wal=disk wait for it: use a local SSD", figures)
-    return Good(said, figures)
+        raise Doubtful(
+            summary, "acknowledgements of wal=disk wait for it: use a local SSD", figures
+        )
+    return Good(summary, figures)
 
 
 def _measure(folder: Path, name: str, clock: Clock) -> list[float]:
-    """Seconds of each write, sorted. The file is gone on return, whatever happens."""
+    """Seconds of each write, sorted. The file is always removed."""
     disk = SystemDisk(folder)
     seconds: list[float] = []
     file = disk.create(name, WRITES * WRITE_BYTES)
@@ -91,16 +93,16 @@ def _measure(folder: Path, name: str, clock: Clock) -> list[float]:
 
 
 async def room(disk: DiskSubject) -> Good:
-    """Free bytes against what the log may take."""
+    """Compares free bytes with the size that the log may have."""
     status = os.statvfs(disk.existing)
     free = status.f_bavail * status.f_frsize
     figures = {"free_bytes": float(free)}
-    said = f"{free / MIB:.0f} MiB free, the log takes up to {disk.wal_bytes_max / MIB:.0f} MiB"
+    summary = f"{free / MIB:.0f} MiB free, the log takes up to {disk.wal_bytes_max / MIB:.0f} MiB"
     if free < disk.wal_bytes_max // 4:
-        raise Wrong(said)
+        raise Wrong(summary)
     if free < 2 * disk.wal_bytes_max:
-        raise Doubtful(said, _ROOM_ADVICE, figures)
-    return Good(said, figures)
+        raise Doubtful(summary, _ROOM_ADVICE, figures)
+    return Good(summary, figures)
 
 
 _ROOM_ADVICE = "free some space, use another disk, or lower engine.wal.wal_bytes_max"

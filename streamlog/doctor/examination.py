@@ -1,4 +1,4 @@
-"""What `streamlog doctor` does: opens what a configuration names, checks it, cleans up behind."""
+"""`streamlog doctor`: opens the stores of a configuration, checks them, removes what it wrote."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Say = Callable[[str], None]
 
 
 class Examination:
-    """Of the node that these settings would start. `say` is told each check's name before it runs.
+    """Examines the node that these settings would start. Calls `say` with each check's name first.
 
-    Stopped by cancellation, it removes what it wrote first.
+    When it is cancelled, it still removes what it wrote.
     """
 
     def __init__(self, settings: settings_module.Settings, say: Say) -> None:
@@ -42,18 +42,18 @@ class Examination:
 
     @property
     def wal(self) -> Literal["disk", "object"]:
-        """As the node would choose."""
+        """The mode that the node would choose."""
         wal = self._settings.node.wal or ("disk" if isinstance(self._url, LocalUrl) else "object")
         return "disk" if wal == "disk" else "object"
 
     async def run(self) -> list[Finding]:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         try:
             for part in (self._machine, self._disk, self._store, self._meta, self._costs):
-                found += [one async for one in part()]
+                findings += [finding async for finding in part()]
         finally:
             await self._offload.close()
-        return found
+        return findings
 
     async def _machine(self) -> AsyncIterator[Finding]:
         config, node = self._settings.engine, self._settings.node
@@ -211,9 +211,9 @@ class Examination:
 
 
 def _remove_empty(folder: Path) -> None:
-    """The folders that a local store made for keys which are gone. Blocking."""
-    found = sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else []
-    for one in (*found, folder, folder.parent):
-        # One that is not empty, or is gone, is somebody else's.
+    """Removes the empty folders that a local store made for deleted keys. Blocking."""
+    paths = sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else []
+    for path in (*paths, folder, folder.parent):
+        # A folder that is not empty belongs to another examination.
         with contextlib.suppress(OSError):
-            one.rmdir()
+            path.rmdir()

@@ -1,8 +1,8 @@
-"""What a check is and what it finds.
+"""Checks and their findings.
 
-A check is an async function over its subject. It returns what it saw (`Good`), raises `Wrong` for
-what the engine cannot live with and `Doubtful` for what somebody should look at. An error of the
-subject itself, and no answer in time, are findings too.
+A check is an async function over its subject. It returns `Good` with what it saw, raises `Wrong` if
+the engine cannot work that way, and `Doubtful` if somebody should look at it. An error of the
+subject, and no answer in time, are findings too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`advice` is empty where nothing is to be done; `figures` are the numbers in `detail`."""
+    """`advice`: empty if there is nothing to do. `figures`: the numbers in `detail`."""
 
     name: str
     outcome: CheckOutcome
@@ -64,14 +64,14 @@ class Doubtful(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[T]):
-    """`advice`: what to do when it fails."""
+    """`advice`: what to do when the check fails."""
 
     name: str
     body: Callable[[T], Awaitable[Good]]
     advice: str
 
     async def run(self, subject: T) -> Finding:
-        """Never fails but by cancellation."""
+        """Raises nothing, except when it is cancelled."""
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 good = await self.body(subject)
@@ -97,18 +97,18 @@ class Check(Generic[T]):
 
 
 async def run_all(checks: Sequence[Check[T]], subject: T) -> AsyncIterator[Finding]:
-    """One after another, as they end."""
+    """Runs the checks one after another; yields each finding at once."""
     for check in checks:
         yield await check.run(subject)
 
 
 def failed(name: str, error: StreamlogError, advice: str = "") -> Finding:
-    """A typed error as a finding; its message says what to do where `advice` does not."""
+    """A typed error as a finding. Without `advice` its message says what to do."""
     return Finding(name, CheckOutcome.FAIL, f"{type(error).__name__}: {error.message}", advice)
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
-    """The nearest rank."""
+    """The percentile by nearest rank."""
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 

@@ -1,4 +1,4 @@
-"""What this process may use, and which versions it is made of. Blocking, quick."""
+"""Checks of memory, open files and versions. Blocking, quick."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamlog.objectstore.cluster import guard as cluster_guard
 
 MIB = 1 << 20
 BASE_BYTES = 150 * MIB
-"""Memory of a node that holds nothing."""
+"""Memory of a node without data."""
 BOUND_FACTOR = 1.5
 FILES_BASE = 256
 """WAL, metadata, listeners, requests under way."""
@@ -77,7 +77,7 @@ def check_versions() -> Finding:
 
 
 def memory_bound(config: StreamEngineConfig) -> int:
-    """Bytes that a node with these bounds may come to use, its compactor among them."""
+    """The most bytes that a node with these bounds may use, its compactor included."""
     read = config.read
     bounds = (
         config.append.append_bytes_max
@@ -91,34 +91,34 @@ def memory_bound(config: StreamEngineConfig) -> int:
 
 
 def check_memory(config: StreamEngineConfig) -> Finding:
-    """Memory of the machine, or of the group that this process is in, against the bounds."""
+    """Compares the memory of the machine, or of the control group, with the bounds."""
     has, needs = _memory_bytes(), memory_bound(config)
-    said = f"{has / MIB:.0f} MiB here, the configured bounds come to {needs / MIB:.0f} MiB"
+    summary = f"{has / MIB:.0f} MiB here, the configured bounds come to {needs / MIB:.0f} MiB"
     figures = {"memory_bytes": float(has), "bound_bytes": float(needs)}
     if has < needs:
         return Finding(
             "machine.memory",
             CheckOutcome.WARN,
-            said,
+            summary,
             "lower engine.append.append_bytes_max and the caches of [engine.read]",
             figures,
         )
-    return Finding("machine.memory", CheckOutcome.PASS, said, figures=figures)
+    return Finding("machine.memory", CheckOutcome.PASS, summary, figures=figures)
 
 
 def check_files(connections_max: int) -> Finding:
-    """The limit on open files against the connections that are allowed."""
+    """Compares the limit on open files with the number of connections that are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needs = connections_max + FILES_BASE
-    said = f"{_limit(soft)} open files (hard limit {_limit(hard)}), {needs} wanted"
+    summary = f"{_limit(soft)} open files (hard limit {_limit(hard)}), {needs} wanted"
     if soft != resource.RLIM_INFINITY and soft < needs:
         return Finding(
             "machine.files",
             CheckOutcome.WARN,
-            said,
+            summary,
             f"raise it: ulimit -n {needs}, or LimitNOFILE= in the unit",
         )
-    return Finding("machine.files", CheckOutcome.PASS, said)
+    return Finding("machine.files", CheckOutcome.PASS, summary)
 
 
 def _limit(value: int) -> str:
@@ -126,7 +126,7 @@ def _limit(value: int) -> str:
 
 
 def _memory_bytes() -> int:
-    """The least of what the machine has and what the control group allows."""
+    """The machine's memory, or what the control group allows if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

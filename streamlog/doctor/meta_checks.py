@@ -1,4 +1,4 @@
-"""What the engine relies on in a metadata store."""
+"""Checks of the promises that the engine relies on in a metadata store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEASE_TTL_MS = 500
 LEASE_WAIT_S = 20.0
 P99_S_WARN = 1.0
 _OVERHEAD_BYTES = 1024
-"""What a remote store's own framing may take of a transaction's bytes."""
+"""Bytes of a transaction that a remote store's framing may use."""
 
 
 class MetaScratch:
@@ -48,7 +48,7 @@ class MetaScratch:
         return self.prefix + name.encode()
 
     async def remove(self) -> str:
-        """What could not be deleted; empty when all is gone."""
+        """Deletes everything; returns what could not be deleted, empty: everything was."""
         try:
             await self.kv.txn((), (Delete(self.prefix, prefix_end(self.prefix)),))
         except StreamlogError as error:
@@ -57,7 +57,7 @@ class MetaScratch:
 
 
 async def limits(meta: MetaScratch) -> Good:
-    """The largest transaction that the engine may send is taken."""
+    """The store takes the largest transaction that the engine may send."""
     full = [Put(meta.key(f"limit/{number:03d}"), b"x") for number in range(OPERATIONS_MAX)]
     await meta.kv.txn((), full)
     found = await meta.kv.range(meta.key("limit/"), prefix_end(meta.key("limit/")))
@@ -77,7 +77,7 @@ async def limits(meta: MetaScratch) -> Good:
 
 
 async def compare_and_set(meta: MetaScratch) -> Good:
-    """A transaction does one of two things, and of many racers one wins."""
+    """A transaction carries out one of its two branches, and one of many racers wins."""
     key = meta.key("cas")
     first = await meta.kv.txn((ValueIs(key, None),), (Put(key, b"a"),))
     again = await meta.kv.txn((RevisionIs(key, 0),), (Put(key, b"b"),), (Get(key),))
@@ -100,7 +100,7 @@ async def compare_and_set(meta: MetaScratch) -> Good:
 
 
 async def revisions(meta: MetaScratch) -> Good:
-    """One count for all keys, and reads at an older one."""
+    """All keys share one revision counter; keys can be read at an older revision."""
     key = meta.key("revision")
     one = (await meta.kv.txn((), (Put(key, b"1"),))).revision
     two = (await meta.kv.txn((), (Put(key, b"2"),))).revision
@@ -114,7 +114,7 @@ async def revisions(meta: MetaScratch) -> Good:
 
 
 async def watching(meta: MetaScratch) -> Good:
-    """Changes come whole, in order, from a revision on."""
+    """A watch delivers all changes from a revision on, in order, those of a revision together."""
     start = meta.key("watch/")
     first, second = meta.key("watch/1"), meta.key("watch/2")
     before = await meta.kv.revision()
@@ -141,7 +141,7 @@ async def watching(meta: MetaScratch) -> Good:
 
 
 async def leases(meta: MetaScratch) -> Good:
-    """Keys of a lease go when it is revoked, and when it is not kept alive."""
+    """A lease's keys are deleted when it is revoked, and when it is not kept alive."""
     key = meta.key("lease/revoked")
     lease = await meta.kv.grant_lease(60_000)
     await meta.kv.txn((), (Put(key, b"", lease),))
@@ -167,7 +167,7 @@ async def leases(meta: MetaScratch) -> Good:
 
 
 async def latency(meta: MetaScratch) -> Good:
-    """Transactions as a commit makes them, one at a time; each is durable."""
+    """Measures durable transactions as a commit makes them, one at a time."""
     key, body = meta.key("latency"), meta.random.bytes(VALUE_BYTES)
     clock, seconds = meta.clock, list[float]()
     ends_at = clock.monotonic() + BUDGET_S
@@ -182,10 +182,10 @@ async def latency(meta: MetaScratch) -> Good:
     seconds.sort()
     p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
     figures = {"txn_p50_ms": p50 * 1000, "txn_p99_ms": p99 * 1000}
-    said = f"p50 {milliseconds(p50)}, p99 {milliseconds(p99)} ({len(seconds)} transactions)"
+    summary = f"p50 {milliseconds(p50)}, p99 {milliseconds(p99)} ({len(seconds)} transactions)"
     if p99 > P99_S_WARN:
-        raise Doubtful(said, "every commit waits for one: put it on a faster disk", figures)
-    return Good(said, figures)
+        raise Doubtful(summary, "every commit waits for one: put it on a faster disk", figures)
+    return Good(summary, figures)
 
 
 async def _refused(call: Awaitable[Any], kind: type[StreamlogError], what: str) -> None:

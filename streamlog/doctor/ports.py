@@ -1,4 +1,4 @@
-"""Whether an address can be listened on, and who listens there if not."""
+"""Checks that the node can listen on an address; else names the process that does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTENING = "0A"
 
 
 def check_port(name: str, address: str) -> Finding:
-    """A taken port is a warning: it may be the node's own. Blocking."""
+    """A taken port is only a warning, because the node itself may have it. Blocking."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or not host or int(port) > 65535:
         return _no_address(name, address)
@@ -56,7 +56,7 @@ def _no_address(name: str, address: str) -> Finding:
 
 
 def _holder(port: int) -> str:
-    """`process 12 (command line)`, where /proc and the rights to read it are there."""
+    """`process 12 (command line)`, if /proc can be read."""
     inodes = _listening(port)
     for folder in _PROC.glob("[0-9]*"):
         try:
@@ -71,7 +71,7 @@ def _holder(port: int) -> str:
 
 
 def _target(link: Path) -> str:
-    """Empty when the descriptor was closed meanwhile."""
+    """The link's target; empty if the descriptor was closed meanwhile."""
     try:
         return os.readlink(link)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What the engine relies on in an object store; each check finds one way of being wrong.
+"""Checks of the promises that the engine relies on in an object store; each finds one violation.
 
-The cluster's identity rests on `if_absent`, checkpoints and objects on read-after-write, readers on
-ranges, garbage collection on lists and deletes.
+The cluster's identity relies on `if_absent`, checkpoints and objects on read-after-write, readers
+on ranges, garbage collection on lists and deletes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def read_after_write(scratch: Scratch) -> Good:
 
 
 async def overwrite(scratch: Scratch) -> Good:
-    """The newest bytes are what everybody sees."""
+    """Every reader sees the newest bytes."""
     rounds, etag = 5, ""
     for number in range(rounds):
         data = scratch.random.bytes(1000 + number)
@@ -180,7 +180,7 @@ async def listing(scratch: Scratch) -> Good:
 
 
 async def deleting(scratch: Scratch) -> Good:
-    """What was deleted is gone for everybody; absent keys are no error."""
+    """No reader sees a deleted object; absent keys are no error."""
     names = [f"del/{number}" for number in range(4)]
     for name in names:
         await scratch.put(name, b"x")

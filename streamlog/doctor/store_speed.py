@@ -1,4 +1,4 @@
-"""How far the store's clock is off, and how fast it is."""
+"""Measures how far the store's clock is off, and how fast the store is."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LARGE_BYTES = 8 * MIB
 LARGE_REQUESTS = 12
 IN_FLIGHT = 4
 BUDGET_S = 15.0
-"""Each kind of request is measured for so long at most; at least one is."""
+"""Longest measurement of each kind of request; at least one request is measured."""
 SKEW_S_WARN, SKEW_S_FAIL = 5.0, 300.0
 RESOLUTION_S = 1.0
-"""Stores tell times in whole seconds."""
+"""Stores report times in whole seconds."""
 PUT_P50_S_WARN = 0.5
 
 
 async def clock_skew(scratch: Scratch) -> Good:
-    """From when the store says that an object was stored."""
+    """Compares this machine's clock with the modification time of a new object."""
     before = scratch.clock.now_ms()
     await scratch.put("clock", b"tick")
     after = scratch.clock.now_ms()
@@ -32,16 +32,16 @@ async def clock_skew(scratch: Scratch) -> Good:
     behind = max(0.0, (before - stored) / 1000 - RESOLUTION_S)
     skew = ahead or -behind
     figures = {"skew_s": skew}
-    said = f"the store's clock is {abs(skew):.1f} s {'ahead' if ahead else 'behind'}"
+    summary = f"the store's clock is {abs(skew):.1f} s {'ahead' if ahead else 'behind'}"
     if abs(skew) > SKEW_S_FAIL:
-        raise Wrong(said)
+        raise Wrong(summary)
     if abs(skew) > SKEW_S_WARN:
-        raise Doubtful(said, _CLOCK_ADVICE, figures)
+        raise Doubtful(summary, _CLOCK_ADVICE, figures)
     return Good(f"this machine and the store agree within {max(1.0, abs(skew)):.0f} s", figures)
 
 
 async def latency(scratch: Scratch) -> Good:
-    """Small requests, one at a time."""
+    """Measures small requests, one at a time."""
     body = scratch.random.bytes(SMALL_BYTES)
     puts = await _timed(
         scratch, SMALL_REQUESTS, 1, lambda number: scratch.put(f"small/{number}", body)
@@ -52,21 +52,21 @@ async def latency(scratch: Scratch) -> Good:
         for kind, found in (("put", puts), ("get", gets))
         for name, share in (("p50", 0.5), ("p99", 0.99))
     }
-    said = (
+    summary = (
         f"PUT {_p50_p99(puts)}, GET {_p50_p99(gets)} of {SMALL_BYTES} bytes "
         f"({len(puts)} and {len(gets)} requests)"
     )
     if percentile(puts, 0.5) > PUT_P50_S_WARN:
         raise Doubtful(
-            said,
+            summary,
             "with wal=object each acknowledgement waits for a PUT: use a nearer store or wal=disk",
             figures,
         )
-    return Good(said, figures)
+    return Good(summary, figures)
 
 
 async def throughput(scratch: Scratch) -> Good:
-    """Large requests, several in flight."""
+    """Measures large requests, several in flight."""
     body = scratch.random.bytes(LARGE_BYTES)
     clock = scratch.clock
 

@@ -112,7 +112,7 @@ def test_the_disk_is_measured_where_the_folder_will_be(tmp_path: Path) -> None:
     # A RAM disk is a warning.
     assert found["disk.sync"].outcome in (CheckOutcome.PASS, CheckOutcome.WARN)
     assert found["disk.sync"].figures["sync_p99_ms"] > 0
-    assert "cannot be seen from here" in found["disk.sync"].detail
+    assert "only a power cut shows" in found["disk.sync"].detail
     assert found["disk.room"].outcome is CheckOutcome.PASS
     assert list(tmp_path.iterdir()) == []
 
