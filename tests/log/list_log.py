@@ -65,7 +65,7 @@ class ListLog(AbstractLog):
     high_watermark = log_end_offset
     last_stable_offset = log_end_offset
     segments = property(lambda self: tuple(self._segments))
-    size_bytes = property(lambda self: sum(one.size_bytes for one in self._segments))
+    size_bytes = property(lambda self: sum(segment.size_bytes for segment in self._segments))
 
     async def append(self, batches, context=PRODUCE):
         if not self.is_open:
@@ -177,8 +177,8 @@ class ListLogFactory:
         self.logs.pop(handle, None)
 
     async def delete_orphans(self, attempts_under_way, registered):
-        under_way, known = attempts_under_way(), await registered()
-        gone = [one for one in self._configs if one not in known and not under_way]
-        for handle in gone:
+        under_way, handles = attempts_under_way(), await registered()
+        orphans = [one for one in self._configs if one not in handles and not under_way]
+        for handle in orphans:
             await self.remove(handle)
-        return len(gone)
+        return len(orphans)

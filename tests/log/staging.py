@@ -29,8 +29,8 @@ def staged_of(engine: OpenEngine) -> StagedLogs:
     return engine.logs.staged
 
 
-def entry(found: StagedBatches) -> ManifestEntry:
-    return ManifestEntry(found.staged.object_id, [part.partition for part in found.parts])
+def entry(staged: StagedBatches) -> ManifestEntry:
+    return ManifestEntry(staged.staged.object_id, [part.partition for part in staged.parts])
 
 
 async def topic(
@@ -48,7 +48,7 @@ async def stage(
 
 async def contents(log: AbstractLog) -> list[tuple[int, bytes | None]]:
     """(offset, value) of every record; each batch is scanned with its CRC."""
-    found: list[tuple[int, bytes | None]] = []
+    records: list[tuple[int, bytes | None]] = []
     position = log.log_start_offset
     while position < log.high_watermark:
         fetched = await log.fetch(position, 1 << 20)
@@ -56,9 +56,9 @@ async def contents(log: AbstractLog) -> list[tuple[int, bytes | None]]:
             assert batch.header.leader_epoch == epoch_of(log, batch.header.base_offset)
             for offset, _, _, value, _ in decode(batch.view):
                 if offset >= position:
-                    found.append((offset, value))
+                    records.append((offset, value))
         position = fetched.next_offset
-    return found
+    return records
 
 
 def epoch_of(log: AbstractLog, offset: int) -> int:

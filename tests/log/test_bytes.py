@@ -104,9 +104,9 @@ def test_golden_meta_entries_that_take_effect_together():
     data = b"".join(entries)
     assert data == golden("log_meta_v2.bin", data)
     assert len(entries) > 2
-    found = [decode_entry(entry) for entry in entries]
-    assert [one.is_continued for one in found] == [True] * (len(found) - 1) + [False]
-    assert [one.is_continuing for one in found] == [False] + [True] * (len(found) - 1)
+    decoded = [decode_entry(entry) for entry in entries]
+    assert [entry.is_continued for entry in decoded] == [True] * (len(decoded) - 1) + [False]
+    assert [entry.is_continuing for entry in decoded] == [False] + [True] * (len(decoded) - 1)
     whole, dealt = MetaState(), MetaState()
     whole.apply_entry(MetaEntry(RECORDS[:-1], is_snapshot=True))
     for entry in encoded_entries(RECORDS[:-1], is_snapshot=True, bytes_max=500):

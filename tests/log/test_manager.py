@@ -613,13 +613,13 @@ def test_retention_in_virtual_time_reaches_partitions_that_are_not_open():
 
 def test_retention_by_size():
     async def test(made, logs):
-        one = encoded([b"x" * 900])
-        size = len(one)
+        batch = encoded([b"x" * 900])
+        size = len(batch)
         configs = {"retention.bytes": str(3 * size), "internal.segment.bytes": str(size)}
         await logs.create_topic("t", 1, configs)
         log = await logs.log(TopicPartition("t", 0))
         for _ in range(10):
-            await append(log, one)
+            await append(log, batch)
         await logs.retention_tick()
         assert log.log_start_offset == 7
         assert log.size_bytes == 3 * size
@@ -739,8 +739,9 @@ def test_callers_that_give_up_leave_no_streams_behind(turns):
 def test_metrics_of_a_deleted_topic_are_dropped():
     async def test(made, logs):
         def lines():
-            found = made.registry.collect()
-            return [one for metric in found for one in metric.samples if "topic" in one.labels]
+            metrics = made.registry.collect()
+            samples = [sample for metric in metrics for sample in metric.samples]
+            return [sample for sample in samples if "topic" in sample.labels]
 
         other = await made.node()
         for number in range(20):

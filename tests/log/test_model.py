@@ -71,9 +71,9 @@ class SharedLogMachine(RuleBasedStateMachine):
         base = self.log.log_end_offset - len(records)
         self.under_way.append((wait, records, base))
         if not self.is_held:
-            self.settle()
+            self.await_acks()
 
-    def settle(self):
+    def await_acks(self):
         for wait, records, base in self.under_way:
             info = self.do(wait)
             assert (info.base_offset, info.last_offset) == (base, base + len(records) - 1)
@@ -145,7 +145,7 @@ class SharedLogMachine(RuleBasedStateMachine):
     def release(self):
         self.t.release()
         self.is_held = False
-        self.settle()
+        self.await_acks()
 
     @rule()
     def crash(self):
@@ -214,8 +214,8 @@ class SharedLogMachine(RuleBasedStateMachine):
         expected = next(
             (i for i in range(self.start, len(self.stored)) if self.stored[i][1] >= target), -1
         )
-        found = self.do(self.log.offset_for_timestamp(target, UNCOMMITTED))
-        assert found.offset == expected
+        record = self.do(self.log.offset_for_timestamp(target, UNCOMMITTED))
+        assert record.offset == expected
 
     @invariant()
     def offsets_agree(self):
@@ -225,12 +225,12 @@ class SharedLogMachine(RuleBasedStateMachine):
             len(records) for _, records, _ in self.under_way
         )
         segments = self.log.segments
-        assert [one.end_offset for one in segments[:-1]] == [
-            one.base_offset for one in segments[1:]
+        assert [segment.end_offset for segment in segments[:-1]] == [
+            segment.base_offset for segment in segments[1:]
         ]
         assert segments[0].base_offset <= self.start
-        # A crash may take along rolls that no meta record told of yet: those segments are one.
-        assert self.has_crashed or all(one.size_bytes <= 900 for one in segments)
+        # A crash loses rolls that no meta record has yet: their segments become one.
+        assert self.has_crashed or all(segment.size_bytes <= 900 for segment in segments)
         assert not self.t.failures
 
     @rule()
@@ -248,7 +248,7 @@ class SharedLogMachine(RuleBasedStateMachine):
     def teardown(self):
         self.t.release()
         self.is_held = False
-        self.settle()
+        self.await_acks()
         self.read_everything()
         self.do(self.t.stop())
         self.loop.close()

@@ -39,10 +39,10 @@ def test_retention_and_deletion_of_a_plain_list():
     async def body():
         factory, clock = ListLogFactory(), ManualClock()
         async with manager(factory, clock) as logs:
-            one = encoded([b"x" * 400])
+            batch = encoded([b"x" * 400])
             configs = {
-                "internal.segment.bytes": str(2 * len(one)),
-                "retention.bytes": str(5 * len(one)),
+                "internal.segment.bytes": str(2 * len(batch)),
+                "retention.bytes": str(5 * len(batch)),
                 "retention.ms": str(DAY_MS),
             }
             await logs.create_topic("t", 2, configs)
@@ -51,7 +51,7 @@ def test_retention_and_deletion_of_a_plain_list():
                 await append(log, encoded([b"x" * 400], at_ms=clock.now_ms()))
             await logs.retention_tick()
             assert (log.log_start_offset, log.log_end_offset) == (6, 12)
-            assert log.size_bytes == 6 * len(one)
+            assert log.size_bytes == 6 * len(batch)
             await log.delete_records(9)
             await logs.retention_tick()
             assert [s.base_offset for s in log.segments] == [8, 10]
@@ -62,6 +62,6 @@ def test_retention_and_deletion_of_a_plain_list():
             assert logs.describe_partition(TopicPartition("t", 0)).storage_ids == {}
             await logs.delete_topic("t")
             assert not log.is_open
-            assert not any(one.is_open for one in factory.logs.values())
+            assert not any(log.is_open for log in factory.logs.values())
 
     asyncio.run(body())

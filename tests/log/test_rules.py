@@ -47,7 +47,7 @@ def epochs(*entries: tuple[int, int]) -> LeaderEpochCache:
 
 
 def test_end_offsets_of_epochs():
-    known = epochs((2, 10), (4, 20), (7, 30))
+    cache = epochs((2, 10), (4, 20), (7, 30))
     expected = {
         -1: UNDEFINED,
         0: EpochEndOffset(0, 10),
@@ -60,9 +60,17 @@ def test_end_offsets_of_epochs():
         8: UNDEFINED,
     }
     for epoch, end in expected.items():
-        assert known.end_offset_for(epoch, 44) == end
+        assert cache.end_offset_for(epoch, 44) == end
     assert LeaderEpochCache().end_offset_for(0, 44) == UNDEFINED
-    assert [known.epoch_at(one) for one in (9, 10, 19, 20, 29, 30, 99)] == [-1, 2, 2, 4, 4, 7, 7]
+    assert [cache.epoch_at(offset) for offset in (9, 10, 19, 20, 29, 30, 99)] == [
+        -1,
+        2,
+        2,
+        4,
+        4,
+        7,
+        7,
+    ]
 
 
 def test_a_new_epoch_removes_what_it_contradicts():
@@ -70,19 +78,19 @@ def test_a_new_epoch_removes_what_it_contradicts():
     assert epochs((1, 0), (2, 5), (3, 9), (2, 7)).entries == [(1, 0), (2, 5)] or True
     assert epochs((1, 0), (5, 5), (3, 9)).entries == [(1, 0), (3, 9)]
     assert epochs((1, 3), (2, 8), (4, 2)).entries == [(4, 2)]
-    known = epochs((1, 0), (2, 5))
-    assert not known.assign(2, 9)
-    assert known.entries == [(1, 0), (2, 5)]
+    cache = epochs((1, 0), (2, 5))
+    assert not cache.assign(2, 9)
+    assert cache.entries == [(1, 0), (2, 5)]
 
 
 def test_epochs_below_the_log_start_are_forgotten():
-    known = epochs((1, 0), (2, 5), (3, 9))
-    known.raise_start(7)
-    assert known.entries == [(2, 7), (3, 9)]
-    known.raise_start(9)
-    assert known.entries == [(3, 9)]
-    known.raise_start(20)
-    assert known.entries == [(3, 20)]
+    cache = epochs((1, 0), (2, 5), (3, 9))
+    cache.raise_start(7)
+    assert cache.entries == [(2, 7), (3, 9)]
+    cache.raise_start(9)
+    assert cache.entries == [(3, 9)]
+    cache.raise_start(20)
+    assert cache.entries == [(3, 20)]
 
 
 # The fold of the meta stream
@@ -134,7 +142,7 @@ def test_a_snapshot_folds_to_the_same_state_and_voids_what_was_before():
     assert again.records() == state.records()
     assert again.epochs.entries == [(1, 20), (2, 150), (3, 202)]
     again.apply(SegmentRemoved(0))
-    assert [one.base_offset for one in again.sealed] == [100]
+    assert [segment.base_offset for segment in again.sealed] == [100]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +179,7 @@ def test_lost_data_takes_its_meta_records_along(end, bases, kept, last_epoch):
     assert state.truncate(end, 33)
     assert state.active is not None
     assert state.checkpoint is not None
-    assert [one.base_offset for one in [*state.sealed, state.active]] == bases  # type: ignore[attr-defined]
+    assert [segment.base_offset for segment in [*state.sealed, state.active]] == bases  # type: ignore[attr-defined]
     assert state.active.data == part(1, bases[-1])
     assert state.active.time == part(2, 33), "entries of lost records are left behind"
     assert state.checkpoint.offset == end
@@ -208,8 +216,8 @@ def test_entries_are_sparse_rise_and_are_stored_once():
     async def stored(stream):
         from streamlog.log.shared.state.time_index import decode_entries
 
-        found = await stream.fetch(0, stream.confirm_offset, 1 << 20)
-        return [(b.base_offset, e) for b in found.batches for e in decode_entries(b.parts[0])]
+        stored = await stream.fetch(0, stream.confirm_offset, 1 << 20)
+        return [(b.base_offset, e) for b in stored.batches for e in decode_entries(b.parts[0])]
 
     asyncio.run(body())
 
@@ -221,8 +229,8 @@ def test_repeated_entries_do_not_mislead_the_search():
         medium = MemoryMedium()
         stream = await medium.client(ManualClock()).create_and_open_stream(CreateStreamOptions())
         entries = [TimeEntry(10 * i, i) for i in range(12)]
-        for some in (entries[:4], entries[2:7], entries[5:6], entries[2:11], entries[9:]):
-            await stream.append(RecordBatch(len(some), 0, (encode_entries(some),)))
+        for chunk in (entries[:4], entries[2:7], entries[5:6], entries[2:11], entries[9:]):
+            await stream.append(RecordBatch(len(chunk), 0, (encode_entries(chunk),)))
         index = SegmentTimeIndex(0, stream.next_offset)
         for target in range(-5, 130):
             below, above = await index.around(stream, target)
@@ -272,16 +280,16 @@ def test_retention_without_limits_removes_nothing():
     ("limit", "end"), [(350, 0), (349, 0), (251, 0), (250, 10), (151, 10), (150, 20), (0, 40)]
 )
 def test_retention_by_bytes_removes_segments_that_the_excess_covers(limit, end):
-    found = expired(log(FOUR), config(retention_bytes=limit), 0)
-    assert found == ([Expired(end, "bytes")] if end else [])
+    steps = expired(log(FOUR), config(retention_bytes=limit), 0)
+    assert steps == ([Expired(end, "bytes")] if end else [])
 
 
 @pytest.mark.parametrize(
     ("now", "end"), [(1500, 0), (1501, 10), (3500, 10), (3501, 30), (4501, 40)]
 )
 def test_retention_by_ms_removes_a_prefix(now, end):
-    found = expired(log(FOUR), replace(TopicConfig(), retention_ms=500), now)
-    assert found == ([Expired(end, "ms")] if end else [])
+    steps = expired(log(FOUR), replace(TopicConfig(), retention_ms=500), now)
+    assert steps == ([Expired(end, "ms")] if end else [])
 
 
 def test_retention_rules_apply_in_order_up_to_the_high_watermark():
@@ -344,5 +352,5 @@ def test_restored_producers_expire_in_the_order_of_their_appends():
         [ProducerStateEntry.of(one, 0, at, batch) for one, at in ((1, 30), (2, 10), (3, 20))]
     )
     states.account(9, 1, BatchMetadata(0, 0, 100, -1, 40, 4, 0, 0, 1))
-    assert [one.producer_id for one in states.snapshot()] == [3, 1, 4]
+    assert [entry.producer_id for entry in states.snapshot()] == [3, 1, 4]
     assert states.expire(1030) == 2

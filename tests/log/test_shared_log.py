@@ -76,9 +76,9 @@ def spied(t, role):
                 return await fetch(*args, **kwargs)
 
             async def counted_attributes(start, end):
-                found = await attributes(start, end)
-                calls["attributes"] += len(found)
-                return found
+                batches = await attributes(start, end)
+                calls["attributes"] += len(batches)
+                return batches
 
             stream.fetch, stream.attributes = counted_fetch, counted_attributes
         return stream
@@ -168,7 +168,7 @@ def test_deletions_are_in_the_meta_stream_before_data_is_trimmed():
         await t.log.delete_oldest_segments(4, "test")
         state = (await MetaLog.replay(streams_of(t.log).meta.stream, t.clock, 1)).state
         assert state.log_start_offset == 4
-        assert [one.base_offset for one in state.sealed] == [4, 5]
+        assert [segment.base_offset for segment in state.sealed] == [4, 5]
         assert row(t, "data").start == 4
 
     run(test)
@@ -218,8 +218,8 @@ def test_a_crash_between_data_and_meta_records_loses_nothing():
             await roll
         assert [(s.base_offset, s.end_offset) for s in t.log.segments] == [(0, 11)]
         for i in range(10):
-            found = await t.log.offset_for_timestamp(1000 + i, UNCOMMITTED)
-            assert (found.offset, found.timestamp_ms) == (i, 1000 + i)
+            record = await t.log.offset_for_timestamp(1000 + i, UNCOMMITTED)
+            assert (record.offset, record.timestamp_ms) == (i, 1000 + i)
         assert (await t.log.offset_for_timestamp(MAX_TIMESTAMP, UNCOMMITTED)).offset == 10
         assert (await append(t.log, encoded([b"y"], at_ms=2000, producer=(1, 0, 10)))).is_duplicate
 
@@ -287,8 +287,8 @@ def test_segments_that_roll_faster_than_the_meta_stream_takes_appends_do_not_que
         await t.crashed()
         assert len(t.log.segments) == 2 * count + 1
         for offset in range(2 * count):
-            found = await t.log.offset_for_timestamp(1000 + offset, UNCOMMITTED)
-            assert (found.offset, found.timestamp_ms) == (offset, 1000 + offset)
+            record = await t.log.offset_for_timestamp(1000 + offset, UNCOMMITTED)
+            assert (record.offset, record.timestamp_ms) == (offset, 1000 + offset)
         for i in range(40):
             last = 2 * count // 40 - 1
             again = await append(t.log, encoded([b"x" * 100], producer=(i, 0, last)))
@@ -335,8 +335,8 @@ def test_lost_data_is_recovered_from_and_the_log_goes_on():
             await append(t.log, encoded([b"n%d" % i], at_ms=1000 + i, producer=(1, 0, i)))
         await t.crashed()
         for i in range(40):
-            found = await t.log.offset_for_timestamp(1000 + i, UNCOMMITTED)
-            assert found.offset == i
+            record = await t.log.offset_for_timestamp(1000 + i, UNCOMMITTED)
+            assert record.offset == i
         for left, right in zip(t.log.segments, t.log.segments[1:], strict=False):
             assert left.end_offset == right.base_offset
 
@@ -356,7 +356,7 @@ def test_a_fenced_log_fails():
         with pytest.raises(Fenced):
             await wait
         await asyncio.gather(*polls)
-        assert [type(one) for one in t.failures] == [StreamFenced]
+        assert [type(error) for error in t.failures] == [StreamFenced]
         await refused(StreamFenced, old.append(encoded([b"c"])))
         await refused(StreamFenced, old.fetch(0, 10))
         await old.close()
@@ -371,7 +371,7 @@ def test_a_log_whose_meta_stream_is_taken_over_fails():
         await append(t.log, encoded([b"a"]))
         await t.client.open_stream(t.log.stream_ids.meta, OpenStreamOptions())
         await refused(StreamFenced, t.log.roll())
-        assert [type(one) for one in t.failures] == [StreamFenced]
+        assert [type(error) for error in t.failures] == [StreamFenced]
         await t.log.close()
         await t.open()
 
@@ -393,7 +393,7 @@ def test_appends_without_room_are_sequenced_in_the_order_of_calls():
         await refused(Overloaded, late)
         t.release()
         infos = await asyncio.gather(*await asyncio.gather(*sent))
-        assert [one.base_offset for one in infos] == list(range(12))
+        assert [info.base_offset for info in infos] == list(range(12))
 
     run(test, budget_bytes=1000)
 
@@ -444,8 +444,8 @@ def test_large_batches_are_decoded_off_the_loop():
     async def test(t):
         stamps = list(range(1000, 3000))
         await append(t.log, encoded([b"x" * 20] * 2000, stamps=stamps))
-        found = await t.log.offset_for_timestamp(2500, UNCOMMITTED)
-        assert found.offset == 1500
+        record = await t.log.offset_for_timestamp(2500, UNCOMMITTED)
+        assert record.offset == 1500
         assert offload.calls == 1
 
     offload = Counting()
@@ -499,7 +499,7 @@ def test_producers_expire():
         await t.reopened()
         checkpoint = streams_of(t.log).meta.state.checkpoint
         assert checkpoint is not None
-        assert [one.producer_id for one in checkpoint.producers] == [2]
+        assert [entry.producer_id for entry in checkpoint.producers] == [2]
 
     run(test, producer_id_expiration_ms=1000)
 

@@ -52,15 +52,17 @@ def test_a_commit_to_sixteen_partitions_is_visible_at_once_and_survives(
         site = Site(tmp_path, wal)
         async with site.open(crash=True) as engine:
             partitions = await topic(engine, 16)
-            logs = [await engine.logs.log(one) for one in partitions]
+            logs = [await engine.logs.log(partition) for partition in partitions]
             await produce(logs[3], b"before")
             polls = [asyncio.create_task(log.wait_for(1, Isolation.READ_COMMITTED)) for log in logs]
-            batches = {one: encoded([b"a", b"b"]) + encoded([b"c"]) for one in partitions}
-            one = await stage(engine, "1", batches)
-            assert [part.records for part in one.parts] == [3] * 16
-            found = await staged_of(engine).commit("w", 0, [entry(one)])
-            assert not found.was_committed
-            assert found.parts == tuple(
+            batches = {
+                partition: encoded([b"a", b"b"]) + encoded([b"c"]) for partition in partitions
+            }
+            staged = await stage(engine, "1", batches)
+            assert [part.records for part in staged.parts] == [3] * 16
+            commit = await staged_of(engine).commit("w", 0, [entry(staged)])
+            assert not commit.was_committed
+            assert commit.parts == tuple(
                 CommittedPart(p, int(n == 3), 3 + int(n == 3)) for n, p in enumerate(partitions)
             )
             await asyncio.gather(*polls)
@@ -68,11 +70,11 @@ def test_a_commit_to_sixteen_partitions_is_visible_at_once_and_survives(
             expected = numbered(b"before", b"a", b"b", b"c", b"after")
             assert await contents(logs[3]) == expected
             assert await contents(logs[0]) == numbered(b"a", b"b", b"c")
-            again = await staged_of(engine).commit("w", 0, [entry(one)])
-            assert again == StagedCommit(0, found.parts, True)
+            again = await staged_of(engine).commit("w", 0, [entry(staged)])
+            assert again == StagedCommit(0, commit.parts, True)
             epochs = [epoch_of(log, 1) for log in logs]
         async with site.open() as engine:
-            logs = [await engine.logs.log(one) for one in partitions]
+            logs = [await engine.logs.log(partition) for partition in partitions]
             assert await contents(logs[3]) == expected
             assert await contents(logs[15]) == numbered(b"a", b"b", b"c")
             # What a reader saw once stays as it was, its leader epoch too.
@@ -89,7 +91,7 @@ def test_commits_between_produces_keep_every_record_once(tmp_path: Path, wal: Wa
     async def scenario() -> None:
         async with Site(tmp_path, wal).open() as engine:
             partitions = await topic(engine, 4)
-            logs = [await engine.logs.log(one) for one in partitions]
+            logs = [await engine.logs.log(partition) for partition in partitions]
             acked: list[dict[int, bytes]] = [{} for _ in logs]
 
             async def producer(number: int) -> None:
@@ -101,11 +103,11 @@ def test_commits_between_produces_keep_every_record_once(tmp_path: Path, wal: Wa
                 staging = staged_of(engine)
                 for epoch in range(5):
                     value = f"{name}{epoch}".encode()
-                    one = await staging.stage(
+                    staged = await staging.stage(
                         name, str(epoch), {p: encoded([value]) for p in partitions}
                     )
-                    found = await staging.commit(name, epoch, [entry(one)])
-                    for part in found.parts:
+                    commit = await staging.commit(name, epoch, [entry(staged)])
+                    for part in commit.parts:
                         acked[part.partition.partition][part.start_offset] = value
 
             await asyncio.gather(*map(producer, range(4)), writer("u"), writer("v"))
@@ -135,7 +137,7 @@ def test_batches_that_compaction_replaced_meanwhile_are_read_from_the_stream(
             staged = [
                 await stage(engine, str(n), {partition: encoded([b"%d" % n])}) for n in range(4)
             ]
-            await staged_of(engine).commit("w", 0, [entry(one) for one in staged])
+            await staged_of(engine).commit("w", 0, [entry(batches) for batches in staged])
             assert await contents(log) == numbered(b"0", b"1", b"2", b"3")
             tail = tail_of(log)
             assert (tail.accounted_end, tail.batches_since_checkpoint) == (4, 4)
@@ -151,21 +153,23 @@ def test_one_commit_attaches_many_partitions_and_objects(tmp_path: Path) -> None
         site = Site(tmp_path, "disk")
         async with site.open(crash=True) as engine:
             partitions = await topic(engine, 130)
-            logs = [await engine.logs.log(one) for one in partitions]
+            logs = [await engine.logs.log(partition) for partition in partitions]
             await produce(logs[7], b"first")
             staged = []
             for n in range(40):
-                some = partitions if n % 4 == 0 else partitions[:8]
+                staged_to = partitions if n % 4 == 0 else partitions[:8]
                 batches = {
-                    one: encoded([b"%d.%d.%d" % (n, one.partition, m) for m in range(2)])
-                    for one in some
+                    partition: encoded(
+                        [b"%d.%d.%d" % (n, partition.partition, m) for m in range(2)]
+                    )
+                    for partition in staged_to
                 }
                 staged.append(await stage(engine, str(n), batches))
             # Each partition is named once.
             manifest = [entry(staged[0])]
-            manifest += [ManifestEntry(one.staged.object_id, ()) for one in staged[1:]]
-            found = await staged_of(engine).commit("w", 0, manifest)
-            assert len(found.parts) == 130
+            manifest += [ManifestEntry(batches.staged.object_id, ()) for batches in staged[1:]]
+            commit = await staged_of(engine).commit("w", 0, manifest)
+            assert len(commit.parts) == 130
             expected = {
                 number: [
                     (b"%d.%d.%d" % (n, number, m))
@@ -196,8 +200,8 @@ def test_a_manifest_that_leaves_a_partition_out_commits_nothing(tmp_path: Path) 
     async def scenario() -> None:
         async with Site(tmp_path, "disk").open() as engine:
             partitions = await topic(engine, 2)
-            found = await stage(engine, "1", dict.fromkeys(partitions, encoded([b"v"])))
-            manifest = [ManifestEntry(found.staged.object_id, partitions[:1])]
+            staged = await stage(engine, "1", dict.fromkeys(partitions, encoded([b"v"])))
+            manifest = [ManifestEntry(staged.staged.object_id, partitions[:1])]
             error = await error_of(staged_of(engine).commit("w", 0, manifest))
             assert isinstance(error, Conflict), repr(error)
             assert (await staged_of(engine).status("w")).last_epoch == -1
@@ -223,8 +227,8 @@ def test_segments_roll_between_attached_batches(tmp_path: Path) -> None:
             log = await engine.logs.log(partition)
             await (await log.append(one_batch))
             batches = b"".join(encoded([b"v" * 100], at_ms=NOW_MS + n) for n in range(6))
-            found = await stage(engine, "1", {partition: batches})
-            await staged_of(engine).commit("w", 0, [entry(found)])
+            staged = await stage(engine, "1", {partition: batches})
+            await staged_of(engine).commit("w", 0, [entry(staged)])
             assert [(s.base_offset, s.end_offset) for s in log.segments] == [
                 (0, 2),
                 (2, 4),
@@ -254,8 +258,8 @@ def test_log_append_time_is_that_of_staging(tmp_path: Path) -> None:
             configs = {"message.timestamp.type": "LogAppendTime"}
             (partition,) = await topic(engine, 1, configs)
             before_ms = engine.clock.now_ms()
-            found = await stage(engine, "1", {partition: encoded([b"v"], at_ms=5)})
-            await staged_of(engine).commit("w", 0, [entry(found)])
+            staged = await stage(engine, "1", {partition: encoded([b"v"], at_ms=5)})
+            await staged_of(engine).commit("w", 0, [entry(staged)])
             log = await engine.logs.log(partition)
             (batch,) = scan(join((await log.fetch(0, 1000)).parts))
             assert batch.header.attributes & LOG_APPEND_TIME
@@ -289,15 +293,15 @@ def test_a_recreated_topic_gets_no_batches_staged_for_the_old_one(tmp_path: Path
     async def scenario() -> None:
         async with Site(tmp_path, "object").open() as engine:
             (partition,) = await topic(engine)
-            found = await stage(engine, "1", {partition: encoded([b"v"])})
+            staged = await stage(engine, "1", {partition: encoded([b"v"])})
             await engine.logs.delete_topic("t")
-            commit = staged_of(engine).commit("w", 0, [entry(found)])
+            commit = staged_of(engine).commit("w", 0, [entry(staged)])
             assert isinstance(await error_of(commit), UnknownTopicOrPartition)
             await topic(engine)
-            commit = staged_of(engine).commit("w", 0, [entry(found)])
+            commit = staged_of(engine).commit("w", 0, [entry(staged)])
             assert isinstance(await error_of(commit), Conflict)
-            assert await staged_of(engine).abort("w", [found.staged.object_id]) == 1
-            commit = staged_of(engine).commit("w", 0, [entry(found)])
+            assert await staged_of(engine).abort("w", [staged.staged.object_id]) == 1
+            commit = staged_of(engine).commit("w", 0, [entry(staged)])
             assert isinstance(await error_of(commit), StagedNotFound)
             log = await engine.logs.log(partition)
             assert await produce(log, b"x") == 0
@@ -315,14 +319,14 @@ def test_a_log_that_cannot_account_for_attached_batches_is_opened_again(
         async with Site(tmp_path, "object").open() as engine:
             (partition,) = await topic(engine)
             log = await engine.logs.log(partition)
-            found = await stage(engine, "1", {partition: encoded([b"a", b"b"])})
+            staged = await stage(engine, "1", {partition: encoded([b"a", b"b"])})
 
             async def away(*_: object, **__: object) -> None:
                 raise StoreUnavailable("away", operation="get")
 
             with monkeypatch.context() as patched:
                 patched.setattr(engine.engine.blocks, "index", away)
-                commit = await staged_of(engine).commit("w", 0, [entry(found)])
+                commit = await staged_of(engine).commit("w", 0, [entry(staged)])
             assert commit.parts == (CommittedPart(partition, 0, 2),)
             await until(lambda: engine.logs.open_log(partition) is not log)
             reopened = await engine.logs.log(partition)
@@ -337,12 +341,12 @@ def test_a_commit_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
         async with Site(tmp_path, "disk").open() as engine:
             (partition,) = await topic(engine)
             log = await engine.logs.log(partition)
-            found = await stage(engine, "1", {partition: encoded([b"a"])})
-            call = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(found)]))
+            staged = await stage(engine, "1", {partition: encoded([b"a"])})
+            call = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(staged)]))
             await asyncio.sleep(0)
             call.cancel()
             await until(lambda: log.high_watermark == 1)
-            assert (await staged_of(engine).commit("w", 0, [entry(found)])).was_committed
+            assert (await staged_of(engine).commit("w", 0, [entry(staged)])).was_committed
             assert await contents(log) == numbered(b"a")
 
     run(scenario)
@@ -355,16 +359,16 @@ def test_a_commit_cut_off_by_a_crash_is_finished_by_the_same_epoch(
         site = Site(tmp_path, "object")
         async with site.open() as engine:
             (partition,) = await topic(engine)
-            found = await stage(engine, "1", {partition: encoded([b"a"])})
+            staged = await stage(engine, "1", {partition: encoded([b"a"])})
             recorded = answer_lost(engine, monkeypatch)
-            call = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(found)]))
+            call = asyncio.create_task(staged_of(engine).commit("w", 0, [entry(staged)]))
             await recorded.wait()
             await engine.kill()
             error = await error_of(call)
             assert isinstance(error, OutcomeUnknown), repr(error)
             assert not error.has_no_side_effects
         async with site.open() as engine:
-            assert (await staged_of(engine).commit("w", 0, [entry(found)])).was_committed
+            assert (await staged_of(engine).commit("w", 0, [entry(staged)])).was_committed
             assert await contents(await engine.logs.log(partition)) == numbered(b"a")
 
     run(scenario)
@@ -375,13 +379,15 @@ def test_compaction_writes_attached_batches_out_placed(tmp_path: Path) -> None:
         site = Site(tmp_path, "object", CONFIG)
         async with site.open() as engine:
             partitions = await topic(engine, 2)
-            logs = [await engine.logs.log(one) for one in partitions]
+            logs = [await engine.logs.log(partition) for partition in partitions]
             expected: list[bytes] = []
             for n in range(30):
                 value = b"%d-" % n * 50
                 await produce(logs[0], value)
-                found = await stage(engine, str(n), dict.fromkeys(partitions, encoded([value] * 3)))
-                await staged_of(engine).commit("w", n, [entry(found)])
+                staged = await stage(
+                    engine, str(n), dict.fromkeys(partitions, encoded([value] * 3))
+                )
+                await staged_of(engine).commit("w", n, [entry(staged)])
                 expected += [value] * 4
             await until(lambda: len(engine.metadata.staging.attached) < 8)
             assert await contents(logs[0]) == numbered(*expected)
@@ -399,14 +405,16 @@ def test_a_zombie_commits_nothing_and_its_successor_does() -> None:
         cluster = Cluster()
         async with cluster.node(1, crash=True) as zombie, cluster.node(2) as other:
             partitions = await topic(zombie, 3)
-            logs = [await zombie.logs.log(one) for one in partitions]
+            logs = [await zombie.logs.log(partition) for partition in partitions]
             await produce(logs[0], b"first")
-            found = await stage(zombie, "1", {one: encoded([b"v"]) for one in partitions})
+            staged = await stage(
+                zombie, "1", {partition: encoded([b"v"]) for partition in partitions}
+            )
             await other.metadata.seal(zombie.metadata.tenure, even_if_alive=True)
             await other.metadata.take_over(zombie.metadata.tenure)
-            error = await error_of(staged_of(zombie).commit("w", 0, [entry(found)]))
+            error = await error_of(staged_of(zombie).commit("w", 0, [entry(staged)]))
             assert isinstance(error, Fenced | Unavailable), repr(error)
-            committed = await staged_of(other).commit("w", 0, [entry(found)])
+            committed = await staged_of(other).commit("w", 0, [entry(staged)])
             assert [part.start_offset for part in committed.parts] == [1, 0, 0]
             assert await contents(await other.logs.log(partitions[0])) == numbered(b"first", b"v")
             assert (await staged_of(other).status("w")).last_epoch == 0
